@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numba import njit
 from scipy.optimize import linprog
 
-from meshwright._kernels.pipeline.layer_split import _most, least_extra
+from meshwright._kernels.pipeline import layer_split
+from meshwright._kernels.pipeline.layer_split import least_extra
+
+
+@njit
+def most(work, size, seconds, n_bytes, extra):
+    """Call a part of kernels."""
+    return layer_split._most(work, size, seconds, n_bytes, extra)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -17,7 +25,7 @@ def test_a_mixture_of_variants_is_the_best_of_the_linear_programme(seed: int) ->
     extra = float(random.integers(0, 4)) if seed % 2 else 0.0
     seconds, n_bytes = (float(value) for value in random.integers(0, 40, 2))
     best = linprog(-np.ones(n), A_ub=np.stack([work - extra, size]), b_ub=[seconds, n_bytes], bounds=(0, None))
-    found = _most(work, size, seconds, n_bytes, extra)
+    found = most(work, size, seconds, n_bytes, extra)
     if best.status == 3:  # unbounded: nothing that is short counts
         assert found == np.inf
     else:
@@ -26,8 +34,8 @@ def test_a_mixture_of_variants_is_the_best_of_the_linear_programme(seed: int) ->
 
 def test_nothing_fits_into_less_than_nothing() -> None:
     one = np.ones(1)
-    assert _most(one, one, -1.0, 1.0, 0.0) == _most(one, one, 1.0, -1.0, 0.0) == -1.0
-    assert _most(one, one, 0.0, 1.0, 0.0) == 0.0
+    assert most(one, one, -1.0, 1.0, 0.0) == most(one, one, 1.0, -1.0, 0.0) == -1.0
+    assert most(one, one, 0.0, 1.0, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("seed", range(30))

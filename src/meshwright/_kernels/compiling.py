@@ -18,7 +18,7 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,15 @@ def part(function: Callable[..., Any]) -> Any:
     Dispatcher
         The function as it is where Numba is switched off.
     """
-    return _compiled(function, no_cpython_wrapper=True)
+    compiled = _compiled(function, no_cpython_wrapper=True)
+    if compiled is not function:  # without its wrapper a call from Python would end the process
+        compiled._compile_for_args = partial(_refuse, function.__qualname__)
+        compiled.add_overload = lambda made: compiled.overloads.update({tuple(made.signature.args): made})
+    return compiled
+
+
+def _refuse(name: str, *arguments: object, **named: object) -> None:
+    raise TypeError(f"{name} is a part of kernels and cannot be called from Python: call a kernel that has it")
 
 
 def _compiled(function: Callable[..., Any], **more: bool) -> Any:

@@ -43,7 +43,13 @@ def _files(room: str) -> Entries:
         if spec is None or spec.origin is None:
             entries.append((name, f"of package {registry.package(room, name)}"))
             continue
-        text = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+        try:
+            text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+        except (SyntaxError, ValueError) as error:
+            registry.warn(
+                f"{room} {name} cannot be read: {type(error).__name__}: {' '.join(str(error).split())}; it is left out"
+            )
+            continue
         entries.append((name, " ".join(text.partition("\n\n")[0].split())))
     return entries
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -72,13 +73,17 @@ def check_target(path: str | Path, option: str) -> Path:
 
     Raises `InputError` when the folder does not exist or cannot be written to, or the path is a folder.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))  # what a link points to is written, not the link
     try:
-        is_folder = target.is_dir()
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG
     except OSError as error:
         raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from None
-    if is_folder:
+    if stat.S_ISDIR(mode):
         raise InputError(f"{option} {path}: is a folder; name a file")
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{option} {path}: is a device or a pipe; name a file")
     if not target.parent.is_dir():
         raise InputError(f"{option} {path}: the folder {target.parent} does not exist; create it first")
     if not os.access(target.parent, os.W_OK):
@@ -106,6 +111,7 @@ def write(path: str | Path, content: str | bytes) -> None:
     Raises `InputError` when it cannot be written.
     """
     target = check_target(path, "output")
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".meshwright-")
@@ -114,7 +120,7 @@ def write(path: str | Path, content: str | bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         os.replace(temporary, target)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)

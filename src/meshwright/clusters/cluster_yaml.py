@@ -58,7 +58,7 @@ def read(path: Path) -> Cluster:
         raise InputError(f"{path}: cannot be read as text: {error}") from None
     try:
         data = yaml.load(text, Loader=_Loader)  # a SafeLoader
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
     return from_data(data, str(path))
 

@@ -14,6 +14,24 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
+def searches_of(text: str) -> list[str]:
+    """Return the searches that are compared.
+
+    Raises `InputError` when there is none, one stands twice, or there is no such search.
+    """
+    from meshwright.base import registry
+    from meshwright.base.errors import InputError
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError("--searches: name at least one search, for example --searches best,data_parallel")
+    for i, name in enumerate(names):
+        registry.load("search", name, "search")
+        if name.replace("-", "_") in [other.replace("-", "_") for other in names[:i]]:
+            raise InputError(f"--searches {text}: {name} stands twice; each is compared once")
+    return names
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
@@ -42,18 +60,13 @@ def register(app: typer.Typer) -> None:
         import json
 
         from meshwright import api
-        from meshwright.base import registry
         from meshwright.base.errors import InputError
         from meshwright.core.problem import Batch
         from meshwright.core.result import Result
         from meshwright.report import text
         from meshwright.writers import plan_json
 
-        names = [name.strip() for name in searches.split(",") if name.strip()]
-        if not names:
-            raise InputError("--searches: name at least one search, for example --searches best,data_parallel")
-        for name in names:
-            registry.load("search", name, "search")
+        names = searches_of(searches)
         batch = Batch(global_batch, micro_batch, sequence_length)
         spec: str | ModelSpec = model
         if freeze or lora:

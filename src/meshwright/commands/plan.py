@@ -65,17 +65,22 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
 
     Raises
     ------
+    InputError
+        When a preference is out of range or does not suit the search.
     KeyboardInterrupt
         When it is stopped by the user before there is a plan.
     """
     from meshwright import api
     from meshwright.api import targets, why_not
+    from meshwright.base.errors import InputError
     from meshwright.commands import _early
     from meshwright.core.problem import Stop
     from meshwright.report.progress import progress
 
     usual = 0.01 if hasattr(_module(problem, search).Params(), "within_ratio") else 0.0
     within = _early.share_of(preferences.within, "--within") if preferences.within else usual
+    if preferences.top < 0:
+        raise InputError(f"--top {preferences.top}: must be at least 0")
     limit = preferences.time_limit
     seconds = units.parse(limit, "seconds", place="--time-limit", exclusive=True) if limit else 0.0
     fixed = settings_of(preferences.why_not.split(","), "--why-not") if preferences.why_not else {}
@@ -205,15 +210,12 @@ def register(app: typer.Typer) -> None:
         """Find the best plan, say how fast it runs and whether it fits, and explain it."""
         from meshwright import api
         from meshwright.base import files
-        from meshwright.base.errors import InputError
         from meshwright.core import peaks
         from meshwright.core.problem import Batch
 
         files.check_targets(
             [(option, path) for option, path in (("--out", out), ("--trace", trace), ("--report", report)) if path]
         )
-        if top < 0:
-            raise InputError(f"--top {top}: must be at least 0")
         spec: str | ModelSpec = model
         if freeze or lora:
             spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)

@@ -106,9 +106,6 @@ class Framework:
     expert_issue_seconds : float
         Time that the host takes for every expert that a device holds and every grouped product, where each expert is a product
         and a cast of its own; 0 where one kernel runs them all, or a captured graph replays them.
-    compute_ratio : float
-        How many times longer operators take, to compute and to issue, than figures of devices and of the framework say: for
-        files of one's own, which ``meshwright calibrate`` writes; 1 in all built-in ones.
     memory_passes_ratio : float
         How often norms, softmax and elementwise operators move their bytes, compared with fused kernels.
     ring_imbalance_ratio : float
@@ -152,6 +149,9 @@ class Framework:
         Bytes of a second copy of the gradients for every weight whose optimizer state a device holds, where weights have less
         than
         four bytes and stand whole on every device (no ZeRO-3).
+    compute_ratio : float
+        How many times longer operators take, to compute and to issue, than figures of devices and of the framework say: for
+        files of one's own, which ``meshwright calibrate`` writes; 1 in all built-in ones.
     name : str
         As after ``--for``: ``megatron``, or the path of a file; empty where none is meant.
     variant : str
@@ -164,7 +164,6 @@ class Framework:
 
     issue_seconds: float = 0.0
     expert_issue_seconds: float = 0.0
-    compute_ratio: float = 1.0
     memory_passes_ratio: float = 1.0
     ring_imbalance_ratio: float = 0.0
     tensor_overlap_ratio: float = 0.0
@@ -180,6 +179,7 @@ class Framework:
     expandable_segments: bool = False
     buffer_bytes: float = 0.0
     gradient_copy_bytes: float = 0.0
+    compute_ratio: float = 1.0
     name: str = ""
     variant: str = ""
     version: str = ""

@@ -117,7 +117,9 @@ def of_content(entry: Any, name: str, place: str, base: Framework) -> tuple[Fram
     for word, own in fields.entry(entry.get("variants", {}), f"{place}: variants").items():
         table = f"{place}: variants.{word}"
         fields.entry(own, table, ("title", "version", "when", "how", "limits"))
-        changed = _changed(replace(plain, variant=word, version=own.get("version", version)), own, table)
+        changed = _changed(
+            replace(plain, variant=word, version=fields.text(own.get("version", version), f"{table}: version")), own, table
+        )
         when = fields.entry(own.get("when", {}), f"{table}: when", CIRCUMSTANCES)
         variants.append(Variant(changed, fields.text(own.get("title", ""), f"{table}: title"), tuple(when.items())))
     return plain, tuple(variants)

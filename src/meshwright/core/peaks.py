@@ -6,6 +6,7 @@ import tomllib
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from meshwright.base.errors import InputError
@@ -125,6 +126,7 @@ class PeakRoom:
         return 1.0 / self.most_ratio(risk_ratio)
 
 
+@cache
 def known_peaks() -> Mapping[str, PeakRoom]:
     """Return what the data file says, by framework; `ALL` is always there."""
     entries = tomllib.loads(DATA.read_text(encoding="utf-8"))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
+from meshwright.core import peaks
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework
 from meshwright.core.graph import Graph
+from meshwright.core.interval import MEASURED_COSTS
 
 __all__ = ["Batch", "Framework", "MixedPrecision", "ModelSpec", "Problem", "Stop"]
 
@@ -126,6 +129,10 @@ class Stop:
     seconds: float = 0.0
     asked: Callable[[], bool] | None = None
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.n_iterations < math.inf and 0.0 <= self.seconds < math.inf):
+            raise InputError(f"Stop: n_iterations {self.n_iterations} and seconds {self.seconds} must be numbers of at least 0")
+
     def is_asked(self) -> bool:
         """Return whether the search is asked to stop now."""
         return self.asked is not None and self.asked()
@@ -165,9 +172,6 @@ class Problem:
         How the user named it; empty where one is assumed.
     memory_risk : float
         Chance that a plan may have of needing more memory than its devices have; 0.5 takes predictions as they are.
-    memory_ratio : float
-        What follows from it: the share of a device's memory that a predicted peak may fill, the inverse of the multiple of
-        their prediction that the peaks of so many measured runs stay below (`meshwright.core.peaks.PeakRoom.share`).
     """
 
     model_spec: ModelSpec
@@ -178,7 +182,18 @@ class Problem:
     framework: Framework = Framework()
     framework_asked: str = ""
     memory_risk: float = 0.5
-    memory_ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        peaks.risk(self.memory_risk, "memory_risk")
+
+    @property
+    def memory_ratio(self) -> float:
+        """The share of a device's memory that a predicted peak may fill, as `memory_risk` and the framework have it.
+
+        The inverse of the multiple of their prediction that the peaks of so many measured runs stay below; 1 for costs whose
+        peaks were not measured.
+        """
+        return peaks.peaks(self.framework.name).share(self.memory_risk) if self.costs in MEASURED_COSTS else 1.0
 
     @property
     def graph(self) -> Graph:

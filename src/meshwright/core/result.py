@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
@@ -92,6 +93,9 @@ class Answer:
     certificate: Mapping[str, object] | None = None
     problem: Problem | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt(self)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "extra", MappingProxyType(dict(self.extra)))
         if self.certificate is not None:
@@ -134,6 +138,9 @@ class Result:
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     asked: Problem | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt(self)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
 
@@ -148,3 +155,9 @@ class Result:
         if self.answer.plan is None:
             raise AttributeError("nothing fits: read Result.answer.missing_bytes and Result.answer.nearest")
         return self.answer.plan
+
+
+def _rebuilt(noun: Answer | Result) -> tuple[Any, ...]:
+    """Return how to build a noun anew, for pickles and copies: mappings that cannot be written to do not pickle."""
+    values = [getattr(noun, name) for name in noun.__dataclass_fields__]
+    return type(noun), tuple(dict(value) if isinstance(value, MappingProxyType) else value for value in values)

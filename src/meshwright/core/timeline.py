@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,9 @@ class Timeline:
     allocated_bytes: tuple[float, ...] = ()
     reserved_bytes: tuple[float, ...] = ()
     link_bytes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+    def __reduce__(self) -> tuple[Any, ...]:  # so that arrays of a copy cannot be written to either
+        return type(self), tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:

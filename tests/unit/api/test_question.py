@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import pathlib
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from meshwright import api
 from meshwright.base.errors import InputError
-from meshwright.core.problem import Batch
+from meshwright.core.problem import Batch, Stop
 
 TINY = str(pathlib.Path(__file__).resolve().parents[2] / "data" / "tiny_llama.json")
 
@@ -44,3 +47,41 @@ def test_room_for_errors_of_memory_is_kept_only_where_they_were_measured() -> No
     assert api.make_problem(profile, "dgx-v100:16", batch=Batch(64), memory_risk="50%").memory_risk == 0.5
     with pytest.raises(InputError, match="--memory-risk 5%: how far peaks of dapple costs may be off was not measured"):
         api.make_problem(profile, "dgx-v100:16", batch=Batch(64), memory_risk="5%")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"within": float("nan")}, "within nan: must be a share"), ({"within": 500.0}, "within 500.0"),
+        ({"seed": 1.5}, "--seed 1.5"), ({"stop": 5}, "stop 5: must be a Stop"),
+        ({"batch": 8}, r"batch 8: must be a Batch, as in batch=Batch\(global_batch=64\)"),
+    ],
+    ids=["not a number", "too much", "half a seed", "a stop", "a batch"],
+)  # fmt: skip
+def test_arguments_of_another_kind_are_refused_with_the_right_one(said: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        api.plan(TINY, "flat:2", **said)
+
+
+@pytest.mark.parametrize("limit", [{"seconds": -1.0}, {"seconds": float("nan")}, {"n_iterations": -2}], ids=str)
+def test_a_limit_that_is_none_is_refused(limit: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="must be numbers of at least 0"):
+        Stop(**limit)
+
+
+def test_a_problem_replaced_is_one_built_anew() -> None:
+    problem = api.make_problem(TINY, "flat:4", batch=Batch(16), memory_risk=0.01)
+    assert replace(problem, memory_risk=0.5).memory_ratio == 1.0 > problem.memory_ratio
+    with pytest.raises(InputError, match=r"memory_risk 2\.0: must be a chance"):
+        replace(problem, memory_risk=2.0)
+
+
+def test_answers_survive_pickles_and_copies_and_stay_closed() -> None:
+    result = api.plan(TINY, "flat:2", batch=Batch(4), search="best")
+    for again in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
+        assert again.plan == result.plan and dict(again.answer.extra) == dict(result.answer.extra)
+        assert again.timeline.step_seconds == result.timeline.step_seconds
+        with pytest.raises(ValueError, match="read-only"):
+            again.timeline.start_seconds[0] = 1.0
+        with pytest.raises(TypeError):
+            again.answer.extra["new"] = 1

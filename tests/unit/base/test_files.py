@@ -73,3 +73,26 @@ def test_a_key_that_stands_twice_in_one_object_of_a_json_text_is_told() -> None:
 def test_a_whole_number_that_no_float_holds_reads_as_infinite() -> None:
     content, _ = files.load_json('{"small": ' + "9" * 30 + ', "large": 1' + "0" * 400 + "}")
     assert content == {"small": int("9" * 30), "large": float("inf")}
+
+
+def test_what_a_link_points_to_is_written_and_keeps_its_mode(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "real.txt").chmod(0o600)
+    (tmp_path / "link").symlink_to("real.txt")
+    files.write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real.txt").read_text() == "new"
+    assert (tmp_path / "real.txt").stat().st_mode & 0o777 == 0o600
+
+
+def test_devices_pipes_and_circles_of_links_are_left_as_they_are(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    for path, told in (
+        (tmp_path / "pipe", "a device or a pipe"),
+        ("/dev/null", "a device or a pipe"),
+        (tmp_path / "one", "cannot be"),
+    ):
+        with pytest.raises(InputError, match=told):
+            files.write(path, "text")
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "one").is_symlink()

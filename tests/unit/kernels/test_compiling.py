@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from meshwright._kernels import compiling
@@ -169,3 +170,16 @@ def test_every_processor_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch
     before = compiling.places.__wrapped__()
     monkeypatch.setattr(compiling.llvmlite.binding, "get_host_cpu_name", lambda: "another")
     assert not set(before) & set(compiling.places.__wrapped__())
+
+
+def test_a_part_refuses_calls_from_python_before_and_after_a_kernel_used_it() -> None:
+    from meshwright._kernels import compiling
+    from meshwright._kernels.arrays import total
+
+    if not hasattr(total, "py_func"):
+        pytest.skip("kernels run as plain Python")
+    summed = compiling._compiled(lambda values: total(values))
+    for _ in range(2):
+        with pytest.raises(TypeError, match="total is a part of kernels and cannot be called from Python"):
+            total(np.ones(3))
+        assert summed(np.ones(3)) == 3.0

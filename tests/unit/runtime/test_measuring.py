@@ -119,17 +119,36 @@ def test_the_clock_of_a_gpu_reads_events_after_it_has_waited(monkeypatch: pytest
     assert clock.seconds(first, last) == pytest.approx(0.005)
 
 
-def test_peak_memory_of_a_gpu_is_what_its_allocator_held_most_during_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_of_a_gpu_is_what_its_allocator_held_most(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from meshwright.runtime.job.memory import peak_bytes
+    from meshwright.runtime.job.memory import allocator_peak
 
-    device, done = torch.device("cuda", 1), []
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda place: done.append(("reset", place)))
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda place: done.append(("read", place)) or 4096)
+    device, read = torch.device("cuda", 1), []
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda place: read.append(place) or 4096)
     trainer = SimpleNamespace(executor=SimpleNamespace(device=device), weights={0: None, 2: None})
-    assert peak_bytes(trainer, lambda: done.append("step") or 0.5) == (0.5, {0: 4096.0, 2: 4096.0})
-    assert done == [("reset", device), "step", ("read", device)]
+    assert allocator_peak(trainer) == {0: 4096.0, 2: 4096.0}
+    assert read == [device]
+
+
+@pytest.mark.parametrize(
+    ("serves", "gpus", "kind"),
+    [
+        ("cuda:nccl", True, "cuda"),
+        ("cpu:gloo,cuda:nccl", True, "cuda"),
+        ("cpu:gloo,cuda:gloo", True, "cpu"),
+        ("cpu:gloo", False, "cpu"),
+    ],
+)
+def test_training_runs_on_gpus_where_nccl_serves_them(
+    serves: str, gpus: bool, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meshwright.runtime.job import trainer
+
+    monkeypatch.setattr(trainer.dist, "get_backend_config", lambda: serves)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert trainer._device().type == kind
 
 
 def test_a_process_takes_the_gpu_of_its_local_rank_before_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,15 +156,18 @@ def test_a_process_takes_the_gpu_of_its_local_rank_before_it_joins(monkeypatch: 
     from meshwright.runtime.job.job import Job
 
     done: list[Any] = []
-    monkeypatch.setattr(torch.cuda, "set_device", lambda number: done.append(("gpu", number)))
-    monkeypatch.setattr(worker.dist, "init_process_group", lambda backend, **told: done.append((backend, told["rank"])))
+    device = torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda place: done.append(("gpu", place)))
+    monkeypatch.setattr(
+        worker.dist, "init_process_group", lambda backend, **told: done.append((backend, told["rank"], told["device_id"]))
+    )
     monkeypatch.setattr(worker.dist, "barrier", lambda: done.append("barrier"))
     monkeypatch.setattr(worker.dist, "destroy_process_group", lambda: done.append("left"))
     monkeypatch.setattr(worker, "train", lambda job: done.append("trained"))
     for name, value in {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
     worker.join(Job("plan.json", "models:small", backend="nccl"))
-    assert done == [("gpu", 1), ("nccl", 5), "trained", "barrier", "left"]
+    assert done == [("gpu", device), ("nccl", 5, device), "trained", "barrier", "left"]
 
 
 @pytest.mark.parametrize(("n_gpus", "processes", "allowed"), [(2, 0, True), (1, 0, False), (1, 4, False), (4, 1, False)])

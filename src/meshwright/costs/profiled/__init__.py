@@ -44,8 +44,8 @@ def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
 
     Notes
     -----
-    Times between measured numbers of rows are interpolated, outside they follow the nearest two. A tensor degree that was not
-    measured takes the whole layer's time divided by it.
+    Times between measured numbers of rows are interpolated, outside they follow the nearest two. Layers that were not
+    measured with a tensor degree take the time of the whole layer: every rank of the axis computes them.
     """
     profile = problem.model_spec.instance
     if not isinstance(profile, Profile):
@@ -122,11 +122,10 @@ def layer_seconds(profile: Profile, op: int, rows: float, tensor: int) -> tuple[
 def _at(profile: Profile, layer: MeasuredLayer, rows: float, tensor: int) -> tuple[float, float, float, float]:
     """Return forward, backward-input and backward-weight seconds and saved bytes of a layer for so many rows."""
     measures = profile.measures.get((layer.like, tensor))
-    share = 1.0
     if measures is None:
         measures = profile.measures[layer.like, 1]  # layers that a tensor axis does not split are computed whole by every rank
     names = ("forward_seconds", "backward_input_seconds", "backward_weight_seconds", "saved_bytes")
-    found = [share * _line(measures, name, rows) for name in names]
+    found = [_line(measures, name, rows) for name in names]
     return found[0], found[1], found[2], found[3]
 
 
