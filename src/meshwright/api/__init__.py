@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.api.evaluation import evaluate, simulate
 from meshwright.base import options, registry
-from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base.errors import InputError, MeshwrightError, UnknownNameError
 from meshwright.base.units import format_bytes
 from meshwright.core import peaks
 from meshwright.core.cluster import Cluster
@@ -223,7 +223,12 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         params = replace(params, within_ratio=within)
     started = time.perf_counter()
     stop = stop or Stop()
-    answer: Answer = module.search(problem, params, seed=seed, stop=stop)
+    try:
+        answer: Answer = module.search(problem, params, seed=seed, stop=stop)
+    except Exception as error:
+        if not isinstance(error, MeshwrightError):
+            error.add_note(f"this is a bug in search {name}: another one may do (--search)")
+        raise
     registry.checked(answer, Answer, "search", name)
     seconds = time.perf_counter() - started
     unheeded = () if getattr(module, "STOPS_EARLY", False) else stop.unheeded(name)
