@@ -73,7 +73,7 @@ def check_target(path: str | Path, option: str) -> Path:
 
     Raises `InputError` when the folder does not exist or cannot be written to, or the path is a folder.
     """
-    target = Path(os.path.realpath(path))  # what a link points to is written, not the link
+    target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # what a link points to is written
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:
