@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from meshwright.api.evaluation import evaluate, simulate
-from meshwright.base import options, registry
+from meshwright.base import fields, options, registry
 from meshwright.base.errors import InputError, MeshwrightError, UnknownNameError
 from meshwright.base.units import format_bytes
 from meshwright.core import peaks
@@ -80,8 +80,8 @@ def make_problem(
     InputError
         When a name is unknown, a file is wrong, or there is no cluster.
     """
-    _kind("batch", batch, Batch, "Batch(global_batch=64)")
-    _kind("training", training, MixedPrecision, 'meshwright.api.training("bf16")')
+    fields.of_kind("batch", batch, Batch, "Batch(global_batch=64)")
+    fields.of_kind("training", training, MixedPrecision, 'meshwright.api.training("bf16")')
     batch = batch or Batch()
     for name in Batch.__dataclass_fields__:
         if not 0 <= getattr(batch, name) <= _LARGEST_BATCH:
@@ -118,12 +118,6 @@ def make_problem(
     training, chance = training or _training_on(place), _risk(memory_risk, name)
     run_by = targets.framework_of(framework, model_spec, place, name, training.precision)
     return Problem(model_spec, place, name, batch, training, run_by, framework, chance)
-
-
-def _kind(name: str, given: object, kind: type, example: str) -> None:
-    """Refuse an argument of another kind, with what it should be."""
-    if given is not None and not isinstance(given, kind):
-        raise InputError(f"{name} {given!r}: must be a {kind.__name__}, as in {name}={example}")
 
 
 def _risk(memory_risk: float | str, costs: str) -> float:
@@ -200,7 +194,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         raise InputError(f"--seed {seed}: must be a whole number of at least 0 and below 2^63")
     if not 0.0 <= within <= 1.0:
         raise InputError(f"within {within}: must be a share between 0 and 1, like 0.01")
-    _kind("stop", stop, Stop, "Stop(seconds=30)")
+    fields.of_kind("stop", stop, Stop, "Stop(seconds=30)")
     if isinstance(model, Problem):
         problem = model
         given = {"cluster": cluster, "costs": costs, "batch": batch, "training": training, "framework": framework}

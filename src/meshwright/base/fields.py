@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from meshwright.base.errors import InputError, UnknownNameError
 
-__all__ = ["entry", "flag", "items", "number", "of_format", "record", "show", "text", "whole"]
+__all__ = ["entry", "flag", "items", "number", "of_format", "of_kind", "record", "show", "text", "whole"]
 
 R = TypeVar("R")
 
@@ -110,6 +110,16 @@ def flag(value: Any, place: str, *, meaning: str = "") -> bool:
     if not isinstance(value, bool):
         raise _wrong(value, place, "true or false", meaning)
     return value
+
+
+def of_kind(name: str, given: object, kind: type, example: str) -> None:
+    """Refuse an argument of another kind; None is allowed.
+
+    `example`: one that is right, for the message.
+    Raises `InputError` when it is of another kind.
+    """
+    if given is not None and not isinstance(given, kind):
+        raise InputError(f"{name} {given!r}: must be a {kind.__name__}, as in {name}={example}")
 
 
 def text(value: Any, place: str, *, choices: Iterable[str] = (), at_least: int = 0, meaning: str = "") -> str:
