@@ -16,9 +16,9 @@ from meshwright.core.problem import Batch, MixedPrecision, Problem, Stop
 from meshwright.core.result import Answer, Objective, Result
 from meshwright.core.run_config import RunConfig
 
-__all__ = ["Advice", "Rung", "advise", "framework_of_file"]
+__all__ = ["Advice", "Rung", "advise", "as_json", "framework_of_file"]
 
-_ALWAYS: Mapping[str, str] = MappingProxyType({"alternatives": "1"})
+_NO_RUNNERS_UP: Mapping[str, str] = MappingProxyType({"alternatives": "1"})
 _AXES = ("tensor", "context", "expert", "pipeline", "micro_batch", "shard", "recompute", "schedules")
 
 
@@ -84,14 +84,12 @@ def framework_of_file(path: str) -> str:
     InputError
         When it cannot be read, or is that of none or of several.
     """
-    from meshwright.frameworks import names
-
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    modules = {name: frameworks.load(name) for name in names()}
+    modules = {name: frameworks.load(name) for name in frameworks.names()}
     found = [name for name, module in modules.items() if hasattr(module, "recognises") and module.recognises(text)]
     if len(found) != 1:
         known = ", ".join(name for name, module in modules.items() if hasattr(module, "read"))
@@ -149,7 +147,7 @@ def advise(
     result = _priced(problem, plan)
     assert result.timeline is not None
     missing = max(0.0, sim.excess_bytes(problem, plan, result.timeline.peak_bytes))
-    best = api.plan(problem, search="best", settings=_ALWAYS, stop=stop)
+    best = api.plan(problem, search="best", settings=_NO_RUNNERS_UP, stop=stop)
     changes, ladder = ((), ()) if not best.feasible else _climb(result, missing, best)
     return Advice(said, result, refusals, missing, changes, ladder, best if best.feasible else None)
 
@@ -183,7 +181,7 @@ def _with(problem: Problem, values: Mapping[str, str], data: int) -> Result | st
     """Return the best plan with everything as said, or why there is none."""
     alone = {"schedules": values["schedules"] if values["pipeline"] != "1" else "1f1b"}
     shard = {"shard": values["shard"] if data * int(values["context"]) > 1 else "0"}
-    settings = {**values, **alone, **shard, "recompute": values["recompute"].replace("+", ","), **_ALWAYS}
+    settings = {**values, **alone, **shard, "recompute": values["recompute"].replace("+", ","), **_NO_RUNNERS_UP}
     try:
         found = api.plan(problem, search="best", settings=settings)
     except InputError as error:

@@ -129,26 +129,23 @@ class Framework:
         precision of activations (PyTorch's float8 products).
     attention : str
         Software of fused attention: ``flash1`` (FlashAttention of 2022 and its Triton version), ``flash2`` (FlashAttention-2,
-        which is
-        PyTorch's); empty for the best that a device has (FlashAttention-3, cuDNN). `Device.attention_of` has what each reaches.
+        which is PyTorch's); empty for the best that a device has (FlashAttention-3, cuDNN). `Device.attention_of` has what
+        each reaches.
     logit_bytes : float
         Bytes per logit that are kept for the loss's backward pass: 4 where logits are widened to fp32; 2 where a fused loss
-        keeps
-        what the head put out and turns it into gradients in place.
+        keeps what the head put out and turns it into gradients in place.
     loss_bytes : float
         Bytes per logit beside them while the loss runs, if more than `MixedPrecision.loss_bytes`.
     split_loss_bytes : float
         The same where the vocabulary is split over the tensor axis, if more.
     expandable_segments : bool
         Whether the caching allocator takes freed memory of any size again (PyTorch's ``expandable_segments``): nothing is
-        lost to
-        fragmentation.
+        lost to fragmentation.
     buffer_bytes : float
         What the framework holds all step beside tensors where the data axis shards: buckets of reductions and gatherings.
     gradient_copy_bytes : float
-        Bytes of a second copy of the gradients for every weight whose optimizer state a device holds, where weights have less
-        than
-        four bytes and stand whole on every device (no ZeRO-3).
+        Bytes of a second copy of the gradients for every weight whose optimizer state a device holds, where weights have
+        less than four bytes and stand whole on every device (no ZeRO-3).
     compute_ratio : float
         How many times longer operators take, to compute and to issue, than figures of devices and of the framework say: for
         files of one's own, which ``meshwright calibrate`` writes; 1 in all built-in ones.

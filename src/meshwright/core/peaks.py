@@ -67,8 +67,7 @@ class PeakRoom:
         Whose runs they are: a framework's, or `ALL`.
     n_ran : int
         For a framework with fewer than `FEWEST_RUNS` measured peaks: how many of its runs, of which only that they ran is
-        known,
-        say that less room than all frameworks' is enough (`REFUSED_RATIO`); 0 elsewhere.
+        known, say that less room than all frameworks' is enough (`REFUSED_RATIO`); 0 elsewhere.
     """
 
     low_ratio: float

@@ -62,7 +62,8 @@ def unsaid(limits: FrameworkLimits, plan: Plan, problem: Problem) -> tuple[str, 
     one = plan.stages[0].strategy
     if one.data * one.context == 1 and one.shard:
         found.append(f"sharding level {one.shard} over a single rank; that is level 0")
-    if one.shard_degree and (one.shard_degree in (one.data, 1 // one.context) or not one.shard):
+    over_all = one.shard_degree == one.data or (one.shard_degree == 1 and one.context == 1)
+    if one.shard_degree and (over_all or not one.shard):
         found.append(f"a sharding degree of {one.shard_degree} that says nothing; that is 0")
     if (
         len({stage.strategy for stage in plan.stages}) == 1

@@ -22,7 +22,7 @@ class _Variant:
     `norm_weights`, `gated`, `parallel`, `one_norm`, `pre_norms`, `post_norms`: as of `Block`.
     `biases`: the flag for biases of queries, keys and values, of attention's output, and of the feed-forward network, each with
     its default; an empty name: the default always holds.
-    `head_norms`: ``head`` (a norm over each head), ``all`` (one over all of them), ``each`` (weights for every head by itself).
+    `head_norms`: whether queries and keys pass norms with weights for every head.
     `head_norm_flag`: what switches them on, off where absent; empty: always on.
     `head_size`: of a head where no ``head_dim`` is given; 0: the hidden size shared out.
     `refused`: flags that change the layer in a way that is not read.
@@ -35,7 +35,7 @@ class _Variant:
     pre_norms: bool = True
     post_norms: bool = False
     biases: tuple[tuple[str, bool], ...] = (("attention_bias", False), ("attention_bias", False), ("mlp_bias", False))
-    head_norms: str = ""
+    head_norms: bool = False
     head_norm_flag: str = ""
     head_size: int = 0
     refused: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class _Variant:
 _NONE = ("", False)
 _VARIANTS: tuple[tuple[str, _Variant], ...] = (
     ("arcee", _Variant(gated=False)),
-    ("cohere", _Variant(parallel=True, one_norm=True, head_norms="each", head_norm_flag="use_qk_norm",
+    ("cohere", _Variant(parallel=True, one_norm=True, head_norms=True, head_norm_flag="use_qk_norm",
                         biases=(("attention_bias", False), ("attention_bias", False), _NONE))),
     ("cohere2", _Variant(parallel=True, one_norm=True, biases=(("attention_bias", False), ("attention_bias", False), _NONE))),
     ("ernie4_5", _Variant(biases=(("use_bias", False),) * 3, head_size=128)),
@@ -54,7 +54,7 @@ _VARIANTS: tuple[tuple[str, _Variant], ...] = (
     ("helium", _Variant(biases=(("attention_bias", False), _NONE, ("mlp_bias", False)), head_size=128)),
     ("nemotron", _Variant(norm_weights=2, gated=False)),
     ("olmo", _Variant(norm_weights=0, biases=(("attention_bias", False), ("attention_bias", False), _NONE))),
-    ("olmo2", _Variant(pre_norms=False, post_norms=True, head_norms="all",
+    ("olmo2", _Variant(pre_norms=False, post_norms=True, head_norms=True,
                        biases=(("attention_bias", False), ("attention_bias", False), _NONE))),
     ("seed_oss", _Variant(biases=(("attention_bias", True), ("attention_out_bias", False), ("mlp_bias", False)),
                           head_size=128)),
@@ -91,8 +91,7 @@ def variant(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph
         feed_forward_bias=inner,
     )  # fmt: skip
     if what.head_norms and (not what.head_norm_flag or config.flag(what.head_norm_flag, "norms of heads", False)):
-        sizes = {"head": 2 * block.head, "all": (block.heads + block.kv_heads) * block.head}
-        block = replace(block, head_norms=True, n_head_norm_parameters=sizes["head" if what.head_norms == "head" else "all"])
+        block = replace(block, head_norms=True, n_head_norm_parameters=(block.heads + block.kv_heads) * block.head)
     tied = config.flag("tie_word_embeddings", "whether head and word table share weights", family in TIED)
     windows = layer_windows(config, n_layers(config))
     bodies = {window: dense_blocks.layer(replace(block, window=window)) for window in dict.fromkeys(windows)}
@@ -101,10 +100,8 @@ def variant(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph
 
 def falcon(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a Falcon model: one key head (7B), grouped heads and a norm for each branch (40B), or GPT-like."""
-    heads, newer = (
-        config.integer("num_attention_heads|n_head", "heads of a layer"),
-        _is(config, "new_decoder_architecture", False),
-    )
+    heads = config.integer("num_attention_heads|n_head", "heads of a layer")
+    newer = _is(config, "new_decoder_architecture", False)
     hidden = config.integer("hidden_size", "width of the residual stream")
     parallel = newer or _is(config, "parallel_attn", True)
     kv_heads = heads if not _is(config, "multi_query", True) else 1

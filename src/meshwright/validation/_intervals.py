@@ -110,10 +110,9 @@ def peak_ratios(sets: Sets) -> dict[str, PeakRoom]:
 
     Notes
     -----
-    Of most runs it is only known that they ran. Where a framework's peaks are not measured, they bound the room that all
-    frameworks' ask for: as much as lets all but `REFUSED_RATIO` of them fit. Tables list what ran, so that this says nothing
-    of how
-    often plans fail that nobody lists.
+    Of most runs it is only known that they ran. Where a framework's peaks are not measured, they bound the room
+    that all frameworks' ask for: as much as lets all but `REFUSED_RATIO` of them fit. Tables list what ran, so that this
+    says nothing of how often plans fail that nobody lists.
     """
     ratios: dict[str, dict[str, list[float]]] = {}
     for name, points in sets.items():

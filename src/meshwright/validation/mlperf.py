@@ -70,9 +70,8 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
 
 def _completed(fields: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
     """Return a row with the plan of another: of the same benchmark and kind of device, its degrees, micro-batch and the row's
-    own
-    accumulation steps making the row's global batch; of several the nearest in round, then in devices. The row itself where
-    none is.
+    own accumulation steps making the row's global batch; of several the nearest in round, then in devices. The row itself
+    where none is.
     """
     try:
         name, gpus = _cluster(fields)
