@@ -72,6 +72,12 @@ def test_an_illegal_run_says_why_and_an_unknown_entry_is_a_warning(meshwright: A
         ("a.txt", "nothing", (), "is no configuration of"),
         ("a.yaml", f"{YAML}# NODES, GPUS_PER_NODE = 1, 2\n", (), "could be of"),
         ("a.sh", SCRIPT.replace("--num-layers 4", "--num-layers 5"), (), "another model?"),
+        (
+            "a.py",
+            "from torchtitan.models.llama3 import model_registry\nc.model_spec = model_registry('8B')\nc.training.seq_len = 8",
+            (),
+            "llama3 8B has 32 layers",
+        ),
         ("a.yaml", YAML, ("--for", "x"), "x"),
         ("a.sh", SCRIPT.replace("size 2", "size 3"), (), "no multiple of"),
         ("a.sh", SCRIPT.replace("node 4", "node 8"), (), "has 4"),

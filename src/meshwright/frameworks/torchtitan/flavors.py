@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["START", "flavor"]
+__all__ = ["START", "flavor", "n_layers"]
 
 START: Mapping[str, str] = MappingProxyType(
     {"llama3": "llama3_8b", "qwen3": "qwen3_14b", "deepseek_v3": "deepseek_v3_16b", "gpt_oss": "gpt_oss_20b"}
@@ -40,3 +40,8 @@ def flavor(fields: Mapping[str, Any]) -> tuple[str, str]:
     scaling = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
     plain = found[0] == "llama3" and (scaling.get("rope_type") or scaling.get("type")) != "llama3"
     return ("", "") if plain else found
+
+
+def n_layers(family: str, name: str) -> int:
+    """Return how many layers a flavor of a family has; 0 where it is not known."""
+    return next((int(sizes[1]) for sizes, known in _FLAVORS.items() if known == (family, name)), 0)

@@ -13,6 +13,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact
+from meshwright.frameworks.torchtitan import flavors
 from meshwright.frameworks.torchtitan.degrees import SCHEDULES
 from meshwright.frameworks.torchtitan.module import CHECKPOINTING, DTYPES
 
@@ -42,6 +43,7 @@ class _Fields:
         self.checkpointing: str | None = None
         self.order = ""
         self.warnings: list[str] = []
+        self.family = self.flavor = ""
 
     def put(self, part: str, name: str, node: ast.expr) -> None:
         """Keep a field; warn of one that nothing is known of."""
@@ -97,9 +99,20 @@ def _collect(path: str) -> _Fields:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             fields.assign(ast.unparse(node.targets[0]).split("."), node.value)
+    _note_model(tree, fields)
     if not fields.found["parallelism"] and not fields.found["training"]:
         raise InputError(f"{path}: sets no field of parallelism or training; is it a configuration of torchtitan?")
     return fields
+
+
+def _note_model(tree: ast.Module, fields: _Fields) -> None:
+    """Keep which model of the registry a module names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtitan.models."):
+            if any(name.name == "model_registry" for name in node.names):
+                fields.family = str(node.module).split(".")[2]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("model_registry") and node.args:
+            fields.flavor = str(getattr(node.args[0], "value", ""))
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
@@ -114,6 +127,12 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     """
     fields = _collect(path)
     parallelism, training = fields.found["parallelism"], fields.found["training"]
+    n_layers = flavors.n_layers(fields.family, fields.flavor)
+    if n_layers and n_layers != len(graph.ops) - 2:
+        raise InputError(
+            f"{path}: model_registry: {fields.family} {fields.flavor} has {n_layers} layers, but {graph.name} has "
+            f"{len(graph.ops) - 2}: another model?"
+        )
     n_ranks = _exact.whole(parallelism, "pipeline_parallel_degree", path, 1)
     strategy = _strategy(parallelism, path, n_ranks, n_devices)
     if fields.checkpointing is None:
