@@ -149,6 +149,9 @@ class Framework:
     compute_ratio : float
         How many times longer operators take, to compute and to issue, than figures of devices and of the framework say: for
         files of one's own, which ``meshwright calibrate`` writes; 1 in all built-in ones.
+    overlaps_ring : bool
+        Whether keys and values of a context axis travel beside attention (ring attention, point to point), or all are gathered
+        before it, and gradients of them scattered after it.
     name : str
         As after ``--for``: ``megatron``, or the path of a file; empty where none is meant.
     variant : str
@@ -177,6 +180,7 @@ class Framework:
     buffer_bytes: float = 0.0
     gradient_copy_bytes: float = 0.0
     compute_ratio: float = 1.0
+    overlaps_ring: bool = True
     name: str = ""
     variant: str = ""
     version: str = ""

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.sequence import part_of_sequence
 
 __all__ = ["cut", "layer_names", "recognises"]
 
@@ -278,7 +279,7 @@ def _own(value: Any, length: int, part: int, n_parts: int) -> Any:
     if not isinstance(value, torch.Tensor) or value.dim() > 3:
         return value
     axis = 0 if value.dim() == 1 else 1
-    return value.chunk(n_parts, axis)[part] if value.dim() and value.shape[axis] == length else value
+    return part_of_sequence(value, axis, part, n_parts) if value.dim() and value.shape[axis] == length else value
 
 
 class _Head(nn.Module):

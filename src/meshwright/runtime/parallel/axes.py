@@ -11,7 +11,7 @@ from torch import nn
 
 from meshwright.core.strategy import Strategy
 from meshwright.runtime.parallel import tensor_parallel
-from meshwright.runtime.parallel.context_parallel import InContext, gathered, spans_context
+from meshwright.runtime.parallel.context_parallel import InContext, enter_context, gathered, leave_context, spans_context
 from meshwright.runtime.parallel.experts import ExpertParallel, over_group, spread
 from meshwright.runtime.parallel.tensor_parallel import Owner
 from meshwright.runtime.ranks.meshes import StageGroups
@@ -71,18 +71,21 @@ def split_layers(
     found.partial.update(
         {axis: [owner for owner in owners if owner[0] not in experts] for axis, owners in found.partial.items()}
     )
-    _split_sequence(found, units, spanned, groups.context_mesh, strategy.context)
-    if strategy.sequence_parallel:
-        _split_sequence(found, units, split, groups.tensor_mesh, strategy.tensor)
+    mesh, degree = groups.context_mesh, strategy.context
+    if spanned:
+        _split_sequence(found, units, spanned, (enter_context(mesh, degree), leave_context(mesh, degree)), degree)
+    if strategy.sequence_parallel and split:
+        ends = tensor_parallel.enter_sequence(groups.tensor_mesh), tensor_parallel.leave_sequence(groups.tensor_mesh)
+        _split_sequence(found, units, split, ends, strategy.tensor)
     return found
 
 
-def _split_sequence(found: SplitLayers, units: Sequence[nn.Module], inside: Sequence[int], mesh: Any, n_parts: int) -> None:
+def _split_sequence(
+    found: SplitLayers, units: Sequence[nn.Module], inside: Sequence[int], ends: tuple[Any, Any], n_parts: int
+) -> None:
     """Keep a part of every sequence from the first of some layers to the last; what was split first is put together last."""
-    if not inside:
-        return
-    found.before.setdefault(inside[0], []).append(tensor_parallel.enter_sequence(mesh))
-    found.before.setdefault(inside[-1] + 1, []).insert(0, tensor_parallel.leave_sequence(mesh))
+    found.before.setdefault(inside[0], []).append(ends[0])
+    found.before.setdefault(inside[-1] + 1, []).insert(0, ends[1])
     for i in inside:
         if hasattr(units[i], "n_parts"):  # of a Hugging Face model
             units[i].n_parts *= n_parts  # type: ignore[assignment,operator]

@@ -3,26 +3,34 @@
 References
 ----------
 .. [1] Llama Team, The Llama 3 Herd of Models, 2024 (arXiv 2407.21783), section 3.3.2: keys and values are gathered, queries
-   stay.
+   stay; the sequence is cut into 2 c chunks, of which rank r has r and 2 c - 1 - r, so that under a causal mask all ranks have
+   as much to do.
 
 Notes
 -----
-Parts are contiguous, so that under a causal mask later ranks have more to do than earlier ones; every rank computes the masked
-products too, in this form, and all take as long.
+A chunk of queries meets the keys up to its own end only, under a causal mask aligned to the last key, which fused attention
+knows: masked products are not computed. Where 2 c does not divide the sequence, parts are contiguous, and later ranks have more
+to do than earlier ones. Where the model hands on a mask of its own, its rows are taken, and all products are computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.nn.attention.bias import causal_lower_right
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["InContext", "gathered", "parts_of_sequence", "spans_context"]
+from meshwright.runtime.model.sequence import in_order, part_of_sequence, ranges_of
+from meshwright.runtime.parallel import tensor_parallel
+
+__all__ = ["InContext", "enter_context", "gathered", "leave_context", "spans_context"]
 
 Whole = Callable[[torch.Tensor], torch.Tensor]
 """From this rank's keys or values to those of all ranks."""
@@ -44,8 +52,38 @@ def gathered(mesh: DeviceMesh) -> Whole:
     return whole
 
 
+def enter_context(mesh: DeviceMesh, degree: int) -> Any:
+    """Return a function that keeps this rank's part of the sequence of every hidden state."""
+    enter = tensor_parallel.enter_sequence(mesh)
+
+    def relay(carried: tuple[torch.Tensor, ...]) -> Any:
+        return enter(tuple(_each(value, lambda one: _by_rank(one, degree)) for value in carried))
+
+    return relay
+
+
+def leave_context(mesh: DeviceMesh, degree: int) -> Any:
+    """Return a function that puts the sequence of every hidden state together again."""
+    leave = tensor_parallel.leave_sequence(mesh)
+
+    def relay(carried: tuple[torch.Tensor, ...]) -> Any:
+        return tuple(_each(value, lambda one: in_order(one, 1, degree)) for value in leave(carried))
+
+    return relay
+
+
+def _by_rank(value: torch.Tensor, degree: int) -> torch.Tensor:
+    """Return hidden states with the parts of all ranks one after the other."""
+    return torch.cat([part_of_sequence(value, 1, rank, degree) for rank in range(degree)], 1)
+
+
+def _each(value: torch.Tensor, change: Whole) -> torch.Tensor:
+    """Return a hidden state changed; other tensors stay as they are."""
+    return change(value) if value.dim() >= 3 and value.is_floating_point() else value
+
+
 class _WholeKeys(TorchFunctionMode):
-    """Gives attention all keys and values, and the rows of its mask that belong to this rank's queries."""
+    """Gives attention all keys and values that its queries see, and the rows of its mask that belong to this rank's queries."""
 
     def __init__(self, whole: Whole, rank: int, degree: int) -> None:
         super().__init__()
@@ -56,15 +94,30 @@ class _WholeKeys(TorchFunctionMode):
         if func is not nn.functional.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
         given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False)) | (kwargs or {})
-        length, device = given["query"].shape[-2], given["query"].device
-        rows = torch.arange(self.rank * length, (self.rank + 1) * length, device=device)
-        mask = given.get("attn_mask")
-        if mask is not None and mask.shape[-2] == length * self.degree:
-            mask = mask[..., rows, :]
-        elif given.get("is_causal"):
-            mask = rows[:, None] >= torch.arange(length * self.degree, device=device)
-        whole = {name: self.whole(given[name]) for name in ("key", "value")}
-        return func(**given | whole | {"attn_mask": mask, "is_causal": False})
+        length, mask = given["query"].shape[-2] * self.degree, given.get("attn_mask")
+        given |= {name: in_order(self.whole(given[name]), -2, self.degree) for name in ("key", "value")}
+        if mask is not None and mask.shape[-2] == length:
+            mask = part_of_sequence(mask, mask.dim() - 2, self.rank, self.degree)
+        if mask is None and given.get("is_causal"):
+            return self._causal(func, given, length)
+        return func(**given | {"attn_mask": mask, "is_causal": False})
+
+    def _causal(self, func: Any, given: dict[str, Any], length: int) -> torch.Tensor:
+        """Return attention of this rank's queries, a chunk of them at a time, to the keys up to its end."""
+        ranges, results = ranges_of(length, self.rank, self.degree), []
+        queries = given["query"].split([stop - start for start, stop in ranges], -2)
+        for (start, stop), query in zip(ranges, queries, strict=True):
+            seen = {name: given[name][..., :stop, :] for name in ("key", "value")}
+            mask = _up_to_the_last(stop - start, stop) if start else None
+            results.append(func(**given | seen | {"query": query, "attn_mask": mask, "is_causal": mask is None}))
+        return torch.cat(results, -2)
+
+
+@cache
+def _up_to_the_last(n_queries: int, n_keys: int) -> Any:
+    """Return the causal mask, aligned to the last key, of so many queries and keys."""
+    with _disable_current_modes():  # selective recomputation watches operators, and masks are made by one
+        return causal_lower_right(n_queries, n_keys)  # type: ignore[no-untyped-call]
 
 
 class InContext(nn.Module):
@@ -85,8 +138,3 @@ class InContext(nn.Module):
         """Run the layer."""
         with _WholeKeys(*self.told):
             return self.layer(*carried)
-
-
-def parts_of_sequence(values: Sequence[torch.Tensor], rank: int, degree: int) -> tuple[torch.Tensor, ...]:
-    """Return a rank's part of hidden states (floating tensors of three dimensions or more); other tensors stay whole."""
-    return tuple(value.chunk(degree, 1)[rank] if value.dim() >= 3 and value.is_floating_point() else value for value in values)

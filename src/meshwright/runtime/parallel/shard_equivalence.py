@@ -6,15 +6,16 @@ The ranks are threads of this process, which add up as collectives would: wrong 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.sequence import in_order, part_of_sequence
 from meshwright.runtime.parallel import tensor_parallel
-from meshwright.runtime.parallel.context_parallel import InContext, parts_of_sequence
+from meshwright.runtime.parallel.context_parallel import InContext
 from meshwright.runtime.parallel.experts import experts_of, spread
 from meshwright.runtime.parallel.threaded_autograd import Gather, Scatter, SumBackward, SumForward
 from meshwright.runtime.parallel.threaded_collectives import ThreadedCollectives, cause, together
@@ -80,20 +81,30 @@ def _connect(part: nn.Module, tp_plan: Mapping[str, str], meeting: ThreadedColle
         part.get_submodule(path).register_forward_pre_hook(tensor_parallel.gather_hook(whole), with_kwargs=True)
 
 
-def _weights_of(value: torch.Tensor, degree: int, rank: int) -> torch.Tensor:
+Part = Callable[[torch.Tensor], torch.Tensor]
+"""From hidden states of whole sequences to a rank's part of them."""
+
+
+def _weights_of(value: torch.Tensor, degree: int, part: Part) -> torch.Tensor:
     """Return what a tensor, or a rank's part of it along the sequence, counts in the backward pass."""
     if value.dim() < 3:
         return torch.linspace(-1.0, 1.0, value.numel()).view_as(value) / degree
     sizes = (value.shape[0], value.shape[1] * degree, *value.shape[2:])
-    whole = torch.linspace(-1.0, 1.0, value.numel() * degree).view(sizes)
-    return whole.chunk(degree, 1)[rank]
+    return part(torch.linspace(-1.0, 1.0, value.numel() * degree).view(sizes))
 
 
-def _outputs(layer: nn.Module, entering: Sequence[torch.Tensor], rank: int = 0, n_parts: int = 1) -> list[torch.Tensor]:
-    """Return the floating tensors that a layer gives, after a backward pass of those that hang on it."""
-    given = [value for value in layer(*entering) if value.is_floating_point()]
+def _outputs(
+    layer: nn.Module, entering: Sequence[torch.Tensor], degree: int = 1, part: Part | None = None
+) -> list[torch.Tensor]:
+    """Return the floating tensors that a layer gives, after a backward pass of those that hang on it.
+
+    `entering`: whole; of each a rank's `part` is taken, one of as many as `degree` says, where it takes parts.
+    """
+    own = part or (lambda value: value)
+    parts = (own(value) if value.dim() >= 3 and value.is_floating_point() else value for value in entering)
+    given = [value for value in layer(*parts) if value.is_floating_point()]
     ends = [value for value in given if value.requires_grad]
-    torch.autograd.backward(ends, [_weights_of(value, n_parts, rank) for value in ends])
+    torch.autograd.backward(ends, [_weights_of(value, degree, own) for value in ends])
     return [value.detach() for value in given]
 
 
@@ -137,7 +148,7 @@ def check_sequence(
         if hasattr(parts[rank], "n_parts"):
             parts[rank].n_parts = degree  # type: ignore[assignment]
         _connect(parts[rank], tp_plan, meeting, rank, sequence=True)
-        return _outputs(parts[rank], parts_of_sequence(values, rank, degree), rank, degree)
+        return _outputs(parts[rank], values, degree, lambda value: value.chunk(degree, 1)[rank])
 
     split = {f"{path}.weight" for path in tensor_parallel.styles(layer, tp_plan)}
     split |= {f"{path}.bias" for path, style in tensor_parallel.styles(layer, tp_plan).items() if style == "column"}
@@ -149,6 +160,7 @@ def check_sequence(
         whole,
         (expected, alike),
         f"{kind}, #; say sequence_parallel false in the plan, or plan with --set tensor=1",
+        lambda value: value,
     )
 
 
@@ -165,12 +177,13 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
         if hasattr(parts[rank], "n_parts"):
             parts[rank].n_parts = degree  # type: ignore[assignment]
         inside = InContext(parts[rank], lambda value: Gather.apply(value, meeting, rank, -2), rank, degree)  # type: ignore[no-untyped-call]
-        return _outputs(inside, parts_of_sequence(values, rank, degree), rank, degree)
+        return _outputs(inside, values, degree, lambda value: part_of_sequence(value, 1, rank, degree))
 
     kind = f"{place}: context degree {degree}: on parts of a sequence"
     help_ = "layers must treat tokens alike, but for scaled_dot_product_attention; plan again with --set context=1"
     everything = list(range(len(list(whole.parameters()))))
-    _compare(together(degree, run), parts, whole, (expected, everything), f"{kind}, #; {help_}")
+    told = f"{kind}, #; {help_}"
+    _compare(together(degree, run), parts, whole, (expected, everything), told, lambda value: in_order(value, 1, degree))
 
 
 def check_experts(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, place: str) -> None:
@@ -235,19 +248,25 @@ def _check_spread(experts: nn.Module, given: Sequence[torch.Tensor], degree: int
 
 
 def _compare(
-    found: Sequence[Any], parts: Sequence[nn.Module], whole: nn.Module, right: tuple[list[torch.Tensor], list[int]], told: str
+    found: Sequence[Any],
+    parts: Sequence[nn.Module],
+    whole: nn.Module,
+    right: tuple[list[torch.Tensor], list[int]],
+    told: str,
+    order: Part,
 ) -> None:
     """Refuse parts of sequences that put together are not the whole, in outputs or in sums of the gradients of some weights.
 
     `found`, `parts`, `whole`: what each rank gave, or its exception; its layer; the whole layer.
     `right`: what the whole layer gave, and the numbers of the weights to compare.
     `told`: the message, with ``#`` for the reason.
+    `order`: puts the parts of all ranks, one after the other, in order.
     Raises `InputError` when they are not.
     """
     error = cause(found)
     if error is not None:
         raise InputError(told.replace("#", f"it cannot run: {type(error).__name__}: {error}"))
-    joined = [torch.cat(values, 1) if values[0].dim() >= 3 else values[0] for values in zip(*found, strict=True)]
+    joined = [order(torch.cat(values, 1)) if values[0].dim() >= 3 else values[0] for values in zip(*found, strict=True)]
     held = [_gradients(part) for part in parts]
     expected = _gradients(whole)
     sums = [torch.stack([mine[i] for mine in held]).sum(0) for i in right[1]]

@@ -184,7 +184,7 @@ def test_every_way_to_split_has_its_own_name() -> None:
 )
 def test_megatrons_split_costs_about_what_the_analytic_model_says(model: str, strategy: Strategy, within: float) -> None:
     """Two models of one thing, built apart, without gradient reduction on either side."""
-    problem = api.make_problem(model, "dgx-h100:8")
+    problem = api.make_problem(model, "dgx-h100:8", framework="megatron:plain")
     axes = mesh_axes(problem.cluster, (strategy.expert, strategy.context, strategy.tensor))
     costs = MeshCosts(axes, problem.cluster.device(0), problem.training, strategy.expert, reduced_later=(0, 1))
     sharding = problem_of(closed_layer(problem.graph, 1), costs)

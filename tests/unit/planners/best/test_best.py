@@ -22,6 +22,7 @@ from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.question import COSTS
 from meshwright.planners.best.space import Config, MeshDegrees, pools
+from questions import fused
 
 TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
 
@@ -84,7 +85,7 @@ def test_every_split_of_a_small_pipeline_is_settled(cluster: str, schedule: str,
     config = json.loads(pathlib.Path(TINY).read_text()) | {"num_hidden_layers": 7, "vocab_size": 128000}
     path = tmp_path / "seven.json"
     path.write_text(json.dumps(config))
-    problem = api.make_problem(str(path), cluster, batch=Batch(4, sequence_length=512), memory_risk=0.5)
+    problem = fused(api.make_problem(str(path), cluster, batch=Batch(4, sequence_length=512), memory_risk=0.5))
     settings = {"schedules": schedule, "tensor": "1", "context": "1", "shard": "0", "recompute": "none"}
     answer = api.plan(problem, search="best", settings=settings | {"splits": "10000"}).answer
     chain, model = chain_of(problem.graph), registry.load("costs", problem.costs, "cost model")
@@ -233,7 +234,8 @@ def test_a_model_too_large_says_what_is_missing_and_where_it_would_fit() -> None
 @pytest.mark.parametrize("gibibytes", [2.0, 2.1, 2.114, 2.1155])
 def test_a_grid_whose_points_just_do_not_fit_says_by_how_much(gibibytes: float) -> None:
     """Its bounds let some points through whose equal stages then hold too much; 2.116 GiB are enough."""
-    problem = _small_memory(api.make_problem(TINY, "dgx-h100:4", batch=Batch(8), memory_risk=0.5), gibibytes * 2**30)
+    problem = fused(api.make_problem(TINY, "dgx-h100:4", batch=Batch(8), memory_risk=0.5))
+    problem = _small_memory(problem, gibibytes * 2**30)
     answer = api.plan(problem, search="megatron_grid").answer
     assert answer.plan is None
     assert 0.0 < answer.missing_bytes < 0.12 * 2**30
@@ -305,7 +307,7 @@ def test_unequal_devices_get_unequal_work(tmp_path) -> None:
     path = tmp_path / "mixed.yaml"
     path.write_text(text)
     cluster = clusters.cluster(str(path))
-    problem = api.make_problem("gpt2", cluster, batch=Batch(32), memory_risk=0.5)
+    problem = fused(api.make_problem("gpt2", cluster, batch=Batch(32), memory_risk=0.5))
     result = api.plan(problem, search="best", settings={"pipeline": "2", "schedules": "1f1b"})
     work = {
         cluster.device(stage.devices[0]).name: sum(forward_flops(one) for i in stage.ops for one in problem.graph.ops[i].body)

@@ -18,6 +18,7 @@ from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.memory import least_peaks, peaks_of
 from meshwright.planners.best.ranks import MOST_PRICED, SILENT
 from meshwright.planners.best.space import ANY, Config, MeshDegrees, pools
+from questions import fused
 
 CASES = pathlib.Path(__file__).resolve().parents[3] / "data" / "proofs"
 
@@ -26,7 +27,7 @@ def _pose(model: str, cluster: str, batch: int, sequence: int, memory_bytes: flo
     """The question on devices of another memory."""
     model = str(CASES / model) if model.endswith(".json") else model
     cluster = str(CASES / cluster) if cluster.endswith(".yaml") else cluster
-    problem = api.make_problem(model, cluster, batch=Batch(batch, sequence_length=sequence), memory_risk=0.5)
+    problem = fused(api.make_problem(model, cluster, batch=Batch(batch, sequence_length=sequence), memory_risk=0.5))
     if not memory_bytes:
         return problem
     kinds = tuple(dataclasses.replace(kind, memory_bytes=memory_bytes) for kind in problem.cluster.kinds)
