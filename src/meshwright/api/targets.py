@@ -170,8 +170,8 @@ def with_targets(result: Result) -> Result:
     )
     if not problem.framework_asked:
         notes.append(
-            f"no --for given: {problem.framework.word}, our own runtime, is assumed: eager PyTorch, with figures measured under "
-            f"other eager frameworks, none of them on this one; {exactly}"
+            f"no --for given: {problem.framework.word}, our own runtime, is assumed: eager PyTorch, with figures measured "
+            f"under other eager frameworks, none of them on this one; {exactly}"
         )
         if cannot:
             notes.append(f"frameworks that cannot run this plan ('--for NAME' plans for one): {cannot}")

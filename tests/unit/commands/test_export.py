@@ -252,7 +252,11 @@ def test_a_plan_that_megatron_cannot_run_is_refused_with_the_reason(tiny: str, t
         stages=(replace(first, ops=(1, 2, 3)), replace(second, ops=(0, 4, 5))),
     )
     with pytest.raises(ExportError, match="trains decoders"):
-        mw.export(api.plan("bert-base", "dgx-h100:2", batch=Batch(8), settings={"pipeline": "1"}), "megatron_args", str(tmp_path / "x.sh"))
+        mw.export(
+            api.plan("bert-base", "dgx-h100:2", batch=Batch(8), settings={"pipeline": "1"}),
+            "megatron_args",
+            str(tmp_path / "x.sh"),
+        )
     with pytest.raises(ExportError, match="a model read from piper_json"):
         mw.export(api.plan(piper_file(tmp_path)), "megatron_args", str(tmp_path / "x.sh"))
 

@@ -59,7 +59,8 @@ def test_a_plan_file_plays_as_it_did_when_it_was_planned(written: dict[str, Any]
 
 def test_slower_devices_make_the_step_longer(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
     result = plan_files.resimulate(saved(written, tmp_path), cluster="dgx-a100:8")
-    assert result.timeline is not None and result.timeline.step_seconds > 1.1 * written["step_seconds"]  # the host issues as fast
+    # the host issues as fast
+    assert result.timeline is not None and result.timeline.step_seconds > 1.1 * written["step_seconds"]
 
 
 def test_the_command_prints_one_object_and_writes_the_trace(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
