@@ -24,6 +24,7 @@ from meshwright.core.result import Answer
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.schedules import zb_h1
+from questions import fused
 
 TOLERANCE = 1e-9
 """By which share a bound may exceed a plan: what rounding may do."""
@@ -129,6 +130,8 @@ def random_question(seed: int, folder: pathlib.Path) -> Question:
     problem = api.make_problem(
         str(model), cluster, batch=Batch(batch, micro_batch, dice.choice((512, 2048, 4096))), memory_risk=0.5
     )
+    if random.Random(~seed).random() < 0.5:  # half of them where the host is never waited for
+        problem = fused(problem)
     settings: dict[str, str] = {}
     if dice.random() < 0.6:
         settings["schedules"] = dice.choice(("1f1b", "zb_h1", "interleaved_1f1b", "zb_v", "gpipe", "1f1b,gpipe", "1f1b,zb_v"))
