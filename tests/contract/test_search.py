@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from functools import cache
 
 import pytest
@@ -12,8 +13,10 @@ import samples
 from meshwright import api, clusters, sim
 from meshwright.base import registry
 from meshwright.base.errors import InputError
+from meshwright.core import plan_fields
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Result
+from meshwright.writers import plan_json
 
 NAMES = registry.names("search")
 SPECS = [spec for name in registry.names("readers") for spec in samples.of_reader(name)]
@@ -111,6 +114,12 @@ def test_every_layer_is_in_exactly_one_stage_and_stages_share_all_devices_or_non
             assert len(stage.recompute) in (0, len(stage.ops))
             cluster = result.problem.cluster
             assert cluster is None or set(stage.devices) <= set(range(cluster.n_devices))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_field_of_an_answer_is_one_that_plan_files_have(name: str) -> None:
+    for result in (one for _, one in _answers(name)):
+        plan_fields.check(json.loads(json.dumps(plan_json.as_json(result))), name)  # a warning is an error here
 
 
 @pytest.mark.parametrize("name", NAMES)

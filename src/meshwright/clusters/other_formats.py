@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from meshwright.base import units
+from meshwright.base import files, units
 from meshwright.base.errors import InputError
 from meshwright.clusters.wires import Wires, check_connected, check_count, device
 from meshwright.core.cluster import Cluster, Device
@@ -54,12 +54,7 @@ def read(path: Path, spec: str) -> Cluster | None:
     InputError
         When the file is one of them, but wrong.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is no text; a cluster is YAML, NCCL's XML or the output of 'nvidia-smi topo -m'") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    text = files.read_text(path, "a cluster is YAML, NCCL's XML or the output of 'nvidia-smi topo -m'")
     if text.lstrip().startswith("<"):
         return _nccl(text, path, spec)
     if re.search(r"^\s*npus_count\s*:", text, re.M):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from meshwright.base import files
 from meshwright.base.errors import ExportError, InputError
 from meshwright.core.framework import FrameworkLimits, exceeded
 from meshwright.core.graph import Graph
@@ -169,10 +169,7 @@ def one_mesh(place: str, graph: Graph, strategy: Strategy, words: Sequence[str],
 
 def read_text(path: str) -> str:
     """Return what a file holds; raises `InputError` when it cannot be read."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return files.read_text(path)
 
 
 def whole(entry: Mapping[str, Any], name: str, place: str, default: int = 0, *, least: int = 1) -> int:
