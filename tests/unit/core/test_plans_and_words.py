@@ -227,3 +227,18 @@ def test_a_picture_has_a_row_for_every_depth() -> None:
     text = drawing.dot(graph, ("1", "2", "3", "4"))
     assert '  n0 -> n2 [label="8"];' in text and '  n3 [label="d\\n4"];' in text.replace("\\\\n", "\\n")
     assert drawing.svg(Graph("none", ())).count("<rect") == 0
+
+
+def test_a_result_has_the_figures_of_its_json_and_none_where_there_is_none() -> None:
+    problem = Problem(ModelSpec("tiny", "test", "tiny", Graph("tiny", (Op("a", "mlp"),))))
+    empty = Result(problem, "best", 0, Answer(None))
+    assert (empty.step_seconds, empty.samples_per_second, empty.objective, empty.bound, empty.gap_ratio) == (None,) * 5
+    with pytest.raises(AttributeError, match="nothing fits"):
+        _ = empty.plan
+    answer = Answer(Plan((Stage((0,), (0,)),), 4, 2, "1f1b", 8), Objective("step_seconds", 2.0), Bound(1.6, "exact"))
+    unplayed = Result(problem, "best", 0, answer)
+    assert (unplayed.step_seconds, unplayed.samples_per_second) == (None, None) and unplayed.gap_ratio == pytest.approx(0.25)
+    played = replace(unplayed, timeline=SimpleNamespace(step_seconds=2.0))  # type: ignore[arg-type]
+    assert (played.step_seconds, played.samples_per_second) == (2.0, 4.0)
+    assert played.objective is answer.objective and played.bound is answer.bound
+    assert replace(unplayed, answer=replace(answer, bound=None)).gap_ratio is None
