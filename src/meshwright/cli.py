@@ -118,7 +118,7 @@ def main() -> None:
     import typer
 
     from meshwright.base.errors import MeshwrightError
-    from meshwright.commands._parsing import Program
+    from meshwright.base.parsing import Program
 
     warnings.formatwarning = partial(_one_line, warnings.formatwarning)
     output = None if sys.stdout is None else _Output(sys.stdout)  # none where it was closed before the start

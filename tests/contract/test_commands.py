@@ -11,7 +11,7 @@ from typer.main import get_group
 from meshwright import cli
 from meshwright.base import registry
 from meshwright.base.errors import InputError
-from meshwright.commands._parsing import Program
+from meshwright.base.parsing import Program
 
 NAMES = registry.names("commands")
 

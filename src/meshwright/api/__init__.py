@@ -213,12 +213,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         problem = make_problem(
             model, cluster, costs=costs, batch=batch, training=training, framework=framework, memory_risk=memory_risk
         )
-    asked_batch = problem.batch
-    if asked_batch.micro_batch and asked_batch.global_batch % asked_batch.micro_batch:
-        raise InputError(
-            f"--micro-batch {asked_batch.micro_batch}: does not divide the global batch of {asked_batch.global_batch} samples; "
-            "choose a divisor"
-        )
+    problem.batch.check()
     name = (search or problem.model_spec.search).replace("-", "_")
     module = registry.load("search", name, "search")
     told = dict(settings or {})
@@ -272,8 +267,7 @@ def _too_large(result: Result) -> tuple[str, ...]:
         return ()
     return (
         f"this plan does not fit: its fullest device lacks {format_bytes(over)} by the simulator's count, which holds more "
-        "than what "
-        f"search {result.search} looks at",
+        f"than what search {result.search} looks at",
     )
 
 

@@ -74,6 +74,7 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
         freeze, lora = plan_json.trained_part(entry)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
+    _as_asked(entry, batch, path)
     asked = api.make_problem(
         spec, place or None, file_format=file_format, freeze=freeze, lora=lora, costs=costs, batch=batch, training=training,
         framework=run_by, memory_risk=memory_risk,
@@ -94,6 +95,16 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
     targets.checked(Result(problem, search, seed, Answer(plan=plan)))
     answer = Answer(plan=plan) if cluster or model or framework else _answer(entry, Answer(plan=plan), path)
     return judged(Result(problem, search, seed, answer, (), None, planning_seconds, settings, asked))
+
+
+def _as_asked(entry: dict[str, Any], batch: Batch, place: str) -> None:
+    """Refuse a plan of another global batch than was asked for."""
+    wanted = entry.get("batch", {}).get("asked_global_batch", 0)
+    if wanted not in (0, batch.global_batch):
+        raise InputError(
+            f"{place}: batch.asked_global_batch is {wanted}, but schedule.global_batch is {batch.global_batch}; a plan has the "
+            "batch that was asked for: make them the same, or the first one 0"
+        )
 
 
 def _answer(entry: dict[str, Any], answer: Answer, place: str) -> Answer:

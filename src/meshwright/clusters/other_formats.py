@@ -189,7 +189,7 @@ def _nccl(text: str, path: Path, spec: str) -> Cluster:
     for a, b in pairwise(cpus):
         wires.join(number[a], number[b], dict(MATRIX_SPEEDS)["SYS"], PCIE_SECONDS)
     switch = len(number)
-    uses_switch = _nvlinks(gpus, number, wires, switch)
+    uses_switch = _nvlinks(gpus, wires, switch)
     _, first = next(iter(gpus.values()))
     kind = device(dict(COMPUTE_CAPABILITY).get(str(first.get("sm")), "a100-sxm-80gb"))
     n_switches = len(number) - n + int(uses_switch)
@@ -232,7 +232,7 @@ def _pcie(element: Xml.Element) -> float:
     return lane * (int(width) if width.isdigit() and int(width) else 16)
 
 
-def _nvlinks(gpus: dict[str, tuple[int, Xml.Element]], number: dict[str, int], wires: Wires, switch: int) -> bool:
+def _nvlinks(gpus: dict[str, tuple[int, Xml.Element]], wires: Wires, switch: int) -> bool:
     """Lay the NVLinks; return whether some lead into a switch."""
     switched = False
     for index, gpu in gpus.values():

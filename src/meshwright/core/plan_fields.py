@@ -130,7 +130,7 @@ def _unknown(entry: Any, known: Collection[str], place: str, *, passed_over: Col
         if close and key not in OF_SEARCHES:
             raise InputError(f"{place}: the field '{key}' is not known; did you mean '{close[0]}'?")
         if key not in passed_over:
-            warnings.warn(f"{place}: the field '{key}' is not known and is passed over", InputWarning, stacklevel=3)
+            warnings.warn(f"{place}: the field '{key}' is not known and is passed over", InputWarning, stacklevel=1)
 
 
 def _one(value: Any, kind: type, minimum: int | None, place: str) -> None:

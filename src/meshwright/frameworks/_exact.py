@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.base import files
+from meshwright.base import fields, files
 from meshwright.base.errors import ExportError, InputError
 from meshwright.core.framework import FrameworkLimits, exceeded
 from meshwright.core.graph import Graph
@@ -27,6 +27,7 @@ __all__ = [
     "predicted",
     "read_text",
     "refused",
+    "table",
     "unsaid",
     "whole",
 ]  # fmt: skip
@@ -172,11 +173,14 @@ def read_text(path: str) -> str:
     return files.read_text(path)
 
 
+def table(entry: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:
+    """Return a table of a configuration, empty where it is left out. Raises `InputError` when it is something else."""
+    return fields.entry(entry.get(name) or {}, f"{place}: {name}")
+
+
 def whole(entry: Mapping[str, Any], name: str, place: str, default: int = 0, *, least: int = 1) -> int:
     """Return a whole number of a configuration; a default of 0 stands for none. Raises `InputError` when it is wrong."""
     value = entry.get(name, default or None)
     if value is None:
         raise InputError(f"{place}: {name} is missing")
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 10**9:
-        raise InputError(f"{place}: {name} is {value!r}; it must be a whole number from {least} on")
-    return value
+    return fields.whole(value, f"{place}: {name}", minimum=least, maximum=10**9)

@@ -131,6 +131,17 @@ def test_micro_batches_that_do_not_make_the_batch_are_refused(written: dict[str,
             plan_files.load(saved(changed, tmp_path))
 
 
+def test_a_plan_has_the_batch_that_was_asked_for(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    assert written["batch"]["asked_global_batch"] == 64
+    for value, right in ((0, True), (32, False)):
+        changed = {**written, "batch": {**written["batch"], "asked_global_batch": value}}
+        if right:
+            assert plan_files.load(saved(changed, tmp_path)).plan.global_batch == 64
+            continue
+        with pytest.raises(InputError, match=r"batch.asked_global_batch is 32, but schedule.global_batch is 64"):
+            plan_files.load(saved(changed, tmp_path))
+
+
 def test_a_file_of_a_newer_release_is_played_with_a_warning(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
     changed = {**written, "training": {**written["training"], "master_bits": 3}}
     with pytest.warns(InputWarning, match=r"plan.json: training: the field 'master_bits' is not known and is passed over"):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
 from meshwright.base.errors import InputError
-
-if TYPE_CHECKING:
-    from click import Context
 
 __all__ = ["Command", "Program"]
 
@@ -19,12 +16,12 @@ __all__ = ["Command", "Program"]
 class Command(TyperCommand):
     """A command whose options are given once, but for those that take several values; else the last one would silently win."""
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of one call.
 
         Raises `InputError` when an option that takes one value is there twice.
         """
-        given = self.make_parser(ctx).parse_args(args=list(args))[2]
+        given: list[Any] = self.make_parser(ctx).parse_args(args=list(args))[2]
         for i, option in enumerate(given):
             if option in given[:i] and option.param_type_name == "option" and not getattr(option, "multiple", False):
                 raise InputError(f"{max(option.opts, key=len)}: is given more than once; it takes one value")
