@@ -118,11 +118,12 @@ def main() -> None:
     import typer
 
     from meshwright.base.errors import MeshwrightError
+    from meshwright.base.parsing import Program
 
     warnings.formatwarning = partial(_one_line, warnings.formatwarning)
     output = None if sys.stdout is None else _Output(sys.stdout)  # none where it was closed before the start
     sys.stdout = cast("TextIO", output)
-    app = typer.Typer(
+    app = Program(
         name="meshwright",
         help="Given a model and a cluster: how to split, place and schedule the training, how fast it runs, and whether it "
         "fits.",

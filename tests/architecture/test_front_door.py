@@ -28,11 +28,11 @@ meshwright.plna
 REVEALED = ("core.result.Result", "core.problem.ModelSpec", "core.plan.Plan")
 
 
-def _mypy(path: pathlib.Path) -> str:
+def _mypy(*paths: pathlib.Path) -> str:
     pytest.importorskip("mypy")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--follow-imports=silent", str(path)],
-        cwd=path.parent,
+        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--follow-imports=silent", *map(str, paths)],
+        cwd=paths[0].parent,
         capture_output=True,
         text=True,
         env={"MYPYPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
@@ -41,9 +41,13 @@ def _mypy(path: pathlib.Path) -> str:
 
 
 def test_a_users_program_is_checked_against_the_real_signatures(tmp_path: pathlib.Path) -> None:
-    program = tmp_path / "program.py"
+    program, readme = tmp_path / "program.py", tmp_path / "from_readme.py"
     program.write_text(PROGRAM)
-    said = _mypy(program)
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert examples and all("import meshwright" in example for example in examples)
+    readme.write_text("\n".join(examples))
+    said = _mypy(program, readme)
+    assert "from_readme.py" not in said, said
     for name in REVEALED:
         assert re.search(rf'Revealed type is ".*meshwright\.{re.escape(name)}', said), said
     assert re.search(r'Revealed type is "def \(model: ', said), said

@@ -10,6 +10,8 @@ from typer.main import get_group
 
 from meshwright import cli
 from meshwright.base import registry
+from meshwright.base.errors import InputError
+from meshwright.base.parsing import Program
 
 NAMES = registry.names("commands")
 
@@ -52,6 +54,34 @@ def test_wrong_words_are_answered_in_one_line(
     code, out, err = _run([name.replace("_", "-"), *words], monkeypatch, capsys)
     assert code == 2 and not out
     assert err.startswith("meshwright: ") and len(err.splitlines()) == 1 and "no-such-option" in err
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_option_that_takes_one_value_is_given_once(name: str) -> None:
+    app = Program()
+    registry.load("commands", name, "command").register(app)
+    (command,) = get_group(app).commands.values()
+    several = 0
+    for option in command.params:
+        if option.param_type_name != "option" or option.name == "help":
+            continue
+        word = max(option.opts, key=len)
+        words = [word] if option.is_flag else [word, "1"]  # type: ignore[attr-defined]
+        if option.multiple:  # type: ignore[attr-defined]
+            several += 1
+            continue
+        with pytest.raises(InputError, match=f"^{word}: is given more than once"):
+            command.make_context(name, [*words, *words])
+    assert several or name not in ("plan", "compare", "sweep")
+
+
+def test_options_given_twice_are_refused_in_one_line_and_those_for_several_values_are_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "nowhere.json", "--set", "tensor=1", "--set", "pipeline=1", "--global-batch"]
+    code, out, err = _run([*words, "4", "--global-batch", "8"], monkeypatch, capsys)
+    assert (code, out, err) == (2, "", "meshwright: --global-batch: is given more than once; it takes one value\n")
+    assert "nowhere.json" in _run([*words, "4"], monkeypatch, capsys)[2]
 
 
 def test_a_command_that_is_none_is_answered_in_one_line(

@@ -131,7 +131,12 @@ def _warned(text: str) -> list[str]:
     [
         (("--help",), ("commands",)),
         (("list", "clusters"), ("commands", "topologies")),
-        (("list", "searches"), ("commands",)),
+        (("list", "searches"), ("commands", "search")),
+        (("list", "schedules"), ("commands", "schedules")),
+        (("list", "topologies"), ("commands", "topologies")),
+        (("list", "costs"), ("commands", "costs")),
+        (("list", "formats"), ("commands", "readers")),
+        (("list", "exports"), ("commands", "writers")),
         (("list", "measured"), ("commands", "validation")),
         (("list", "frameworks"), ("commands", "frameworks")),
         (("show", samples.of_reader("piper_json")[0]), ("commands",)),
@@ -266,7 +271,7 @@ def test_a_whole_plug_in_is_listed_with_its_package_and_works_whatever_dashes_it
 def test_plug_ins_that_nobody_asked_for_are_not_imported(tmp_path: pathlib.Path) -> None:
     marks = {room: {"noisy": "print('imported')\n"} for room in registry.ROOMS if room != "commands"}
     install(tmp_path, "noisy-things", marks)
-    for words in (("--help",), ("list", "searches"), ("show", samples.of_reader("huggingface")[0])):
+    for words in (("--help",), ("list", "models"), ("show", samples.of_reader("huggingface")[0])):
         done = run(tmp_path, *words)
         assert done.returncode == 0 and "imported" not in done.stdout, done.stdout
 

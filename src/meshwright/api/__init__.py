@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from meshwright.api.evaluation import evaluate, simulate
+from meshwright.api.evaluation import evaluate, judged, simulate
 from meshwright.base import fields, options, registry
 from meshwright.base.errors import InputError, MeshwrightError, UnknownNameError
 from meshwright.base.units import format_bytes
@@ -17,7 +17,6 @@ from meshwright.core.interval import MEASURED_COSTS
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Answer, Result
-from meshwright.core.timeline import Timeline
 
 if TYPE_CHECKING:
     from meshwright.planners.topoopt.design import Design
@@ -38,7 +37,7 @@ def read(
     return models.read(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
 
 
-def make_problem(
+def make_problem(  # noqa: PLR0913  all that a question holds
     model: str | ModelSpec,
     cluster: str | Cluster | None = None,
     *,
@@ -48,6 +47,8 @@ def make_problem(
     file_format: str = "",
     framework: str = "",
     memory_risk: float | str = peaks.RISK,
+    freeze: Sequence[str] = (),
+    lora: str = "",
 ) -> Problem:
     """Pose the question: a model, a cluster, a cost model and a batch.
 
@@ -69,6 +70,8 @@ def make_problem(
         The framework that will run the plan, as after ``--for``; empty for the one that is assumed.
     memory_risk : float or str
         Chance that the plan may have of needing more memory than there is: 0.01 or ``"1%"``; 0.5 takes predictions as they are.
+    freeze, lora
+        Which part of a model given by name or file is trained: see `meshwright.models.read`.
 
     Returns
     -------
@@ -87,9 +90,13 @@ def make_problem(
         if not 0 <= getattr(batch, name) <= _LARGEST_BATCH:
             option = "--" + name.replace("_", "-")
             raise InputError(f"{option} {getattr(batch, name)}: must be between 0 and {_LARGEST_BATCH} (0: left open)")
-    model_spec = (
-        read(model, file_format=file_format, sequence_length=batch.sequence_length) if isinstance(model, str) else model
-    )
+    if isinstance(model, str):
+        length = batch.sequence_length
+        model_spec = read(model, file_format=file_format, sequence_length=length, freeze=freeze, lora=lora)
+    elif freeze or lora:
+        raise InputError("freeze and lora: this model is read already; give them to read() instead")
+    else:
+        model_spec = model
     length = model_spec.graph.sequence_length
     if batch.sequence_length not in (0, length):  # a string is read at this length
         raise InputError(
@@ -206,6 +213,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         problem = make_problem(
             model, cluster, costs=costs, batch=batch, training=training, framework=framework, memory_risk=memory_risk
         )
+    problem.batch.check()
     name = (search or problem.model_spec.search).replace("-", "_")
     module = registry.load("search", name, "search")
     told = dict(settings or {})
@@ -235,13 +243,8 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         return result
     _check(problem, answer.plan, name)
     targets.checked(result)
-    stage_costs, timeline = evaluate(problem, answer.plan)
-    return replace(
-        result,
-        stage_costs=stage_costs,
-        timeline=timeline,
-        answer=replace(answer, notes=answer.notes + _too_large(result, timeline)),
-    )
+    result = judged(result)
+    return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result)))
 
 
 def _check(problem: Problem, plan: Plan, search: str) -> None:
@@ -254,19 +257,17 @@ def _check(problem: Problem, plan: Plan, search: str) -> None:
         raise InputError(f"search {search}: its answer is no plan: {error}") from None
 
 
-def _too_large(result: Result, timeline: Timeline | None) -> tuple[str, ...]:
+def _too_large(result: Result) -> tuple[str, ...]:
     """Say that the plan of a search with another count of memory, or none, does not fit by the simulator's."""
-    if timeline is None:
-        return ()
     from meshwright import sim
 
-    over = sim.excess_bytes(result.problem, result.plan, timeline.peak_bytes)
+    timeline = result.timeline
+    over = 0.0 if timeline is None else sim.excess_bytes(result.problem, result.plan, timeline.peak_bytes)
     if over <= 0.0:
         return ()
     return (
         f"this plan does not fit: its fullest device lacks {format_bytes(over)} by the simulator's count, which holds more "
-        "than what "
-        f"search {result.search} looks at",
+        f"than what search {result.search} looks at",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from meshwright import api, frameworks, sim
 from meshwright.api.evaluation import evaluate
+from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Batch, MixedPrecision, Problem, Stop
@@ -84,11 +85,7 @@ def framework_of_file(path: str) -> str:
     InputError
         When it cannot be read, or is that of none or of several.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    text = files.read_text(path)
     modules = {name: frameworks.load(name) for name in frameworks.names()}
     found = [name for name, module in modules.items() if hasattr(module, "recognises") and module.recognises(text)]
     if len(found) != 1:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
+from meshwright.core.result import Result
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import Timeline
 
-__all__ = ["evaluate", "simulate"]
+__all__ = ["evaluate", "judged", "simulate"]
 
 
 def evaluate(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timeline | None]:
@@ -34,6 +37,25 @@ def evaluate(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timel
     if not stage_costs:
         return (), None
     return stage_costs, simulate(problem, plan, stage_costs)
+
+
+def judged(result: Result) -> Result:
+    """Return a result with what the stages of its plan do and the simulated step; one without a plan as it is.
+
+    Parameters
+    ----------
+    result : Result
+        A question and its answer.
+
+    Returns
+    -------
+    Result
+        With `stage_costs` and `timeline` as `evaluate` gives them.
+    """
+    if result.answer.plan is None:
+        return result
+    stage_costs, timeline = evaluate(result.problem, result.answer.plan)
+    return replace(result, stage_costs=stage_costs, timeline=timeline)
 
 
 def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...] | None = None) -> Timeline:

@@ -22,26 +22,33 @@ def rooms() -> dict[str, Callable[[], Entries]]:
         "models": _models,
         "clusters": _clusters,
         "topologies": _topologies,
-        "searches": lambda: _files("search"),
-        "costs": lambda: _files("costs"),
+        "searches": lambda: _files("search", "search"),
+        "costs": lambda: _files("costs", "cost model"),
         "schedules": _schedules,
         "frameworks": _frameworks,
-        "formats": lambda: _files("readers"),
-        "exports": lambda: _files("writers"),
+        "formats": lambda: _files("readers", "format"),
+        "exports": lambda: _files("writers", "export"),
         "measured": _measured,
     }
 
 
-def _files(room: str) -> Entries:
-    """Return the plug-ins of a room with the first sentence of each,
-    without importing them (optional packages stay optional).
+def _files(room: str, kind: str) -> Entries:
+    """Return the plug-ins of a room, each called a `kind`, with its first sentence.
+
+    Ours are not imported (optional packages stay optional); those of other packages are: a broken one is left out with a
+    warning.
     """
     entries = []
     for name in registry.names(room):
         home = registry.home(room, name)
         spec = find_spec(home) if home else None
         if spec is None or spec.origin is None:
-            entries.append((name, f"of package {registry.package(room, name)}"))
+            try:
+                registry.load(room, name, kind)
+            except PluginError as error:
+                registry.warn(f"{error}; it is left out")
+            else:
+                entries.append((name, f"of package {registry.package(room, name)}"))
             continue
         try:
             text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
@@ -59,7 +66,7 @@ def _frameworks() -> Entries:
     from meshwright import frameworks
 
     entries = []
-    for name, line in _files("frameworks"):
+    for name, line in _files("frameworks", "framework"):
         try:
             version = frameworks.plain(name).version
         except PluginError as error:
@@ -77,7 +84,7 @@ def _frameworks() -> Entries:
 def _schedules() -> Entries:
     from meshwright import schedules
 
-    return sorted((schedules.word(name), line) for name, line in _files("schedules"))
+    return sorted((schedules.word(name), line) for name, line in _files("schedules", "schedule"))
 
 
 def _models() -> Entries:
@@ -108,7 +115,7 @@ def _clusters() -> Entries:
 def _measured() -> Entries:
     from meshwright import validation
 
-    kinds, entries = dict(_files("validation")), []
+    kinds, entries = dict(_files("validation", "measured set")), []
     for name in validation.set_names():
         known = validation.describe_set(name)
         entries.append(
@@ -118,4 +125,4 @@ def _measured() -> Entries:
 
 
 def _topologies() -> Entries:
-    return [(name.replace("_", "-"), line) for name, line in _files("topologies")]
+    return [(name.replace("_", "-"), line) for name, line in _files("topologies", "topology")]

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshwright import api, sim
 from meshwright.api import targets
+from meshwright.api.evaluation import judged
 from meshwright.base import fields, files
 from meshwright.base.errors import InputError
 from meshwright.core import peaks, plan_fields
@@ -64,7 +65,8 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
         spec, file_format = (model, "") if model else (entry["model"]["spec"], entry["model"]["format"])
         length = entry.get("batch", {}).get("sequence_length", 0)
         batch = Batch(entry["schedule"]["global_batch"], entry["schedule"]["micro_batch"], 0 if length == 1 else length)
-        training = MixedPrecision(**entry.get("training", {}))
+        known = MixedPrecision.__dataclass_fields__
+        training = MixedPrecision(**{key: value for key, value in entry.get("training", {}).items() if key in known})
         memory_risk = peaks.risk(entry.get("memory_risk", peaks.PLAIN_RISK), f"{path}: memory_risk")
         search, seed, costs = str(entry["search"]), int(entry["seed"]), str(entry["costs"])
         planning_seconds, run_by = float(entry["planning_seconds"]), framework or str(entry.get("for") or "")
@@ -72,9 +74,10 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
         freeze, lora = plan_json.trained_part(entry)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
-    held = api.read(spec, file_format=file_format, sequence_length=batch.sequence_length, freeze=freeze, lora=lora)
+    _as_asked(entry, batch, path)
     asked = api.make_problem(
-        held, place or None, costs=costs, batch=batch, training=training, framework=run_by, memory_risk=memory_risk,
+        spec, place or None, file_format=file_format, freeze=freeze, lora=lora, costs=costs, batch=batch, training=training,
+        framework=run_by, memory_risk=memory_risk,
     )  # fmt: skip
     problem = api.completed(asked, search, settings)
     plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)
@@ -90,9 +93,18 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
                 "each, or none"
             )
     targets.checked(Result(problem, search, seed, Answer(plan=plan)))
-    stage_costs, timeline = api.evaluate(problem, plan)
     answer = Answer(plan=plan) if cluster or model or framework else _answer(entry, Answer(plan=plan), path)
-    return Result(problem, search, seed, answer, stage_costs, timeline, planning_seconds, settings, asked)
+    return judged(Result(problem, search, seed, answer, (), None, planning_seconds, settings, asked))
+
+
+def _as_asked(entry: dict[str, Any], batch: Batch, place: str) -> None:
+    """Refuse a plan of another global batch than was asked for."""
+    wanted = entry.get("batch", {}).get("asked_global_batch", 0)
+    if wanted not in (0, batch.global_batch):
+        raise InputError(
+            f"{place}: batch.asked_global_batch is {wanted}, but schedule.global_batch is {batch.global_batch}; a plan has the "
+            "batch that was asked for: make them the same, or the first one 0"
+        )
 
 
 def _answer(entry: dict[str, Any], answer: Answer, place: str) -> Answer:
@@ -103,7 +115,7 @@ def _answer(entry: dict[str, Any], answer: Answer, place: str) -> Answer:
             answer,
             objective=Objective(str(objective["name"]), float(objective["value"])) if objective else None,
             bound=Bound(float(bound["value"]), str(bound["method"])) if bound else None,
-            extra={name: entry[name] for name in entry if name not in plan_json.FIELDS},
+            extra={name: entry[name] for name in entry if name not in plan_fields.FIELDS},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None

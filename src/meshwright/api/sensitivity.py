@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright import api, sim
+from meshwright import sim
+from meshwright.api.evaluation import judged
 from meshwright.base import options, registry
 from meshwright.core.cluster import Cluster, Links
 from meshwright.core.plan import Plan
@@ -75,25 +76,19 @@ def _planned(problem: Problem, settings: dict[str, str], within: float, same: Pl
     search = registry.load("search", "best", "search")
     params = replace(options.parse(search.Params, settings, "search best"), within_ratio=within)
     answer = search.search(problem, params, seed=0, stop=Stop(), known=(same,))
-    result = Result(
-        problem=problem, search="best", seed=0, answer=answer, planning_seconds=0.0, settings=settings, asked=problem
-    )
-    if answer.plan is None:
-        return result
-    stage_costs, timeline = api.evaluate(problem, answer.plan)
-    return replace(result, stage_costs=stage_costs, timeline=timeline)
+    return judged(Result(problem, "best", 0, answer, settings=settings, asked=problem))
 
 
 def _at_least(same: Plan, other: Result) -> Result:
     """Return an answer to a changed question, or the plan as it was where that is quicker and fits."""
     problem = other.problem
-    stage_costs, timeline = api.evaluate(problem, same)
+    kept = judged(replace(other, answer=replace(other.answer, plan=same, bound=None)))
+    timeline = kept.timeline
     if timeline is None or (other.timeline is not None and other.timeline.step_seconds <= timeline.step_seconds):
         return other
     if sim.excess_bytes(problem, same, timeline.peak_bytes) > 0.0:
         return other
-    answer = replace(other.answer, plan=same, objective=Objective("step_seconds", timeline.step_seconds), bound=None)
-    return replace(other, answer=answer, stage_costs=stage_costs, timeline=timeline)
+    return replace(kept, answer=replace(kept.answer, objective=Objective("step_seconds", timeline.step_seconds)))
 
 
 def near(plan: Plan) -> dict[str, str]:

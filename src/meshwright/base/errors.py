@@ -9,8 +9,8 @@
     ├── PluginError                      a plug-in that cannot be loaded or lacks what its room asks for
     └── ExportError                      the target format cannot say what the plan says
 
-`PluginWarning` says that a plug-in nobody named was left out. A problem in which nothing fits is an answer, not an error: see
-`meshwright.core.result.Answer`.
+`PluginWarning` says that a plug-in nobody named was left out, `InputWarning` that a part of a file was passed over. A problem
+in which nothing fits is an answer, not an error: see `meshwright.core.result.Answer`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Iterable
 __all__ = [
     "ExportError",
     "InputError",
+    "InputWarning",
     "MeshwrightError",
     "MissingExtraError",
     "PluginError",
@@ -35,6 +36,10 @@ class MeshwrightError(Exception):
 
 class InputError(MeshwrightError, ValueError):
     """A wrong input, told in one sentence that names place, value, what is allowed and what to do."""
+
+
+class InputWarning(MeshwrightError, UserWarning):
+    """A part of a file was passed over: a field that this release does not know."""
 
 
 class UnknownNameError(InputError, LookupError):

@@ -1,5 +1,5 @@
 """Files are written whole or not at all (to a temporary file beside the target, then renamed);
-JSON is read with no key lost.
+they are read up to a limit, JSON with no key lost.
 """
 
 from __future__ import annotations
@@ -14,10 +14,60 @@ from typing import Any
 
 from meshwright.base.errors import InputError
 
-__all__ = ["check_target", "check_targets", "load_json", "read_json", "write"]
+__all__ = ["check_target", "check_targets", "load_json", "read_bytes", "read_json", "read_text", "read_toml", "write"]
 
+_MOST_BYTES = 2**30  # more than any file that a person means, and less than what fills a memory
 
 _MOST_DIGITS = 300  # a float has room for 308
+
+
+def read_bytes(path: str | Path, hint: str = "") -> bytes:
+    """Return what a file holds; whatever a user names is read here, so that nothing endless or huge is.
+
+    `hint`: what to do where it cannot be read, to end the message: ``"name a file written by 'meshwright plan --out'"``.
+    Raises `InputError` when it cannot be read, is no file (a folder, a pipe, a device), or holds more than a gibibyte.
+    """
+    ending = f"; {hint}" if hint else ""
+    try:
+        about = os.stat(path)
+        if not stat.S_ISREG(about.st_mode):
+            what = "a folder" if stat.S_ISDIR(about.st_mode) else "a device or a pipe"
+            raise InputError(f"{path}: cannot be read: is {what}; name a file")
+        with open(path, "rb") as file:  # the size of some files (in /proc) is 0 until they are read
+            content = file.read(_MOST_BYTES + 1) if about.st_size <= _MOST_BYTES else None
+    except FileNotFoundError:
+        raise InputError(f"{path}: cannot be read: no such file{ending}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}{ending}") from None
+    if content is None or len(content) > _MOST_BYTES:
+        raise InputError(f"{path}: cannot be read: holds more than a gibibyte, the most that is read{ending}")
+    return content
+
+
+def read_text(path: str | Path, hint: str = "") -> str:
+    """Return the text of a file in UTF-8, with every end of a line as one newline.
+
+    `hint`: as of `read_bytes`.
+    Raises `InputError` as `read_bytes`, and when it is no such text.
+    """
+    try:
+        text = read_bytes(path, hint).decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: cannot be read: is no text in UTF-8 (a binary file?){f'; {hint}' if hint else ''}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return what a TOML file holds.
+
+    Raises `InputError` as `read_text`, and when it is no TOML.
+    """
+    import tomllib  # what reads no TOML starts without it
+
+    try:
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: is no TOML: {error}") from None
 
 
 def load_json(text: str) -> tuple[Any, str]:
@@ -53,15 +103,14 @@ def _whole_number(digits: str) -> int | float:
 def read_json(path: str | Path, hint: str = "") -> Any:
     """Return what a JSON file holds.
 
-    `hint`: what to do where it cannot be read, to end the message: ``"name a file written by 'meshwright plan --out'"``.
-    Raises `InputError` when it cannot be read, is no JSON, or a key stands twice in one object.
+    `hint`: as of `read_bytes`.
+    Raises `InputError` as `read_bytes`, and when it is no JSON, or a key stands twice in one object.
     """
-    ending = f"; {hint}" if hint else ""
+    held = read_bytes(path, hint)
     try:
-        content, repeated = load_json(Path(path).read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}{ending}") from None
+        content, repeated = load_json(held.decode("utf-8"))
     except (ValueError, RecursionError):
+        ending = f"; {hint}" if hint else ""
         raise InputError(f"{path}: is not valid JSON (cut off, or a binary file?){ending}") from None
     if repeated:
         raise InputError(f"{path}: {repeated}")

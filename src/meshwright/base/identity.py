@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ById", "read_only"]
+__all__ = ["ById", "locked", "read_only"]
 
 T = TypeVar("T")
 
@@ -27,6 +27,13 @@ class ById(Generic[T]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ById) and self.of is other.of
+
+
+def locked(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array closed for writing and contiguous, itself where it is so: kernels are compiled for one kind of array."""
+    array = np.ascontiguousarray(array)
+    array.setflags(write=False)
+    return array
 
 
 def read_only(values: ArrayLike, dtype: type | None = None) -> NDArray[Any]:

@@ -67,7 +67,7 @@ def cluster(spec: str) -> Cluster:
     word, colon, rest = spec.partition(":")
     path = Path(spec)
     try:
-        is_file = path.is_file()
+        is_file = path.exists() and not path.is_dir()
     except OSError as error:
         raise InputError(f"cluster {spec[:80]}: cannot be read: {error.strerror}") from None
     if is_file or spec.endswith((".yaml", ".yml")) or "/" in word:

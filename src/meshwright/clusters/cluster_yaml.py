@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from meshwright.base import fields
+from meshwright.base import fields, files
 from meshwright.base.errors import InputError
 from meshwright.clusters import assemble
 from meshwright.clusters.file_fields import FORMAT, ClusterFile
@@ -48,14 +48,7 @@ def read(path: Path) -> Cluster:
         When the file cannot be read, is no YAML, has an unknown, missing or wrong field, names something that is not there, or
         describes devices that cannot reach each other.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: is a folder; name a YAML file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text: {error}") from None
+    text = files.read_text(path)
     try:
         data = yaml.load(text, Loader=_Loader)  # a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError) as error:

@@ -8,6 +8,7 @@ import re
 from types import ModuleType
 from typing import Any
 
+from meshwright.base import files
 from meshwright.clusters import nodes
 from meshwright.clusters.wires import DATA
 
@@ -18,10 +19,8 @@ Figures = tuple[tuple[str, str, str], ...]
 
 def kind(stem: str) -> tuple[str, str, Figures]:
     """Return title, example of a number of devices, and figures of a built-in kind and of its device."""
-    import tomllib
-
     data = nodes.figures(stem)
-    device = tomllib.loads((DATA / "devices" / f"{data['device']}.toml").read_text(encoding="utf-8"))
+    device = files.read_toml(DATA / "devices" / f"{data['device']}.toml")
     figures = [("devices per node", str(data["devices_per_node"]), data["source"])]
     figures += _entries(data, "")
     figures += [(f"{device['name']} {name}", value, source) for name, value, source in _entries(device, "")]

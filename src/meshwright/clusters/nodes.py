@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base import files
 from meshwright.clusters.wires import DATA, Wires, device, quantity
 from meshwright.core.cluster import Cluster
 
@@ -31,14 +31,14 @@ def kinds() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted((DATA / "clusters").glob("*.toml")):
         found[path.stem.replace("_", "-")] = path.stem
-        for alias in tomllib.loads(path.read_text(encoding="utf-8")).get("aliases", ()):
+        for alias in files.read_toml(path).get("aliases", ()):
             found[alias] = path.stem
     return dict(sorted(found.items()))
 
 
 def figures(stem: str) -> dict[str, Any]:
     """Return the content of a cluster kind's data file."""
-    return tomllib.loads((DATA / "clusters" / f"{stem}.toml").read_text(encoding="utf-8"))
+    return files.read_toml(DATA / "clusters" / f"{stem}.toml")
 
 
 def build(stem: str, n_devices: int, name: str) -> Cluster:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from meshwright.base import units
+from meshwright.base import files, units
 from meshwright.base.errors import InputError
 from meshwright.clusters.wires import Wires, check_connected, check_count, device
 from meshwright.core.cluster import Cluster, Device
@@ -54,12 +54,7 @@ def read(path: Path, spec: str) -> Cluster | None:
     InputError
         When the file is one of them, but wrong.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is no text; a cluster is YAML, NCCL's XML or the output of 'nvidia-smi topo -m'") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    text = files.read_text(path, "a cluster is YAML, NCCL's XML or the output of 'nvidia-smi topo -m'")
     if text.lstrip().startswith("<"):
         return _nccl(text, path, spec)
     if re.search(r"^\s*npus_count\s*:", text, re.M):
@@ -194,7 +189,7 @@ def _nccl(text: str, path: Path, spec: str) -> Cluster:
     for a, b in pairwise(cpus):
         wires.join(number[a], number[b], dict(MATRIX_SPEEDS)["SYS"], PCIE_SECONDS)
     switch = len(number)
-    uses_switch = _nvlinks(gpus, number, wires, switch)
+    uses_switch = _nvlinks(gpus, wires, switch)
     _, first = next(iter(gpus.values()))
     kind = device(dict(COMPUTE_CAPABILITY).get(str(first.get("sm")), "a100-sxm-80gb"))
     n_switches = len(number) - n + int(uses_switch)
@@ -237,7 +232,7 @@ def _pcie(element: Xml.Element) -> float:
     return lane * (int(width) if width.isdigit() and int(width) else 16)
 
 
-def _nvlinks(gpus: dict[str, tuple[int, Xml.Element]], number: dict[str, int], wires: Wires, switch: int) -> bool:
+def _nvlinks(gpus: dict[str, tuple[int, Xml.Element]], wires: Wires, switch: int) -> bool:
     """Lay the NVLinks; return whether some lead into a switch."""
     switched = False
     for index, gpu in gpus.values():

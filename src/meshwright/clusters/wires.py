@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from meshwright.base import fields, units
+from meshwright.base import fields, files, units
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.clusters.file_fields import DeviceFile, Figure
 from meshwright.core.cluster import Cluster, Device, Links
@@ -73,7 +72,7 @@ def device(name: str) -> Device:
     if wanted not in device_names():
         raise UnknownNameError("device", name, longer or device_names())
     path = DATA / "devices" / f"{wanted.replace('-', '_')}.toml"
-    file = fields.record(DeviceFile, tomllib.loads(path.read_text(encoding="utf-8")), path.name)
+    file = fields.record(DeviceFile, files.read_toml(path), path.name)
     memory, reached = file.memory, file.achieved
     figures = (
         *file.flops_per_second.values(), memory.size, memory.bandwidth, memory.reserved,

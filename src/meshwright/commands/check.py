@@ -116,9 +116,9 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
     cluster = plan_json.cluster_from_json(entry, place)
     batch = Batch(sequence_length=0 if length == 1 else length)
     freeze, lora = plan_json.trained_part(entry)
-    held = api.read(spec, file_format=file_format, sequence_length=batch.sequence_length, freeze=freeze, lora=lora)
     problem = api.make_problem(
-        held, cluster, costs=costs, batch=batch, framework=framework, memory_risk=memory_risk,
+        spec, cluster, file_format=file_format, freeze=freeze, lora=lora, costs=costs, batch=batch, framework=framework,
+        memory_risk=memory_risk,
     )  # fmt: skip
     found: Verdict = check(problem, entry, place)
     return found

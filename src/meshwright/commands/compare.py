@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from meshwright.base import units
-
-if TYPE_CHECKING:
-    from meshwright.core.problem import ModelSpec
 
 __all__ = ["register"]
 
@@ -68,13 +63,10 @@ def register(app: typer.Typer) -> None:
 
         names = searches_of(searches)
         batch = Batch(global_batch, micro_batch, sequence_length)
-        spec: str | ModelSpec = model
-        if freeze or lora:
-            spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
         problem = api.make_problem(
-            spec, cluster or None, file_format=file_format, costs=costs, batch=batch,
+            model, cluster or None, file_format=file_format, costs=costs, batch=batch,
             training=api.training(precision) if precision else None,
-            framework=for_,
+            framework=for_, freeze=freeze, lora=lora,
         )  # fmt: skip
         results: list[tuple[str, Result | None, str]] = []
         for name in names:

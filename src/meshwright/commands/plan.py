@@ -12,7 +12,7 @@ from meshwright.base import units
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from meshwright.core.problem import ModelSpec, Problem
+    from meshwright.core.problem import Problem
     from meshwright.core.result import Result
 
 __all__ = ["register"]
@@ -216,13 +216,10 @@ def register(app: typer.Typer) -> None:
         files.check_targets(
             [(option, path) for option, path in (("--out", out), ("--trace", trace), ("--report", report)) if path]
         )
-        spec: str | ModelSpec = model
-        if freeze or lora:
-            spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
         problem = api.make_problem(
-            spec, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
+            model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
             file_format=file_format, training=api.training(precision) if precision else None, framework=for_,
-            memory_risk=memory_risk or peaks.RISK,
+            memory_risk=memory_risk or peaks.RISK, freeze=freeze, lora=lora,
         )  # fmt: skip
         preferences = Preferences(top, seed, time_limit, within, why_not)
         result = search_best(problem, search, settings_of(set_), preferences)

@@ -292,7 +292,7 @@ def compare(job: Job, read: PlanFile, measured: Measured, predicted: Result | No
     losses = reference(job, read) if how.reference else None
     entry = comparison.as_json(read.plan, measured, predicted, losses)
     if how.trace:
-        comparison.write_trace(how.trace, read.plan, measured, predicted)
+        comparison.write_trace(how.trace, measured, predicted)
     if how.calibrate and predicted is not None:
         calibration.write(how.profile, how.calibrate, predicted, entry)
     print(json.dumps(entry) if how.json else comparison.lines(entry))

@@ -8,19 +8,18 @@ A file has ``title``, ``version`` and the tables ``how`` and ``limits``, whose k
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.base import fields, units
+from meshwright.base import fields, files, units
 from meshwright.base.errors import InputError
 from meshwright.core.framework import AXES, SCOPES, Framework, FrameworkLimits
 from meshwright.core.strategy import is_recompute
 
-__all__ = ["CIRCUMSTANCES", "Variant", "content", "described", "of_content", "read"]
+__all__ = ["CIRCUMSTANCES", "Variant", "described", "of_content", "read"]
 
 CIRCUMSTANCES: typing.Final = (
     "experts", "host", "drops_tokens", "release_before", "release_from", "precision", "async_tensor",
@@ -64,22 +63,6 @@ def _holds(key: str, wanted: str | bool, circumstances: Mapping[str, str | bool]
     return circumstances.get(key, False) == wanted
 
 
-def content(path: str | Path) -> dict[str, Any]:
-    """Return what the file of a framework holds.
-
-    Raises
-    ------
-    InputError
-        When it cannot be read or is no TOML.
-    """
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"framework {path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"framework {path}: is no TOML: {error}") from None
-
-
 def read(path: Path) -> tuple[Framework, tuple[Variant, ...]]:
     """Return a framework of the room, called like its file, and its variants.
 
@@ -88,7 +71,7 @@ def read(path: Path) -> tuple[Framework, tuple[Variant, ...]]:
     InputError
         When an entry is wrong.
     """
-    return of_content(content(path), path.stem, path.name, Framework())
+    return of_content(files.read_toml(path), path.stem, path.name, Framework())
 
 
 def of_content(entry: Any, name: str, place: str, base: Framework) -> tuple[Framework, tuple[Variant, ...]]:

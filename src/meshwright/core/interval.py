@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.base import files
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
@@ -171,7 +171,7 @@ def factors() -> Mapping[str, TimeInterval]:
     They stand in ``core/data/intervals.toml``, which ``benchmarks/fit_intervals.py`` writes from the residuals of all measured
     runs, each predicted as ``plan`` would.
     """
-    entries = tomllib.loads((DATA / "intervals.toml").read_text(encoding="utf-8"))
+    entries = files.read_toml(DATA / "intervals.toml")
     return {name: TimeInterval(**entry) for name, entry in entries.items()}
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from meshwright.base import files
 from meshwright.base.errors import InputError
 
 __all__ = [
@@ -128,7 +128,7 @@ class PeakRoom:
 @cache
 def known_peaks() -> Mapping[str, PeakRoom]:
     """Return what the data file says, by framework; `ALL` is always there."""
-    entries = tomllib.loads(DATA.read_text(encoding="utf-8"))
+    entries = files.read_toml(DATA)
     return {
         name: PeakRoom(**{**entry, "below_ratio": tuple(entry["below_ratio"])}, basis=name) for name, entry in entries.items()
     }

@@ -87,6 +87,23 @@ class Plan:
         samples = self.micro_batch * max(stage.strategy.data for stage in self.stages)
         return tuple(-(-samples // stage.strategy.data) for stage in self.stages)
 
+    def contradiction(self, *, rounded: bool = False) -> str:
+        """Return in a sentence why micro-batches and global batch cannot both be so; empty where they can.
+
+        Parameters
+        ----------
+        rounded : bool
+            Whether replicas may take less than a sample more or fewer than their even share, as published planners round.
+        """
+        n, size = self.n_microbatches, self.micro_batch
+        widest = max(stage.strategy.data for stage in self.stages)
+        if n * size * widest == self.global_batch or (rounded and abs(size - self.global_batch / (n * widest)) < 1.0):
+            return ""
+        played = f"{n} micro-batches of {size} x {widest} replicas make {n * size * widest} samples"
+        whole, rest = divmod(self.global_batch, size * widest)
+        instead = f", or n_microbatches {whole}" if whole and not rest else ""
+        return f"{played}, but global_batch is {self.global_batch}: make it {n * size * widest}{instead}"
+
     def ranks(self) -> tuple[tuple[int, ...], ...]:
         """Return the distinct device groups in order of first appearance: the pipeline ranks."""
         return tuple(dict.fromkeys(stage.devices for stage in self.stages))

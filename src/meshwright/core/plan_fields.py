@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
+import difflib
+import warnings
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from meshwright.base import fields
-from meshwright.base.errors import InputError
+from meshwright.base import fields, registry
+from meshwright.base.errors import InputError, InputWarning
 from meshwright.core.strategy import RECOMPUTE, is_recompute
 
-__all__ = ["check"]
+__all__ = ["FIELDS", "OF_SEARCHES", "check"]
+
+FIELDS = (
+    "format", "model", "cluster", "search", "settings", "costs", "seed", "feasible", "objective", "bound", "step_seconds",
+    "step_interval", "step_seconds_interval", "peak_bytes_interval", "samples_per_second", "tokens_per_second",
+    "model_flops_utilization_ratio", "stages", "schedule", "planning_seconds", "iterations", "notes", "for", "framework",
+    "memory_risk", "missing_bytes", "nearest", "infeasible_proven", "batch", "training", "causes", "alternatives",
+)  # fmt: skip
+"""Fields that every search's answer has; others are the search's own (`Answer.extra`)."""
+
+OF_SEARCHES = (
+    "axes", "baselines", "candidates", "certificate", "choices", "curve", "device_mesh", "fastest", "frameworks",
+    "held_bytes", "host_stages", "joint_combinations_costed", "loads", "mapping_searches", "mappings", "max_table",
+    "n_configurations", "n_configurations_left", "n_ideals", "n_plans_simulated", "n_units", "one_device_seconds",
+    "operators", "phases_seconds", "placements", "published", "recompute", "refused", "runners_up", "runs_on", "searches",
+    "shardings", "splits", "stage_bytes", "stage_seconds", "stopped_early", "unfinished", "why_not", "within_ratio",
+)  # fmt: skip
+"""Fields that the searches of this package and the command ``plan`` add; those of other packages may add any."""
+
+_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "model": ("name", "spec", "format", "n_parameters", "n_trained_parameters", "freeze", "lora"),
+    "cluster": ("name", "n_devices", "origin", "content"),
+    "objective": ("name", "value"),
+    "bound": ("value", "gap_ratio", "method"),
+    "schedule": ("name", "n_microbatches", "micro_batch", "global_batch"),
+    "batch": ("sequence_length", "asked_global_batch", "asked_micro_batch"),
+    "training": (
+        "precision", "activation_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes", "loss_bytes",
+        "fragmentation_ratio",
+    ),
+})  # fmt: skip
+_STAGE = (
+    "ops", "devices", "data", "tensor", "context", "expert", "sequence_parallel", "shard", "shard_degree", "recompute", "ring",
+    "peak_bytes", "allocated_bytes", "reserved_bytes", "free_bytes",
+)  # fmt: skip
+_SPELLING_RATIO = 0.8  # how alike two names are that one may be taken for the other
 
 _LARGEST = 10**9
 
@@ -31,7 +70,8 @@ _OF_A_STAGE = (
 
 
 def check(entry: dict[str, Any], place: str) -> None:
-    """Refuse a field of the wrong kind; fields that are missing are left to whoever needs them.
+    """Refuse a field of the wrong kind or a misspelt one, warn of one that is not known; fields that are missing are left to
+    whoever needs them.
 
     Parameters
     ----------
@@ -43,8 +83,12 @@ def check(entry: dict[str, Any], place: str) -> None:
     Raises
     ------
     InputError
-        When a field is of the wrong kind or out of range.
+        When a field is of the wrong kind or out of range, or is not known and looks like one that is not there.
     """
+    ours = registry.home("search", str(entry.get("search")).replace("-", "_")) is not None
+    _unknown(entry, FIELDS, place, passed_over=OF_SEARCHES if ours else entry)
+    for name, known in _PARTS.items():
+        _unknown(entry.get(name), known, f"{place}: {name}")
     for path, kind, minimum in _OF_THE_PLAN:
         value: Any = entry
         for key in path.split("."):
@@ -62,6 +106,7 @@ def check(entry: dict[str, Any], place: str) -> None:
 
 def _stage(stage: Any, place: str) -> None:
     """Refuse a stage with a field of the wrong kind."""
+    _unknown(stage, _STAGE, place)
     for key, kind, minimum in _OF_A_STAGE:
         if key in fields.entry(stage, place):
             _one(stage[key], kind, minimum, f"{place}: {key}")
@@ -74,6 +119,18 @@ def _stage(stage: Any, place: str) -> None:
     wrong = [word for word in stage.get("recompute", []) if not is_recompute(word)]
     if wrong:
         raise InputError(f"{place}: recompute holds '{wrong[0]}'; there are: {', '.join(RECOMPUTE)}, settings of frameworks")
+
+
+def _unknown(entry: Any, known: Collection[str], place: str, *, passed_over: Collection[str] = ()) -> None:
+    """Refuse a field that seems to be a misspelt one, and warn of others that are not known: newer releases may write more."""
+    for key in entry if isinstance(entry, dict) else ():
+        if key in known:
+            continue
+        close = difflib.get_close_matches(str(key), [name for name in known if name not in entry], 1, _SPELLING_RATIO)
+        if close and key not in OF_SEARCHES:
+            raise InputError(f"{place}: the field '{key}' is not known; did you mean '{close[0]}'?")
+        if key not in passed_over:
+            warnings.warn(f"{place}: the field '{key}' is not known and is passed over", InputWarning, stacklevel=1)
 
 
 def _one(value: Any, kind: type, minimum: int | None, place: str) -> None:

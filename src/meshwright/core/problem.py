@@ -68,6 +68,20 @@ class Batch:
     micro_batch: int = 0
     sequence_length: int = 0
 
+    def check(self) -> None:
+        """Refuse a global batch that its micro-batches cannot make.
+
+        Raises
+        ------
+        InputError
+            When the micro-batch does not divide it.
+        """
+        if self.micro_batch and self.global_batch % self.micro_batch:
+            raise InputError(
+                f"--micro-batch {self.micro_batch}: does not divide the global batch of {self.global_batch} samples; choose a "
+                "divisor"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class MixedPrecision:

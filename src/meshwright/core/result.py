@@ -156,6 +156,31 @@ class Result:
             raise AttributeError("nothing fits: read Result.answer.missing_bytes and Result.answer.nearest")
         return self.answer.plan
 
+    @property
+    def step_seconds(self) -> float | None:
+        """The simulated step; None without a plan, or where the cost model says nothing in seconds."""
+        return None if self.timeline is None else self.timeline.step_seconds
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples of the simulated step by its seconds; None as for `step_seconds`."""
+        return self.plan.global_batch / self.timeline.step_seconds if self.timeline and self.timeline.step_seconds else None
+
+    @property
+    def objective(self) -> Objective | None:
+        """What the search minimises, in its own cost model; None without a plan."""
+        return self.answer.objective
+
+    @property
+    def bound(self) -> Bound | None:
+        """The proven bound on the objective; None where none is proven."""
+        return self.answer.bound
+
+    @property
+    def gap_ratio(self) -> float | None:
+        """How far the objective may be from the best there is, as a share of the bound; None where none is proven."""
+        return self.bound.gap_ratio(self.objective) if self.bound and self.objective else None
+
 
 def _rebuilt(noun: Answer | Result) -> tuple[Any, ...]:
     """Return how to build a noun anew, for pickles and copies: mappings that cannot be written to do not pickle."""

@@ -41,7 +41,7 @@ class Source:
         """The file named, or None when the spec names no file that exists."""
         try:
             for text in (self.spec, self.spec.partition("#")[0]):
-                if text and Path(text).is_file():
+                if text and Path(text).exists() and not Path(text).is_dir():
                     return Path(text)
         except OSError as error:
             raise InputError(f"{self.spec[:80]}: cannot be read: {error.strerror}") from None
@@ -50,12 +50,7 @@ class Source:
     @cached_property
     def content(self) -> bytes | None:
         """The bytes of the file; None where there is no file."""
-        if self.path is None:
-            return None
-        try:
-            return self.path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be read: {error.strerror}") from None
+        return None if self.path is None else files.read_bytes(self.path)
 
     @cached_property
     def text(self) -> str | None:

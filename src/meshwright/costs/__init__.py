@@ -7,6 +7,8 @@ Promises of a cost model module, checked by ``tests/contract/test_costs.py``:
   each time; ``()`` where the model says nothing in seconds; `InputError` where a stage's strategy cannot run the model.
 * ``FROZEN`` is true where only trained weights have gradients and optimizer state; where it is missing, models with frozen
   weights are refused.
+* ``ROUNDS = True`` where the model shares the global batch out itself, so that a plan's `micro_batch` may be off by less than a
+  sample; where it is missing, micro-batches that do not make the global batch are refused.
 
 ``costs/analytic/__init__.py`` is ours; the others are the published ones, kept to reproduce papers.
 """

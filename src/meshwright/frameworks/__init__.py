@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from meshwright.base import registry
+from meshwright.base import files, registry
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core import framework_file
 from meshwright.core.cluster import Cluster
@@ -77,7 +77,7 @@ def find(word: str, told: Mapping[str, str | bool] | None = None) -> Framework:
         When there is no such framework or variant, or the file is wrong.
     """
     if word.endswith(".toml") or Path(word).is_file():
-        entry = framework_file.content(word)
+        entry = files.read_toml(word)
         named = str(entry.get("base", "")) if isinstance(entry, dict) else ""
         if named.endswith(".toml") or (named and Path(named).is_file()):
             raise InputError(f"framework {word}: base: is the file {named}; name one of {', '.join(names())}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from meshwright.base import fields, files
 from meshwright.base.errors import ExportError, InputError
 from meshwright.core.framework import FrameworkLimits, exceeded
 from meshwright.core.graph import Graph
@@ -27,6 +27,7 @@ __all__ = [
     "predicted",
     "read_text",
     "refused",
+    "table",
     "unsaid",
     "whole",
 ]  # fmt: skip
@@ -169,10 +170,12 @@ def one_mesh(place: str, graph: Graph, strategy: Strategy, words: Sequence[str],
 
 def read_text(path: str) -> str:
     """Return what a file holds; raises `InputError` when it cannot be read."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return files.read_text(path)
+
+
+def table(entry: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:
+    """Return a table of a configuration, empty where it is left out. Raises `InputError` when it is something else."""
+    return fields.entry(entry.get(name) or {}, f"{place}: {name}")
 
 
 def whole(entry: Mapping[str, Any], name: str, place: str, default: int = 0, *, least: int = 1) -> int:
@@ -180,6 +183,4 @@ def whole(entry: Mapping[str, Any], name: str, place: str, default: int = 0, *, 
     value = entry.get(name, default or None)
     if value is None:
         raise InputError(f"{place}: {name} is missing")
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 10**9:
-        raise InputError(f"{place}: {name} is {value!r}; it must be a whole number from {least} on")
-    return value
+    return fields.whole(value, f"{place}: {name}", minimum=least, maximum=10**9)

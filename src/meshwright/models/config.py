@@ -1,16 +1,16 @@
 """Fields of a model's configuration, typed and checked: every wrong one is answered with file, field,
-value and what is allowed.
+value and what is allowed. What no reader asked for is told.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from meshwright.base import fields
 from meshwright.base.errors import InputError
+from meshwright.models.harmless import is_harmless
 
 __all__ = ["ModelConfig"]
 
@@ -18,20 +18,44 @@ _LARGEST = 10**7
 _SPELLING_RATIO = 0.92  # how alike two names are that one may be taken for the other
 
 
-@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The content of a ``config.json`` and where it stands.
+    """The content of a ``config.json`` and where it stands; it remembers which fields were asked for.
 
     `place`: file or built-in name, for messages.
     `fields`: the JSON object.
+    `asked`: names of fields that were asked for, shared with the configuration that this one is a change of.
     """
 
-    place: str
-    fields: Mapping[str, Any]
+    def __init__(self, place: str, fields: Mapping[str, Any], asked: set[str] | None = None) -> None:
+        self.place = place
+        self.fields = fields
+        self._asked: set[str] = set() if asked is None else asked
+
+    def changed(self, **fields: Any) -> ModelConfig:
+        """Return the same configuration with other values of some fields."""
+        return ModelConfig(self.place, {**self.fields, **fields}, self._asked)
+
+    def accounts_for(self, *names: str) -> None:
+        """Count fields as asked for: what they say is told otherwise, or has no effect beside other fields."""
+        self._asked.update(names)
+
+    def unread(self) -> tuple[str, ...]:
+        """Return the fields that may change the model and that nobody asked for, in the order of the file.
+
+        Left out are fields without an effect on layers, their sizes and what they compute (`meshwright.models.harmless`), those
+        with a value that says that something is off, and our own, whose names begin with an underscore.
+        """
+        left = (name for name in self.fields if name not in self._asked and not name.startswith("_"))
+        return tuple(name for name in left if not is_harmless(name, self.fields[name]))
 
     def given(self, name: str) -> bool:
         """Return whether the field is there and not null."""
-        return self.fields.get(name) is not None
+        return self._value(name) is not None
+
+    def _value(self, name: str) -> Any:
+        """Return a field as it is, None where it is absent."""
+        self._asked.add(name)
+        return self.fields.get(name)
 
     def integer(self, name: str, meaning: str, default: int | None = None, *, minimum: int = 1, maximum: int = _LARGEST) -> int:
         """Return a whole number.
@@ -86,7 +110,7 @@ class ModelConfig:
 
         Raises `InputError` when it is something else.
         """
-        value = self.fields.get(name)
+        value = self._value(name)
         if value is None:
             return ()
         place = f"{self.place}: {name}"
@@ -97,7 +121,7 @@ class ModelConfig:
 
         Raises `InputError` when it is something else.
         """
-        value = self.fields.get(name)
+        value = self._value(name)
         if value is None:
             return ()
         place = f"{self.place}: {name}"
@@ -109,7 +133,7 @@ class ModelConfig:
 
         Raises `InputError` when the field is no JSON object.
         """
-        value = self.fields.get(name)
+        value = self._value(name)
         return ModelConfig(f"{self.place}: {name}", fields.entry(value, f"{self.place}: {name}"))
 
     def _found(self, name: str) -> tuple[str, Any] | None:
@@ -118,6 +142,7 @@ class ModelConfig:
         Raises `InputError` when none is given but a field is there that looks like a misspelling of one.
         """
         spellings = name.split("|")
+        self._asked.update(spellings)
         for key in spellings:
             if self.fields.get(key) is not None:
                 return key, self.fields[key]

@@ -55,6 +55,7 @@ def llama_block(config: ModelConfig, sequence: int, fused: bool) -> Block:
         feed_forward_bias=config.flag("mlp_bias", "whether feed-forward products have biases", False),
         head_norms=family in ("qwen3", "qwen3_moe", "gemma3_text", "gemma3"),
         post_norms=gemma and family != "gemma",
+        dropout=_drops(config, "resid_pdrop|residual_dropout|hidden_dropout"),
         attention_dropout=_drops(config, "attention_dropout"),
         fused=fused,
     )  # fmt: skip
@@ -86,6 +87,9 @@ def layer_windows(config: ModelConfig, layers: int) -> tuple[int, ...]:
     if family.startswith("qwen") and not config.flag("use_sliding_window", "whether windows are used", False):
         window = 0
     kinds = config.words("layer_types", "kind of attention of each layer")
+    patterns = "sliding_window_pattern|_sliding_window_pattern|layer_switch"
+    if kinds or not window:
+        config.accounts_for("max_window_layers", *patterns.split("|"))
     if kinds:
         if len(kinds) != layers:
             raise InputError(
@@ -99,8 +103,9 @@ def layer_windows(config: ModelConfig, layers: int) -> tuple[int, ...]:
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
     if family in ("gemma2", "gpt_oss"):  # every second layer is local, beginning with the first
         return tuple(window if i % 2 == 0 else 0 for i in range(layers))
-    if family.startswith("gemma3"):  # every sixth layer is global
-        pattern = config.integer("sliding_window_pattern|_sliding_window_pattern", "every how many layers one is global", 6)
+    if family.startswith("gemma3") or family == "cohere2":
+        usual = 4 if family == "cohere2" else 6
+        pattern = config.integer(patterns, "every how many layers one is global", usual)
         return tuple(window if (i + 1) % pattern else 0 for i in range(layers))
     if family.startswith("qwen"):
         full = config.integer("max_window_layers", "layers with full attention before the windows begin", layers, minimum=0)
@@ -152,6 +157,8 @@ def gpt_neo(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph
         dropout=_drops(config, "resid_dropout"), attention_dropout=_drops(config, "attention_dropout"), fused=fused,
     )  # fmt: skip
     words, layers = vocabulary(config), n_layers(config, "num_layers|num_hidden_layers")
+    if config.given("attention_layers"):
+        config.accounts_for("attention_types")  # from which they follow
     kinds = config.words("attention_layers", "kind of attention of each layer") or ("global", "local") * layers
     window = config.integer("window_size", "sliding window of attention in tokens", 256, maximum=10**9)
     if len(kinds) < layers or not {"global", "local"} >= set(kinds):
@@ -208,7 +215,8 @@ def opt(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
         *layers,
         ("head", "head", tail),
     ]
-    return ends.chain(name, everything, block, shared=words * width)
+    tied = config.flag("tie_word_embeddings", "whether head and word table share weights", True)
+    return ends.chain(name, everything, block, shared=words * width if tied else 0)
 
 
 def _between_ends(

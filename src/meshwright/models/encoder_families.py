@@ -89,6 +89,7 @@ def t5(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
 
     Raises `InputError` when a field is missing or wrong.
     """
+    config.accounts_for("is_encoder_decoder", "is_gated_act", "dense_act_fn")  # what it is; parts of feed_forward_proj
     heads, head = config.integer("num_heads", "heads of a layer"), config.integer("d_kv", "size of a head")
     feed_forward = config.text("feed_forward_proj", "kind of feed-forward network", "relu")
     dropped = config.ratio("dropout_rate", "drop-out probability", 0.1) > 0

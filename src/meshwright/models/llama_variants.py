@@ -81,7 +81,7 @@ def variant(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph
                 f"{config.place}: {flag} is true; {family} is read without it. 'meshwright capture' takes any module"
             )
     if what.head_size and not config.given("head_dim"):
-        config = ModelConfig(config.place, {**config.fields, "head_dim": what.head_size})
+        config = config.changed(head_dim=what.head_size)
     query, output, inner = (
         config.flag(flag, "whether products have biases", default) if flag else default for flag, default in what.biases
     )
@@ -106,6 +106,7 @@ def falcon(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     parallel = newer or _is(config, "parallel_attn", True)
     kv_heads = heads if not _is(config, "multi_query", True) else 1
     kv_heads = config.integer("num_kv_heads|n_head_kv", "key heads of a layer", heads) if newer else kv_heads
+    config.accounts_for("parallel_attn", "num_kv_heads", "n_head_kv", "num_ln_in_parallel_attn")  # of one of the two
     bias = _is(config, "bias", False)
     one_norm = parallel and config.integer("num_ln_in_parallel_attn", "norms of a layer", 2 if newer else 1) == 1
     block = Block(
@@ -122,6 +123,7 @@ def bloom(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a BLOOM model: GPT-2's layer without a table of positions, a norm behind the word table."""
     hidden = config.integer("hidden_size|n_embed", "width of the residual stream")
     heads = config.integer("n_head|num_attention_heads", "heads of a layer")
+    config.accounts_for("pretraining_tp")  # of the run that trained it; counts with slow_but_exact only
     block = Block(
         sequence, hidden, heads, heads, even_head(config, hidden, heads), 4 * hidden, gated=False, norm_weights=2,
         query_bias=True, output_bias=True, feed_forward_bias=True, rotary=False, fused=fused,

@@ -62,6 +62,7 @@ def deepseek(config: ModelConfig, name: str, sequence: int, fused: bool) -> Grap
         sequence, config.integer("hidden_size", "width of the residual stream"), heads, heads, latent.plain + latent.rotated,
         config.integer("intermediate_size", "width of the dense feed-forward network"), fused=fused,
     )  # fmt: skip
+    config.accounts_for("num_key_value_heads", "head_dim", "qk_head_dim")  # of keys as they were before they were latent
     newer = config.text("model_type", "family of the model", "") != "deepseek_v2"
     return _with_shared(config, name, block, mixture_blocks.latent_attention(block, latent), router_bias=newer)
 
@@ -71,8 +72,8 @@ def glm4_moe(config: ModelConfig, name: str, sequence: int, fused: bool) -> Grap
 
     Raises `InputError` when a field is missing or wrong.
     """
-    given = {"head_dim": 128, **{key: value for key, value in config.fields.items() if value is not None}}
-    block = dense_families.llama_block(ModelConfig(config.place, given), sequence, fused)
+    sized = config if config.given("head_dim") else config.changed(head_dim=128)
+    block = dense_families.llama_block(sized, sequence, fused)
     block = replace(block, output_bias=False, head_norms=config.flag("use_qk_norm", "whether heads are normalised", False))
     return _with_shared(config, name, block, dense_blocks.attention(block), router_bias=True)
 
@@ -100,6 +101,7 @@ def gpt_oss(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph
     Raises `InputError` when a field is missing or wrong.
     """
     biased = config.flag("attention_bias", "whether attention products have biases", True)
+    config.accounts_for("experts_per_token")  # the same as num_experts_per_tok, in published files
     block = replace(dense_families.llama_block(config, sequence, fused), query_bias=biased, output_bias=biased, sinks=True)
     experts = replace(_experts(config, "num_local_experts|num_experts", block.width), router_bias=True, bias=True)
     windows = dense_families.layer_windows(config, dense_families.n_layers(config))

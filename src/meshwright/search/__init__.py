@@ -6,8 +6,8 @@ Promises of a search module, checked by ``tests/contract/test_search.py``:
   ``search(problem, params, *, seed, stop) -> Answer`` answers a sample of some reader (``tests/data/readers``), and what it
   cannot read it refuses with an `InputError` of one line that names the search;
 * every layer is in exactly one stage; two stages have the same devices or none in common, and every device is there;
-* the plan fits the memory of its devices by the simulator's count, or the result says that it does not; without a plan the
-  answer says what is missing;
+* the plan fits the memory of its devices by the simulator's count where the objective is the simulator's; elsewhere it fits, or
+  the result says that it does not; without a plan the answer says what is missing;
 * same seed, same answer; ties are broken by id;
 * ``objective`` is in the recipe's own cost model at full precision; ``bound`` only where it is proven, and never beyond the
   objective. An objective called ``step_seconds`` or ``simulated_seconds_per_sample`` is what the simulator says, or above it;

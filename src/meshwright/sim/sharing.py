@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.events.max_min import Flows
+from meshwright.base.identity import locked
 from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers
 
@@ -70,7 +71,7 @@ def flows(sends: Transfers, traffic: Traffic | None, rank_of_stage: NDArray[np.i
         entries.link, entries.flow, entries.share / ceiling[entries.flow],
         np.concatenate(([0], np.cumsum(np.bincount(entries.link, minlength=n_links)))), lane,
     )  # fmt: skip
-    return Flows(*(_locked(array) for array in arrays))
+    return Flows(*(locked(array) for array in arrays))
 
 
 def carried_bytes(sends: Transfers, traffic: Traffic | None, n_microbatches: int) -> NDArray[np.float64]:
@@ -137,10 +138,3 @@ def _one_of_a_kind(entries: _Entries, n_flows: int) -> _Entries:
     kept[example] = True
     mine = np.flatnonzero(kept[number])
     return _Entries(entries.flow[mine], kind.ravel()[number[mine]], entries.share[mine])
-
-
-def _locked(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array, read-only: kernels are compiled for one kind of array."""
-    array = np.ascontiguousarray(array)
-    array.setflags(write=False)
-    return array

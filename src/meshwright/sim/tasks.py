@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import schedules
+from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
@@ -21,7 +22,7 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     """Refuse a plan that cannot be played on the problem's cluster, before anything is computed from it.
 
     Raises `InputError` when there are no stages or micro-batches, a stage has no devices or unknown ones, a device belongs to
-    two different groups, or a layer of the model is in no stage, in two, or unknown.
+    two different groups, a layer of the model is in no stage, in two, or unknown, or micro-batches do not make the batch.
     """
     if not plan.stages:
         raise InputError("the plan has no stages, so there is nothing to simulate")
@@ -52,6 +53,9 @@ def check_plan(problem: Problem, plan: Plan) -> None:
                     "two stages have the same devices (virtual stages) or none in common"
                 )
     _check_layers(problem.graph, plan)
+    wrong = plan.contradiction(rounded=getattr(registry.load("costs", problem.costs, "cost model"), "ROUNDS", False))
+    if wrong:
+        raise InputError(wrong)
 
 
 def _check_mesh(i: int, stage: Stage) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.base import registry
+from meshwright.base import files, registry
 from meshwright.base.errors import InputError
 
 __all__ = ["Measured", "describe", "located", "read"]
@@ -104,9 +104,7 @@ def describe(row: Mapping[str, str], columns: Sequence[str]) -> str:
 def _lines(path: str | Path) -> list[list[str]]:
     """Return the cells of every line."""
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        text = files.read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{path}: is a binary file; a CSV file of measured runs is needed") from None
     if "\0" in text:

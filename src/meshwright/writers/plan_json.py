@@ -18,7 +18,6 @@ from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
 
 __all__ = [
-    "FIELDS",
     "FORMAT",
     "as_json",
     "cluster_from_json",
@@ -30,15 +29,6 @@ __all__ = [
 ]
 
 FORMAT = "meshwright/plan/1"
-
-FIELDS = (
-    "format", "model", "cluster", "search", "settings", "costs", "seed", "feasible", "objective", "bound", "step_seconds",
-    "samples_per_second", "tokens_per_second", "model_flops_utilization_ratio", "stages", "schedule", "planning_seconds",
-    "iterations", "notes", "for", "framework", "memory_risk", "missing_bytes", "nearest", "infeasible_proven", "batch",
-    "training",
-    "causes", "alternatives",
-)  # fmt: skip
-"""Fields that every search's answer has; others are the search's own (`Answer.extra`)."""
 
 
 def stage_json(result: Result, plan: Plan, i: int) -> dict[str, Any]:

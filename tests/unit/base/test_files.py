@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -96,3 +97,50 @@ def test_devices_pipes_and_circles_of_links_are_left_as_they_are(tmp_path: pathl
         with pytest.raises(InputError, match=told):
             files.write(path, "text")
     assert (tmp_path / "pipe").is_fifo() and (tmp_path / "one").is_symlink()
+
+
+@pytest.mark.parametrize("read", [files.read_bytes, files.read_text, files.read_json, files.read_toml])
+def test_what_is_no_file_or_too_large_is_refused_before_it_is_read(tmp_path: pathlib.Path, read: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(2**30 + 1)  # takes no room
+    for path, word in (
+        ("/dev/zero", "is a device or a pipe"), (tmp_path / "pipe", "is a device or a pipe"), (tmp_path, "is a folder"),
+        (tmp_path / "huge", "holds more than a gibibyte"), (tmp_path / "none", "no such file"),
+    ):  # fmt: skip
+        with pytest.raises(InputError) as caught:
+            read(path)
+        assert str(caught.value).startswith(f"{path}: cannot be read: ") and word in str(caught.value)
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_up_to_the_limit(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "grows").write_bytes(b"12345")
+    for most, told in ((5, ""), (4, "gibibyte")):
+        monkeypatch.setattr(files, "_MOST_BYTES", most)
+        monkeypatch.setattr(os, "stat", lambda path, stat=os.stat: os.stat_result((stat(path).st_mode, *[0] * 9)))
+        if told:
+            with pytest.raises(InputError, match=told):
+                files.read_bytes(tmp_path / "grows")
+        else:
+            assert files.read_bytes(tmp_path / "grows") == b"12345"
+        monkeypatch.undo()
+
+
+def test_text_is_read_with_one_kind_of_end_of_line_and_binary_files_are_none(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a").write_bytes("é\r\nb\rc\n".encode())
+    assert files.read_text(tmp_path / "a") == "é\nb\nc\n"
+    (tmp_path / "a").write_bytes(b"\xff")
+    for read in (files.read_text, files.read_toml):
+        with pytest.raises(InputError, match="cannot be read: is no text in UTF-8"):
+            read(tmp_path / "a")
+
+
+def test_toml_is_read_and_what_is_none_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.toml").write_text("[a]\nb = 1\n")
+    assert files.read_toml(tmp_path / "a.toml") == {"a": {"b": 1}}
+    for text in ("a = 1\na = 2\n", "a = "):
+        (tmp_path / "a.toml").write_text(text)
+        with pytest.raises(InputError, match=r"a\.toml: is no TOML"):
+            files.read_toml(tmp_path / "a.toml")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.base import trace_events
-from meshwright.base.identity import ById, read_only
+from meshwright.base.identity import ById, locked, read_only
 
 
 def test_equal_objects_are_different_keys_and_the_same_object_is_one() -> None:
@@ -67,3 +67,10 @@ def test_events_are_in_order_of_time_spans_before_what_hangs_on_them() -> None:
         ("thread_name", 1, {"name": "b"}), ("thread_sort_index", 1, {"sort_index": 1}),
     ]  # fmt: skip
     assert {event["pid"] for event in named} == {3} and {event["ph"] for event in named} == {"M"}
+
+
+def test_a_locked_array_is_the_callers_own_and_closed() -> None:
+    mine = np.arange(6)
+    assert locked(mine) is mine and not mine.flags.writeable
+    turned = locked(np.arange(6).reshape(2, 3).T)
+    assert turned.flags.c_contiguous and not turned.flags.writeable and turned.tolist() == [[0, 3], [1, 4], [2, 5]]

@@ -14,7 +14,7 @@ import pytest
 
 from meshwright import api
 from meshwright.api import plan_files
-from meshwright.base.errors import InputError
+from meshwright.base.errors import InputError, InputWarning
 from meshwright.commands import simulate
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch
@@ -94,7 +94,7 @@ WRONG = [
     (change(lambda entry: entry.pop("format")), "is not a plan of ours"),
     (change(lambda entry: entry.update(feasible=False)), "nothing fits"),
     (change(lambda entry: entry.pop("schedule")), "a field is missing"),
-    (change(lambda entry: entry.update(training={"precisions": "bf16"})), "a field is missing or of the wrong kind"),
+    (change(lambda entry: entry.update(training={"precisions": "bf16"})), "training: the field .precisions. is not known"),
     (change(lambda entry: entry["stages"][0]["ops"].append("layers.99")), "the model has no layer 'layers.99'"),
     (change(lambda entry: entry["stages"][0]["ops"].pop()), "is in no stage"),
     (change(lambda entry: entry["stages"][0]["ops"].append(entry["stages"][1]["ops"][0])), "is in two stages"),
@@ -122,6 +122,31 @@ def test_a_wrong_plan_file_is_refused_with_the_reason(
 def test_a_cluster_with_too_few_devices_is_refused(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="there is no device 7; the cluster pcie-a100:4 has 4"):
         plan_files.resimulate(saved(written, tmp_path), cluster="pcie-a100:4")
+
+
+def test_micro_batches_that_do_not_make_the_batch_are_refused(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    for name, value in (("n_microbatches", 8), ("micro_batch", 1), ("global_batch", 32)):
+        changed = {**written, "schedule": {**written["schedule"], name: value}}
+        with pytest.raises(InputError, match=r"plan.json: \d+ micro-batches of \d x 2 replicas make \d+ samples, but glob"):
+            plan_files.load(saved(changed, tmp_path))
+
+
+def test_a_plan_has_the_batch_that_was_asked_for(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    assert written["batch"]["asked_global_batch"] == 64
+    for value, right in ((0, True), (32, False)):
+        changed = {**written, "batch": {**written["batch"], "asked_global_batch": value}}
+        if right:
+            assert plan_files.load(saved(changed, tmp_path)).plan.global_batch == 64
+            continue
+        with pytest.raises(InputError, match=r"batch.asked_global_batch is 32, but schedule.global_batch is 64"):
+            plan_files.load(saved(changed, tmp_path))
+
+
+def test_a_file_of_a_newer_release_is_played_with_a_warning(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    changed = {**written, "training": {**written["training"], "master_bits": 3}}
+    with pytest.warns(InputWarning, match=r"plan.json: training: the field 'master_bits' is not known and is passed over"):
+        result = plan_files.resimulate(saved(changed, tmp_path))
+    assert result.timeline is not None and result.timeline.step_seconds == written["step_seconds"]
 
 
 def test_the_plan_of_another_model_is_refused(written: dict[str, Any], tmp_path: pathlib.Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core import framework_file
 from meshwright.core.framework import Framework
@@ -70,10 +71,10 @@ def test_a_file_is_called_like_its_framework_and_described_by_title_and_version(
     path.write_text('title = "Mine"\nversion = "3"\n[how]\nloss_bytes = "6 B"\n')
     plain, variants = framework_file.read(path)
     assert (plain.name, plain.loss_bytes, variants) == ("mine", 6.0, ())
-    assert framework_file.described(framework_file.content(path)) == "Mine (3)"
+    assert framework_file.described(files.read_toml(path)) == "Mine (3)"
     assert framework_file.described({"title": "Mine"}) == "Mine"
     path.write_text("title = ")
     with pytest.raises(InputError, match="is no TOML"):
-        framework_file.content(path)
+        files.read_toml(path)
     with pytest.raises(InputError, match="cannot be read"):
-        framework_file.content(tmp_path / "none.toml")
+        files.read_toml(tmp_path / "none.toml")

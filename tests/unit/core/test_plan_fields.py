@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.base.errors import InputError
+from meshwright.base.errors import InputError, InputWarning
 from meshwright.core import plan_fields
 
 GOOD: dict[str, Any] = {
@@ -59,3 +59,44 @@ def test_a_wrong_field_is_refused_where_it_stands(path: str, value: object) -> N
     place = path.replace("stages.0.", "stage 0: ") if path.startswith("stages.") else path
     with pytest.raises(InputError, match=f"plan.json: {place}"):
         plan_fields.check(changed(path, value), "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "right", "place"),
+    [
+        ("memory_rsk", "memory_risk", "plan.json"), ("training.loss_byte", "loss_bytes", "plan.json: training"),
+        ("schedule.global_bach", "global_batch", "plan.json: schedule"), ("stages.0.tensr", "tensor", "plan.json: stage 0"),
+        ("batch.asked_micro_bacth", "asked_micro_batch", "plan.json: batch"), ("model.specs", "spec", "plan.json: model"),
+        ("cluster.nam", "name", "plan.json: cluster"), ("bound.valu", "value", "plan.json: bound"),
+        ("objective.valu", "value", "plan.json: objective"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_field_is_refused_with_its_place_and_the_right_name(path: str, right: str, place: str) -> None:
+    entry = {**copy.deepcopy(GOOD), "cluster": {}, "bound": {}, "objective": {}}
+    *keys, last = path.split(".")
+    at: Any = entry
+    for key in keys:
+        at = at[int(key)] if key.isdigit() else at[key]
+    at.pop(right, None)
+    at[last] = 1
+    with pytest.raises(InputError) as caught:
+        plan_fields.check(entry, "plan.json")
+    assert str(caught.value) == f"{place}: the field '{last}' is not known; did you mean '{right}'?"
+
+
+@pytest.mark.parametrize(
+    ("path", "place"), [("weather", "plan.json"), ("stages.0.zone", "plan.json: stage 0"), ("model.colour", "plan.json: model")]
+)
+def test_a_field_of_a_newer_release_is_passed_over_with_a_warning(path: str, place: str) -> None:
+    with pytest.warns(InputWarning) as told:
+        plan_fields.check(changed(path, 1), "plan.json")
+    assert [str(one.message) for one in told] == [
+        f"{place}: the field '{path.rpartition('.')[2]}' is not known and is passed over"
+    ]
+
+
+def test_fields_of_searches_pass_and_so_do_those_of_searches_of_other_packages() -> None:
+    plan_fields.check({**GOOD, "within_ratio": 0.01, "recompute": {}, "searches": {}}, "plan.json")  # warnings are errors here
+    plan_fields.check({**GOOD, "search": "somebody_elses", "weather": 1}, "plan.json")
+    with pytest.raises(InputError, match="did you mean 'seed'"):
+        plan_fields.check({**{key: GOOD[key] for key in GOOD if key != "seed"}, "search": "theirs", "sed": 1}, "plan.json")

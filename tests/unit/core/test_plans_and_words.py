@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -54,6 +55,24 @@ def test_a_plan_counts_devices_ranks_and_samples() -> None:
     assert not Plan((Stage((0,), (0,), recompute=("none",)),)).recomputes
     uneven = Plan((Stage((0,), (0, 1), Strategy(data=2)), Stage((1,), (2, 3, 4), Strategy(data=3))), micro_batch=3)
     assert uneven.samples_of_replicas() == (5, 3)  # 9 samples over two: the fuller takes 5
+
+
+def test_micro_batches_and_replicas_make_the_global_batch() -> None:
+    plan = two_ranks()
+    assert plan.contradiction() == ""
+    assert replace(plan, n_microbatches=5).contradiction() == (
+        "5 micro-batches of 4 x 3 replicas make 60 samples, but global_batch is 72: make it 60, or n_microbatches 6"
+    )
+    assert replace(plan, global_batch=70).contradiction().endswith("global_batch is 70: make it 72")
+    assert replace(plan, global_batch=8).contradiction().endswith("make it 72")  # less than one micro-batch
+
+
+def test_a_planner_that_shares_the_batch_out_may_round_by_less_than_a_sample() -> None:
+    plan = two_ranks()
+    for batch, right in ((73, True), (89, True), (90, False), (55, True), (54, False)):
+        assert (replace(plan, global_batch=batch).contradiction(rounded=True) == "") is right, batch
+        assert replace(plan, global_batch=batch).contradiction() != ""
+    assert replace(plan, micro_batch=1, global_batch=6).contradiction(rounded=True) == ""  # at least one sample each
 
 
 def test_replicas_stand_in_the_order_of_their_ring() -> None:
@@ -208,3 +227,18 @@ def test_a_picture_has_a_row_for_every_depth() -> None:
     text = drawing.dot(graph, ("1", "2", "3", "4"))
     assert '  n0 -> n2 [label="8"];' in text and '  n3 [label="d\\n4"];' in text.replace("\\\\n", "\\n")
     assert drawing.svg(Graph("none", ())).count("<rect") == 0
+
+
+def test_a_result_has_the_figures_of_its_json_and_none_where_there_is_none() -> None:
+    problem = Problem(ModelSpec("tiny", "test", "tiny", Graph("tiny", (Op("a", "mlp"),))))
+    empty = Result(problem, "best", 0, Answer(None))
+    assert (empty.step_seconds, empty.samples_per_second, empty.objective, empty.bound, empty.gap_ratio) == (None,) * 5
+    with pytest.raises(AttributeError, match="nothing fits"):
+        _ = empty.plan
+    answer = Answer(Plan((Stage((0,), (0,)),), 4, 2, "1f1b", 8), Objective("step_seconds", 2.0), Bound(1.6, "exact"))
+    unplayed = Result(problem, "best", 0, answer)
+    assert (unplayed.step_seconds, unplayed.samples_per_second) == (None, None) and unplayed.gap_ratio == pytest.approx(0.25)
+    played = replace(unplayed, timeline=SimpleNamespace(step_seconds=2.0))  # type: ignore[arg-type]
+    assert (played.step_seconds, played.samples_per_second) == (2.0, 4.0)
+    assert played.objective is answer.objective and played.bound is answer.bound
+    assert replace(unplayed, answer=replace(answer, bound=None)).gap_ratio is None

@@ -8,6 +8,7 @@ import pytest
 
 from meshwright import api
 from meshwright.base.errors import InputError
+from meshwright.core.problem import Batch
 
 
 def test_who_needs_a_cluster_is_told_in_words_that_there_is_none() -> None:
@@ -15,3 +16,10 @@ def test_who_needs_a_cluster_is_told_in_words_that_there_is_none() -> None:
     assert problem.required_cluster is problem.cluster
     with pytest.raises(InputError, match="model gpt2: say where to train it: --cluster"):
         _ = dataclasses.replace(problem, cluster=None).required_cluster
+
+
+def test_a_micro_batch_divides_the_global_batch() -> None:
+    for whole in (Batch(), Batch(8, 2), Batch(0, 3), Batch(7)):
+        whole.check()
+    with pytest.raises(InputError, match="--micro-batch 3: does not divide the global batch of 8 samples; choose a divisor"):
+        Batch(8, 3).check()

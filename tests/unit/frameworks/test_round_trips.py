@@ -218,7 +218,7 @@ JSON = '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "gradient_a
         ("torchtitan", MODULE, "=4", "=-1", "the rest of unknown"),
         ("torchtitan", MODULE, "=4", "=n", "line 3"),
         ("torchtitan", MODULE, "= None", "= Other.Config()", "line 1"),
-        ("torchtitan", MODULE, "=4", "=0", "from 1 on"),
+        ("torchtitan", MODULE, "=4", "=0", "between 1 and"),
         ("torchtitan", MODULE, "_degree=4", "_degree=4, fsdp_reshard_after_forward='no'", "must be default, always or never"),
         ("torchtitan", MODULE, "=4", "=4, pipeline_parallel_degree=2, pipeline_parallel_schedule='X'", "known are 1F1B"),
         (

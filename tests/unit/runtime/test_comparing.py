@@ -145,7 +145,7 @@ def test_the_trace_of_both_steps_follows_the_rules_of_its_format_and_has_one_clo
     measured = {"ranks": [rank(0, spans, 7.0), rank(1, later, 7.25)]}
     for predicted, n_processes in ((said, 4), (None, 2)):
         trace = tmp_path / "trace.json"
-        comparison.write_trace(str(trace), read.plan, measured, predicted)
+        comparison.write_trace(str(trace), measured, predicted)
         assert broken_rules(trace.read_text()) == []
         events = json.loads(trace.read_text())["traceEvents"]
         titles = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}

@@ -127,6 +127,8 @@ def wrong_plans() -> list[tuple[Plan, str]]:
         (Plan(()), "no stages"),
         (replace(good, n_microbatches=0), "n_microbatches is 0"),
         (replace(good, micro_batch="two"), "micro_batch is 'two'"),  # type: ignore[arg-type]
+        (replace(good, n_microbatches=3), "3 micro-batches of 1 x 1 replicas make 3 samples, but global_batch is 2"),
+        (replace(good, global_batch=4), "make 2 samples, but global_batch is 4: make it 2, or n_microbatches 4"),
         (replace(good, n_microbatches=10**8), "at most 10000000 can be simulated"),
         (replace(good, stages=(Stage((0,), ()), Stage((1,), (1,)))), "stage 0 names no devices"),
         (replace(good, stages=(Stage((0,), (0, 0)), Stage((1,), (1,)))), "stage 0 names a device twice"),
@@ -158,6 +160,14 @@ def test_a_plan_that_cannot_be_played_is_refused_with_the_reason(plan: Plan, mes
 def test_virtual_stages_on_one_device_and_layers_in_any_order_are_a_plan() -> None:
     plan = Plan((Stage((2,), (0,)), Stage((0, 1), (1,)), Stage((3,), (0,)), Stage((), (1,))), 2, 1, "interleaved_1f1b", 2)
     sim.check_plan(posed(4), plan)
+
+
+def test_a_published_cost_model_may_round_and_ours_may_not() -> None:
+    plan = replace(piped(2, 2), micro_batch=2, global_batch=5)
+    sim.check_plan(replace(posed(2), costs="piper"), plan)
+    for costs in ("analytic", "sharded", "profiled", "partition"):
+        with pytest.raises(InputError, match="global_batch is 5"):
+            sim.check_plan(replace(posed(2), costs=costs), plan)
 
 
 def test_an_unknown_schedule_is_answered_with_the_known_ones() -> None:

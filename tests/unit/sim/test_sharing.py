@@ -33,7 +33,7 @@ def posed(spec: str, n_layers: int = 2) -> Problem:
 
 def piped(*devices: tuple[int, ...], count: int = 1) -> Plan:
     stages = tuple(Stage((i,), of_stage, Strategy(data=len(of_stage))) for i, of_stage in enumerate(devices))
-    return Plan(stages, count, 1, "1f1b", count)
+    return Plan(stages, count, 1, "1f1b", count * max(map(len, devices)))
 
 
 def reduction(problem: Problem, devices: tuple[int, ...], n_bytes: float) -> Collective:

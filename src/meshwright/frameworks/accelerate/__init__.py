@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from meshwright.base import files
 from meshwright.core import framework_file
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
@@ -16,7 +17,7 @@ from meshwright.frameworks import fsdp2
 __all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
 
 _DATA = Path(__file__).parents[1] / "data" / "accelerate.toml"
-FRAMEWORK, VARIANTS = framework_file.of_content(framework_file.content(_DATA), _DATA.stem, _DATA.name, fsdp2.FRAMEWORK)
+FRAMEWORK, VARIANTS = framework_file.of_content(files.read_toml(_DATA), _DATA.stem, _DATA.name, fsdp2.FRAMEWORK)
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:

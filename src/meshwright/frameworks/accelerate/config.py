@@ -104,7 +104,7 @@ def read(path: str, graph: Graph) -> RunConfig:
         raise InputError(f"{path}: is no YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: is no configuration of Accelerate: it holds no entries")
-    fsdp, sizes = (_table(content, name, path) for name in ("fsdp_config", "parallelism_config"))
+    fsdp, sizes = (_exact.table(content, name, path) for name in ("fsdp_config", "parallelism_config"))
     warnings = [
         f"{path}: line {_line(text, key)}: nothing is known of {key}; it is left out"
         for table, known in ((content, _TOP), (fsdp, _FSDP), (sizes, _PARALLELISM))
@@ -146,13 +146,6 @@ def read(path: str, graph: Graph) -> RunConfig:
     length = _one_config.arguments(said, "--block_size", path) if "--block_size" in said else 0
     plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
     return RunConfig(plan, precision, length, tuple(warnings))
-
-
-def _table(content: dict[str, Any], name: str, place: str) -> dict[str, Any]:
-    table = content.get(name) or {}
-    if not isinstance(table, dict):
-        raise InputError(f"{place}: {name} is {table!r}; it must be a table of entries")
-    return table
 
 
 def _flag(table: dict[str, Any], name: str, default: bool, place: str) -> bool:

@@ -107,10 +107,10 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     if repeated or not isinstance(content, dict):
         raise InputError(f"{path}: {repeated or 'is no configuration of DeepSpeed: it holds no entries'}")
     zero, parallel, kept = (
-        _table(content, key, path) for key in ("zero_optimization", "tensor_parallel", "activation_checkpointing")
+        _exact.table(content, key, path) for key in ("zero_optimization", "tensor_parallel", "activation_checkpointing")
     )
     hosts = ("offload_optimizer", "offload_param")
-    offloaded = [key for key in hosts if _table(zero, key, path).get("device", "none") != "none"]
+    offloaded = [key for key in hosts if _exact.table(zero, key, path).get("device", "none") != "none"]
     if offloaded:
         raise InputError(f"{path}: zero_optimization.{offloaded[0]}: plans hold nothing on the host; leave it out")
     warnings = [
@@ -132,7 +132,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     full = bool(kept.get("number_checkpoints")) or said.get("--gradient_checkpointing") == "True"
     if not full and not inside:
         warnings.append(f"{path}: does not say whether the model recomputes layers (number_checkpoints): none is assumed")
-    chosen = [word for word in ("bf16", "fp16") if _table(content, word, path).get("enabled") in (True, "auto")]
+    chosen = [word for word in ("bf16", "fp16") if _exact.table(content, word, path).get("enabled") in (True, "auto")]
     if len(chosen) > 1:
         raise InputError(f"{path}: bf16 and fp16 are both enabled; keep one")
     words = _exact.layer_words(graph, "full" if full else "none")
@@ -157,13 +157,6 @@ def _batches(content: dict[str, Any], path: str, n_devices: int, tensor: int) ->
     if not data or total not in (None, micro * count * data) or not micro or not count:
         raise InputError(f"{path}: train_batch_size {total} is not {micro} samples x {count} micro-batches x {data} data ranks")
     return micro, count, data
-
-
-def _table(content: dict[str, Any], name: str, place: str) -> dict[str, Any]:
-    table = content.get(name) or {}
-    if not isinstance(table, dict):
-        raise InputError(f"{place}: {name} is {table!r}; it must be an object")
-    return table
 
 
 def _line(text: str, key: str) -> int:

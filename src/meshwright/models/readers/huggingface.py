@@ -178,8 +178,7 @@ def _built_in(name: str) -> ModelConfig:
     if name not in names():
         raise unknown(name)
     file = importlib.resources.files("meshwright.models") / "data" / f"{name}.json"
-    fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return ModelConfig(f"model {name}", fields)
+    return ModelConfig(f"model {name}", json.loads(file.read_text(encoding="utf-8")))
 
 
 def _name_of(config: ModelConfig, source: Source) -> str:
@@ -219,9 +218,9 @@ def _language_model(config: ModelConfig) -> ModelConfig:
         return config
     part = config.part("text_config")
     if _family(config) == "mistral3":
-        return ModelConfig(part.place, {**part.fields, "model_type": "mistral3"})
+        return part.changed(model_type="mistral3")
     defaults = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
-    return ModelConfig(part.place, {**defaults, **part.fields, "model_type": "gemma3"})
+    return part.changed(**{**defaults, **part.fields, "model_type": "gemma3"})
 
 
 def _notes(config: ModelConfig, name: str, sequence: int) -> tuple[str, ...]:
@@ -235,8 +234,16 @@ def _notes(config: ModelConfig, name: str, sequence: int) -> tuple[str, ...]:
         notes.append(f"{name}: {sequence} tokens per sample are more than the {longest} the model was made for{effect}")
     if family in _WITH_PICTURES:
         notes.append(f"{name}: only the language model is planned; the vision tower is left out")
-    if family in ("deepseek_v2", "deepseek_v3", "kimi_k2") and config.fields.get("num_nextn_predict_layers"):
-        ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", maximum=100)
+    left = config.unread()
+    if left:
+        these = "this field" if len(left) == 1 else "these fields"
+        notes.append(
+            f"{config.place}: {', '.join(left)}: nothing is known here of {these}, so "
+            f"layers of {family} were taken as they are without; 'meshwright capture' takes any module"
+        )
+    predicts = family in ("deepseek_v2", "deepseek_v3", "kimi_k2")
+    ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", 0, minimum=0) if predicts else 0
+    if ahead:
         notes.append(
             f"{name}: num_nextn_predict_layers is {ahead}: these layers are trained and counted too, which published sizes "
             "often "
@@ -248,7 +255,7 @@ def _notes(config: ModelConfig, name: str, sequence: int) -> tuple[str, ...]:
 def _graph(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """The graph, by family."""
     family = _family(config)
-    config = ModelConfig(config.place, {**config.fields, "model_type": family})
+    config = config.changed(model_type=family)
     families = {
         "gpt2": dense_families.gpt2,
         "gpt_neo": dense_families.gpt_neo,

@@ -60,8 +60,5 @@ def with_batch(problem: Problem, search: str, notes: list[str]) -> Problem:
         size = default_batch(problem)
         notes.append(f"no --global-batch given: {size} samples of {problem.graph.sequence_length} tokens a step are assumed")
         return replace(problem, batch=replace(batch, global_batch=size))
-    if batch.micro_batch and batch.global_batch % batch.micro_batch:
-        raise InputError(
-            f"--micro-batch {batch.micro_batch}: does not divide the global batch of {batch.global_batch} samples; choose a divisor"
-        )
+    batch.check()
     return problem

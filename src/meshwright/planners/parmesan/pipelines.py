@@ -79,8 +79,6 @@ def shapes(problem: Problem, n_stages: int, *, whole_batch: bool = True) -> tupl
     asked, micro_batch = problem.batch.global_batch, problem.batch.micro_batch or 1
     if not asked or not whole_batch:
         return tuple((s, n // s) for s in stages)
-    if asked % micro_batch:
-        raise InputError(f"--global-batch {asked}: must be a multiple of the micro-batch of {micro_batch} samples")
     slots = asked // micro_batch
     return tuple((s, max(r for r in range(1, n // s + 1) if slots % r == 0)) for s in stages)
 

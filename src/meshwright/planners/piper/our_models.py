@@ -123,11 +123,6 @@ def _posed(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
             "price"
         )
     batch = problem.batch
-    if batch.global_batch and batch.micro_batch and batch.global_batch % batch.micro_batch:
-        raise InputError(
-            f"--micro-batch {batch.micro_batch}: does not divide the global batch of {batch.global_batch} samples; choose a "
-            "divisor"
-        )
     if batch.global_batch:
         return problem, ()
     wanted = max(DEFAULT_TOKENS / problem.graph.sequence_length, cluster.n_devices / 8, 1)

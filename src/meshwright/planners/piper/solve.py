@@ -104,9 +104,9 @@ def _solved(
         best = solved.found  # an inner choice of the other was too large to be made exactly again
     if best.seconds > solved.lower_seconds * (1.0 + 1e-11) and solved.method == "exact":
         solved = replace(solved, method="relaxation", found=best)
-    nearly = (_stages(instance, menu, other) for other in search.savings(solved.prepared, best, nearly_ratio))
+    nearly = (_stages(menu, other) for other in search.savings(solved.prepared, best, nearly_ratio))
     return Solution(
-        _stages(instance, menu, best),
+        _stages(menu, best),
         solved.lower_seconds,
         solved.method,
         tuple(stages for stages in nearly if _fits(instance, stages)),
@@ -185,7 +185,7 @@ def _weighed(
         if again.found is not None:
             rated = _fitting(instance, rated | _fitting(instance, _rated(instance, other, again)))
     lower, more = _proven(instance, solved, min(evaluation.seconds for evaluation in rated.values()))
-    along = (_stages(instance, menu, found) for found in more)
+    along = (_stages(menu, found) for found in more)
     rated = _fitting(instance, rated | {stages: evaluate(instance, stages) for stages in along})
     pool = tuple(rated)
     least = min(evaluation.seconds for evaluation in rated.values())
@@ -239,9 +239,7 @@ def _rated(instance: PiperInstance, menu: StageMenu, solved: search.Solved) -> R
     """Return plans of every number of stages at several thresholds with their cost."""
     assert solved.found is not None
     every = dict.fromkeys(
-        _stages(instance, menu, found)
-        for ratio in SLACK_RATIOS
-        for found in search.by_stages(solved.prepared, solved.found, ratio)
+        _stages(menu, found) for ratio in SLACK_RATIOS for found in search.by_stages(solved.prepared, solved.found, ratio)
     )
     return {stages: evaluate(instance, stages) for stages in every}
 
@@ -252,7 +250,7 @@ def _fitting(instance: PiperInstance, rated: Rated) -> Rated:
     return {stages: cost for stages, cost in rated.items() if cost.missing_bytes <= most} or rated
 
 
-def _stages(instance: PiperInstance, menu: StageMenu, found: FoundPipeline) -> tuple[PiperStage, ...]:
+def _stages(menu: StageMenu, found: FoundPipeline) -> tuple[PiperStage, ...]:
     """Return a found pipeline in Piper's terms."""
     stages = []
     for stage in found.stages:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.base import fields
-from meshwright.base.errors import InputError
+from meshwright.base import fields, files
 
 __all__ = ["PARTS", "Bill", "Prices", "bill", "equal_cost_bandwidth", "prices"]
 
@@ -61,12 +59,7 @@ def prices(path: str = "") -> Prices:
     Raises `InputError` when the file is missing or wrong.
     """
     file = Path(path) if path else Path(__file__).parent / "data" / "components.toml"
-    try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"components {path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"components {path}: is not valid TOML: {error}") from None
+    data = files.read_toml(file)
     place = f"components {path}"
     fields.entry(data, place, needed=PARTS)
     tables = [fields.entry(data[part], f"{place}: {part}", needed=("per_port", "per_gbit")) for part in PARTS]

@@ -46,7 +46,7 @@ def build(trace: Trace, parts: Sequence[OperatorSegment], level: str, sequence: 
             (i, operator_of(i, trace, _name(trace, i, part), axes.words.get(i, ""), weights, sequence))
             for i, weights in _weights(trace, part).items()
         ]
-        made = _with_exchange(trace, made, sequence)
+        made = _with_exchange(trace, made)
         idle, frozen = _idle(trace, idle_weights, parts, k)
         if level == "operator":
             layers += _single(trace, made, idle, frozen)
@@ -123,7 +123,7 @@ def _name(trace: Trace, i: int, part: OperatorSegment) -> str:
     return f"{inner}.{word}" if inner else word
 
 
-def _with_exchange(trace: Trace, made: list[tuple[int, Operator]], sequence: int) -> list[tuple[int, Operator]]:
+def _with_exchange(trace: Trace, made: list[tuple[int, Operator]]) -> list[tuple[int, Operator]]:
     """Turn the gathering before the first product of experts into ``dispatch``, and the sum after the last into ``combine``."""
     grouped = [k for k, (_, operator) in enumerate(made) if operator.kind == "grouped_matmul"]
     changed = dict(enumerate(made))

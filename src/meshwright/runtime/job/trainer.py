@@ -235,7 +235,7 @@ def assemble(
         mine = [tie for tie in ties if _first_holder(places, rank, units, tie) == stage]
         runs[stage] = _stage_run(places, stage, own, groups[stage], tp_plan, (tied, mine), device)
     with autocast(device, precision):
-        crossings = _crossings(places, rank, runs, tuple(value.to(device) for value in repeated(sample)))
+        crossings = _crossings(places, runs, tuple(value.to(device) for value in repeated(sample)))
     mail = P2PCommunicator(places, rank, crossings, device)
     executor = Executor(places, rank, runs, mail, loss, device, precision)
     weights = {stage: run.weights for stage, run in runs.items()}
@@ -314,7 +314,7 @@ def _first_holder(places: Layout, rank: int, units: Sequence[nn.Module], tie: Ti
     return -1
 
 
-def _crossings(places: Layout, rank: int, runs: dict[int, StageRun], sample: Sample) -> list[tuple[BoundaryTensor, ...]]:
+def _crossings(places: Layout, runs: dict[int, StageRun], sample: Sample) -> list[tuple[BoundaryTensor, ...]]:
     """Return what every stage hands on, found by sending a sample through: stage after stage, every rank is told."""
     crossings: list[tuple[BoundaryTensor, ...]] = []
     n_rows, device = len(sample[0]), sample[0].device

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from meshwright.base import files
@@ -26,7 +25,7 @@ def write(profile: str, path: str, predicted: Result, entry: dict[str, Any]) -> 
     -----
     A layer that was measured in place of others in several stages takes the mean of their ratios, weighted by predicted time.
     """
-    content = json.loads(Path(profile).read_text(encoding="utf-8"))
+    content = files.read_json(profile)
     like = {layer["name"]: layer["like"] for layer in content["layers"]}
     measured: dict[str, float] = {}
     said: dict[str, float] = {}

@@ -132,7 +132,7 @@ def lines(entry: dict[str, Any]) -> str:
     return "\n".join(text)
 
 
-def write_trace(path: str, plan: Plan, measured: dict[str, Any], predicted: Result | None) -> None:
+def write_trace(path: str, measured: dict[str, Any], predicted: Result | None) -> None:
     """Write one Chrome trace with a track of what happened beside one of what was said, for every rank.
 
     Raises `InputError` when the file cannot be written.

@@ -129,7 +129,7 @@ def partition(
     value = max(loads)
     if equal:
         # the second criterion: among partitions of this value, no needless empty stage, even loads
-        second = _even(task, value, groups, hosts)
+        second = _even(task, value, groups)
         if second is not None:
             groups, hosts = second
             loads = loads_of(units, groups, hosts, scales)
@@ -264,7 +264,7 @@ def _trace(task: Task, pool: kernel.Pool, origin: NDArray[np.int32], stages: int
     return tuple(group for group, _ in chain), tuple(kind for _, kind in chain)
 
 
-def _even(task: Task, value: float, groups: tuple[tuple[int, ...], ...], hosts: tuple[bool, ...]) -> _Chain | None:
+def _even(task: Task, value: float, groups: tuple[tuple[int, ...], ...]) -> _Chain | None:
     """Return a chain of the same largest load with the fewest empty stages and the least sum of squares, or None."""
     few = 30_000 if len(task.units) <= 512 else 5_000
     pool = build_pool(replace(task, n_ideals=min(task.n_ideals, few)), value * (1 + _TOLERANCE), chains=(groups,))

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.pipeline import blocks as kernel
+from meshwright.base.identity import locked
 from meshwright.solvers.pipeline import downsets, orders
 from meshwright.solvers.pipeline.menu import StageMenu
 
@@ -119,20 +120,14 @@ def _case(menu: StageMenu, n_slots: int) -> _Case:
     ]
     columns = list(zip(*rows, strict=True))
     kinds = [np.int64] * 3 + [np.float64] * 4
-    blocks = kernel.Blocks(*(_frozen(np.array(column, kind)) for column, kind in zip(columns, kinds, strict=True)))
+    blocks = kernel.Blocks(*(locked(np.array(column, kind)) for column, kind in zip(columns, kinds, strict=True)))
     slots = np.arange(1, n_slots + 1)
     cover = ((slots >= blocks.begin[:, None]) & (slots <= blocks.end[:, None])).astype(np.float64)
     devices = ((blocks.end - blocks.begin + 1) * menu.degrees[blocks.degree]).astype(np.float64)
     least = np.asarray(np.minimum.reduceat(menu.seconds, first[:-1]), np.float64)
     below = _reached(n, menu.edge_source, menu.edge_target)
     above = _reached(n, menu.edge_target, menu.edge_source)
-    return _Case(menu, _frozen(first), _frozen(degree), least, blocks, cover, devices, _frozen(below), _frozen(above))
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    array = np.ascontiguousarray(array)
-    array.setflags(write=False)
-    return array
+    return _Case(menu, locked(first), locked(degree), least, blocks, cover, devices, locked(below), locked(above))
 
 
 def _reached(n: int, source: Ints, target: Ints) -> NDArray[np.uint64]:
@@ -164,10 +159,10 @@ def _refuted(case: _Case, threshold: float, prices: list[_Prices], n_rounds: int
             prices.append(fresh)
         nodes = kernel.Nodes(
             case.first, case.degree, case.menu.seconds, case.menu.weight_bytes, case.menu.per_microbatch_bytes,
-            case.menu.fixed_bytes, _frozen(least), _frozen(most),
+            case.menu.fixed_bytes, locked(least), locked(most),
         )  # fmt: skip
         time_price, byte_price = prices[turn].time / threshold, prices[turn].memory / case.menu.memory_bytes
-        cost = kernel.place(nodes, case.blocks, _frozen(time_price), _frozen(byte_price))[0]
+        cost = kernel.place(nodes, case.blocks, locked(time_price), locked(byte_price))[0]
         total = float(cost.sum())
         if not total <= 1.0 + 1e-9:
             return True
@@ -183,8 +178,8 @@ def _windows(case: _Case, cost: Floats, prices: _Prices) -> tuple[Ints, Ints]:
     used = np.minimum(n_devices, widest * np.arange(n + 1))
     behind = spent + prices.device_ratio * used
     before = spent[-1] - spent[::-1] + prices.device_ratio * used  # of the first 0, 1, ... slots of the model's input
-    least = np.searchsorted(behind, kernel.sums_of_sets(case.below, _frozen(cost)) * (1.0 - 1e-9))
-    most = n + 1 - np.searchsorted(before, kernel.sums_of_sets(case.above, _frozen(cost)) * (1.0 - 1e-9))
+    least = np.searchsorted(behind, kernel.sums_of_sets(case.below, locked(cost)) * (1.0 - 1e-9))
+    most = n + 1 - np.searchsorted(before, kernel.sums_of_sets(case.above, locked(cost)) * (1.0 - 1e-9))
     return np.maximum(least, 1).astype(np.int64), most.astype(np.int64)
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from meshwright._kernels.pipeline.choice import Menu, Rules
 from meshwright._kernels.pipeline.pairs import Crossing, Space
+from meshwright.base.identity import locked
 from meshwright.solvers.pipeline import downsets
 
 __all__ = ["StageMenu", "crossing", "kernel_menu", "rules", "space", "widest"]
@@ -136,11 +137,11 @@ def kernel_menu(menu: StageMenu) -> Menu:
         menu.per_microbatch_bytes,
         menu.fixed_bytes,
         in_first,
-        _frozen(menu.edge_source[by_target]),
-        _frozen(menu.edge_seconds[by_target]),
+        locked(menu.edge_source[by_target]),
+        locked(menu.edge_seconds[by_target]),
         out_first,
-        _frozen(menu.edge_target[by_source]),
-        _frozen(menu.edge_seconds[by_source]),
+        locked(menu.edge_target[by_source]),
+        locked(menu.edge_seconds[by_source]),
         menu.sync_in_first,
         menu.sync_in_seconds,
         menu.sync_out_first,
@@ -155,7 +156,7 @@ def widest(menu: StageMenu) -> NDArray[np.int64]:
     it has every choice of the others.
     """
     sizes = np.diff(menu.first).reshape(menu.n_nodes, menu.n_degrees).sum(axis=0)
-    return _frozen(np.array([max(np.flatnonzero(menu.degrees == t), key=lambda i: sizes[i]) for t in np.unique(menu.degrees)]))
+    return locked(np.array([max(np.flatnonzero(menu.degrees == t), key=lambda i: sizes[i]) for t in np.unique(menu.degrees)]))
 
 
 def rules(menu: StageMenu, *, optimistic: bool = False) -> Rules:
@@ -168,14 +169,14 @@ def rules(menu: StageMenu, *, optimistic: bool = False) -> Rules:
         menu.replicas,
         menu.share,
         menu.reduce_seconds,
-        _frozen(position.astype(np.int64)),
+        locked(position.astype(np.int64)),
         int(menu.exact),
         int(menu.all_or_none),
         int(menu.sharded),
         int(optimistic),
-        _frozen(np.zeros(menu.n_degrees) if menu.reserve_bytes is None else menu.reserve_bytes),
-        _frozen(np.ones((menu.n_degrees, len(menu.replicas))) if menu.border_ratio is None else menu.border_ratio),
-        _frozen(np.searchsorted(np.unique(menu.degrees), menu.degrees)),
+        locked(np.zeros(menu.n_degrees) if menu.reserve_bytes is None else menu.reserve_bytes),
+        locked(np.ones((menu.n_degrees, len(menu.replicas))) if menu.border_ratio is None else menu.border_ratio),
+        locked(np.searchsorted(np.unique(menu.degrees), menu.degrees)),
     )
 
 
@@ -207,7 +208,7 @@ def space(menu: StageMenu, family: downsets.Family) -> Space:
         block = downsets.members(words[start : start + step], n).astype(np.float64)
         totals[start : start + step] = block @ flat
     sums = np.ascontiguousarray(totals[:, : 7 * n_degrees]).reshape(len(words), n_degrees, 7)
-    return Space(_frozen(words), _frozen(link_first), _frozen(link), _frozen(sums), _frozen(totals[:, 7 * n_degrees :].copy()))
+    return Space(locked(words), locked(link_first), locked(link), locked(sums), locked(totals[:, 7 * n_degrees :].copy()))
 
 
 def crossing(menu: StageMenu) -> Crossing:
@@ -229,7 +230,7 @@ def crossing(menu: StageMenu) -> Crossing:
             out_of[e, t] += min(leaving, default=0.0)
     _, order = downsets.groups(menu.edge_source, menu.n_nodes)
     return Crossing(
-        _frozen(menu.edge_source[order]), _frozen(menu.edge_target[order]), _frozen(into[order]), _frozen(out_of[order]),
+        locked(menu.edge_source[order]), locked(menu.edge_target[order]), locked(into[order]), locked(out_of[order]),
         bool(menu.tensor_once),
     )  # fmt: skip
 
@@ -242,9 +243,3 @@ def _rank_within(keys: NDArray[np.int64]) -> list[int]:
         ranks.append(seen.get(key, 0))
         seen[key] = ranks[-1] + 1
     return ranks
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    array = np.ascontiguousarray(array)
-    array.setflags(write=False)
-    return array

@@ -102,7 +102,7 @@ def test_a_global_batch_is_kept_exactly_and_idle_devices_are_told(tmp_path: Path
         assert answer.plan is not None and answer.plan.global_batch == samples
         assert answer.plan.n_devices == n_stages * n_replicas
         assert any(f"{16 - n_stages * n_replicas} of 16 devices are not used" in note for note in answer.notes)
-    with pytest.raises(InputError, match="multiple of the micro-batch of 4"):
+    with pytest.raises(InputError, match="--micro-batch 4: does not divide the global batch"):
         api.plan(chain(tmp_path), "parmesan-uniform:4", search=search, batch=Batch(6, 4))
     with pytest.raises(InputError, match="n_microbatches=2: the global batch of 8 decides it"):
         api.plan(chain(tmp_path), "parmesan-uniform:4", search=search, settings={"n_microbatches": "2"}, batch=Batch(8))

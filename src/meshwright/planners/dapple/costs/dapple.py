@@ -15,7 +15,10 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.planners.dapple import machines
 from meshwright.planners.dapple.profile import LinearisedProfile, PipeDreamProfile, ProfiledTraining, cleaned
 
-__all__ = ["reduce_seconds", "samples_per_replica", "stage_costs", "trained"]
+__all__ = ["ROUNDS", "reduce_seconds", "samples_per_replica", "stage_costs", "trained"]
+
+ROUNDS = True
+"""The batch is shared out here; the samples of a micro-batch and replica in a plan are rounded."""
 
 
 def trained(problem: Problem) -> ProfiledTraining | None:

@@ -6,7 +6,10 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 
-__all__ = ["stage_costs"]
+__all__ = ["ROUNDS", "stage_costs"]
+
+ROUNDS = True
+"""The batch is shared out here; the samples of a micro-batch and replica in a plan are rounded."""
 
 
 def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:

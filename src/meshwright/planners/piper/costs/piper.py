@@ -14,6 +14,7 @@ from meshwright.planners.piper.menu import RECOMPUTES, VANILLA, buffer_bytes
 from meshwright.planners.piper.problem import PiperChoice, PiperInstance
 
 __all__ = [
+    "ROUNDS",
     "Evaluation",
     "PiperStage",
     "PiperStageCost",
@@ -23,6 +24,9 @@ __all__ = [
     "stage_costs",
     "stages_of",
 ]
+
+ROUNDS = True
+"""The batch is shared out here; the samples of a micro-batch and replica in a plan are rounded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         objective,
         bound,
         alternatives,
-        notes=(*solution.notes, *_notes(solution.stages, alternatives, objective)),
+        notes=(*solution.notes, *_notes(solution.stages, alternatives)),
         extra=extra,
         certificate=_certificate(instance, solution, evaluation.seconds),
         problem=changed,
@@ -192,7 +192,7 @@ def _devices(stages: Sequence[PiperStage]) -> int:
     return sum(stage.data * stage.tensor for stage in stages)
 
 
-def _notes(stages: Sequence[PiperStage], alternatives: Sequence[Alternative], objective: Objective) -> tuple[str, ...]:
+def _notes(stages: Sequence[PiperStage], alternatives: Sequence[Alternative]) -> tuple[str, ...]:
     """Say what a plan within 1 % would save, and how the step is played."""
     notes = []
     if alternatives:
