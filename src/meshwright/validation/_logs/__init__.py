@@ -1,4 +1,4 @@
-"""Runs read from logs of the programs that trained: seconds of a step after warm-up, rates, memory, and settings of the plan."""
+"""Runs read from logs of the programs that trained: seconds of a step after warm-up, rates, memory, settings."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class MeasuredRun:
 
 
 def is_log(path: str | Path) -> bool:
-    """Tell whether a file is to be read as a log rather than as a table: by its name, which does not end in ``.csv``."""
-    return Path(path).suffix.lower() != ".csv"
+    """Tell whether a file is to be read as a log rather than as a table or the name of a built-in set: by its name."""
+    return Path(path).suffix.lower() != ".csv" and (bool(Path(path).suffix) or Path(path).is_file())
 
 
 def measured_runs(paths: Iterable[str | Path]) -> tuple[MeasuredRun, ...]:
