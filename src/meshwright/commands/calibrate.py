@@ -12,9 +12,19 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def calibrate(
-        runs: str = typer.Argument(help="A CSV file of your own runs, as for validate."),
+        runs: list[str] = typer.Argument(
+            help="CSV files of your own runs, as for validate; logs of Megatron-LM, torchtitan, DeepSpeed, the Hugging Face "
+            "Trainer."
+        ),
         out: str = typer.Option(..., "--out", help="Write the framework to this TOML file, which --for takes."),
-        for_: str = typer.Option("", "--for", help="The framework that trained, where rows do not name it."),
+        for_: str = typer.Option(
+            "", "--for", help="The framework that trained, where rows do not name it; of logs: who wrote them."
+        ),
+        model: str = typer.Option("", help="What the runs of logs trained: a built-in name or a config.json."),
+        cluster: str = typer.Option("", help="Where the runs of logs trained, as of 'meshwright plan'."),
+        config: str = typer.Option(
+            "", help="Configuration of the logs' runs, or a plan file, where logs do not tell the plan."
+        ),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
         """Fit a framework to a few runs of your own, shrunk towards the built-in figures."""
@@ -25,13 +35,15 @@ def register(app: typer.Typer) -> None:
         from meshwright.base import files
 
         files.check_target(out, "--out")
-        found = validation.calibrate(runs, framework=for_)
+        found = validation.calibrate(runs, framework=for_, model=model, cluster=cluster, config=config)
         validation.write_calibration(found, out)
         if json_:
             print(json.dumps({"format": "meshwright/calibration/1", "out": out, **dataclasses.asdict(found)}))
             return 0
+        for note in found.notes:
+            print(f"note: {note}")
         print(f"{found.words}")
         print(f"operators take {found.compute_ratio:.3g} times what {found.framework} says; --for {out} uses it")
         if found.n_left:
-            print(f"{found.n_left} rows say nothing: failed for memory, or not predicted ('meshwright validate {runs}')")
+            print(f"{found.n_left} rows say nothing: failed for memory, or not predicted ('meshwright validate' lists them)")
         return 0

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from meshwright.validation._calibration import Calibration, calibrate
 from meshwright.validation._calibration import write as write_calibration
+from meshwright.validation._logs import MeasuredRun, is_log, measured_run, measured_runs
+from meshwright.validation._logs.traces import TraceCauses, beside, is_trace, trace_causes
 from meshwright.validation._page import page
 from meshwright.validation._page import write as write_page
 from meshwright.validation._points import Point, Skipped
@@ -24,18 +26,26 @@ from meshwright.validation._worst import explain as explain_worst
 
 __all__ = [
     "Calibration",
+    "MeasuredRun",
     "MeasuredSet",
     "Point",
     "Report",
     "Skipped",
+    "TraceCauses",
     "as_json",
+    "beside",
     "calibrate",
     "describe_set",
     "explain",
     "explain_worst",
+    "is_log",
+    "is_trace",
+    "measured_run",
+    "measured_runs",
     "page",
     "set_file",
     "set_names",
+    "trace_causes",
     "validate",
     "write_calibration",
     "write_page",

@@ -7,9 +7,9 @@ References
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.validation import _sets, _table, own_runs
-from meshwright.validation._points import CellError, Point
+from meshwright.validation._logs import is_log
+from meshwright.validation._points import CellError, Point, Skipped
+from meshwright.validation.own_runs import OwnRun
 
 __all__ = ["SPREAD", "Calibration", "calibrate", "write"]
 
@@ -41,7 +43,7 @@ class Calibration:
     framework : str
         Which one they start from, as after ``--for``.
     file : str
-        Where the runs stand.
+        Where the runs stand: files with commas between them.
     n_runs : int
         Runs that were timed and predicted.
     n_left : int
@@ -52,6 +54,8 @@ class Calibration:
         Mean absolute error of the runs with the built-in figures, and with those found.
     left_out_ratio : float or None
         The same of each run with what the others say; None for one run.
+    notes : tuple of str
+        What was assumed of runs, or left out of their logs.
     """
 
     framework: str
@@ -62,24 +66,32 @@ class Calibration:
     before_ratio: float
     after_ratio: float
     left_out_ratio: float | None
+    notes: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
         """What was found, in a sentence."""
         left = "" if self.left_out_ratio is None else f", {self.left_out_ratio:.1%} on each with what the others say"
-        runs = f"{self.n_runs} run{'s' * (self.n_runs != 1)} of {Path(self.file).name}"
+        names = ", ".join(Path(name).name for name in self.file.split(", "))
+        runs = f"{self.n_runs} run{'s' * (self.n_runs != 1)} of {names}"
         return f"{runs}: mean error {self.before_ratio:.1%} before, {self.after_ratio:.1%} after{left}"
 
 
-def calibrate(path: str | Path, *, framework: str = "") -> Calibration:
+def calibrate(
+    paths: str | Path | Sequence[str | Path], *, framework: str = "", model: str = "", cluster: str = "", config: str = ""
+) -> Calibration:
     """Return what runs of one's own say of the framework that trained them.
 
     Parameters
     ----------
-    path : str or Path
-        A CSV file of runs of one's own (`meshwright.validation.own_runs`).
+    paths : str or Path, or a sequence of them
+        CSV files of runs of one's own (`meshwright.validation.own_runs`), and logs of runs (`measured_run`).
     framework : str
-        The framework that trained, as after ``--for``, of rows that do not name one.
+        The framework that trained, as after ``--for``, of rows that do not name one; of logs, instead of who wrote them.
+    model, cluster : str
+        What the logs' runs trained, and where, as on the command line.
+    config : str
+        Configuration of the framework, or plan file of ours, of the logs' runs; empty where they tell their plan themselves.
 
     Returns
     -------
@@ -89,28 +101,31 @@ def calibrate(path: str | Path, *, framework: str = "") -> Calibration:
     Raises
     ------
     InputError
-        When the file is no such file, its rows do not name one framework of the built-in ones, or none was timed and predicted.
+        When a file is no such file, rows do not name one framework of the built-in ones, or none was timed and predicted.
 
     Notes
     -----
     Of n runs whose log(measured / predicted) has mean m and variance s^2 (`SPREAD` at least), the share
     ``max(0, 1 - s^2 / (n m^2))`` of m is believed [1]: one run that is 5 % off says nothing, five that are 20 % off nearly all.
     """
-    file = _sets.set_file(path)
-    measured = _table.read(file)
-    if measured.kind != "own_runs":
-        raise InputError(f"{file}: has the columns of {measured.kind}; calibrate takes runs of your own, see validate")
-    rows = _table.located(file, measured.rows, own_runs.PATHS)
-    word = _framework(rows, framework, str(file))
-    seconds, timed = _predicted(rows, word, str(file))
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    told: list[OwnRun | Skipped] = []
+    for path in given:
+        told += _of_log(path, framework, model, cluster, config) if is_log(path) else _of_table(path, framework)
+    runs = [own for own in told if isinstance(own, OwnRun)]
+    names = ", ".join(str(path) for path in given)
+    word = _framework(runs, names)
+    seconds, timed = _predicted([own for own in runs if math.isfinite(own.measured_seconds)])
     if not len(timed):
-        raise InputError(f"{file}: no row was timed and predicted; 'meshwright validate {file}' says why")
+        reasons = [own.reason for own in told if isinstance(own, Skipped)][:1]
+        raise InputError(f"{names}: no row was timed and predicted; {'; '.join(reasons) or 'they failed for memory'}")
     ratio = _ratio(seconds, timed)
     others = [np.arange(len(timed)) != i for i in range(len(timed))] if len(timed) > 1 else []
     left_out = [_errors(seconds[i : i + 1], timed[i : i + 1], _ratio(seconds[o], timed[o]))[0] for i, o in enumerate(others)]
     return Calibration(
-        word, str(file), len(timed), len(rows) - len(timed), ratio, float(_errors(seconds, timed, 1.0).mean()),
+        word, names, len(timed), len(told) - len(timed), ratio, float(_errors(seconds, timed, 1.0).mean()),
         float(_errors(seconds, timed, ratio).mean()), float(np.mean(left_out)) if left_out else None,
+        tuple(dict.fromkeys(own.note for own in runs if own.note)),
     )  # fmt: skip
 
 
@@ -128,35 +143,66 @@ def content(framework: str, compute_ratio: float, source: str, title: str) -> st
     )
 
 
-def _framework(rows: Sequence[Mapping[str, str]], asked: str, file: str) -> str:
-    """Return the one framework that all rows name."""
-    named = {fields.get("framework", "").strip() or fields.get("program", "").strip() or asked for fields in rows}
+def _of_table(path: str | Path, framework: str) -> list[OwnRun | Skipped]:
+    """Return the rows of a CSV file."""
+    file = _sets.set_file(path)
+    measured = _table.read(file)
+    if measured.kind != "own_runs":
+        raise InputError(f"{file}: has the columns of {measured.kind}; calibrate takes runs of your own, see validate")
+    rows = [
+        {**row, "framework": row.get("framework", "").strip() or row.get("program", "").strip() or framework}
+        for row in _table.located(file, measured.rows, own_runs.PATHS)
+    ]
+    for word in (row["framework"] for row in rows if row["framework"].endswith(".toml")):
+        raise InputError(f"{file}: framework {word} is a file; calibrate starts from a built-in one")
+    try:
+        return own_runs.told(rows)
+    except CellError as error:
+        raise InputError(f"{file}: row {error.row}, column {error.column}: {error}") from None
+
+
+def _of_log(path: str | Path, framework: str, model: str, cluster: str, config: str) -> list[OwnRun | Skipped]:
+    """Return the run of a log."""
+    if framework.endswith(".toml"):
+        raise InputError(f"--for {framework}: is a file; calibrate starts from a built-in one")
+    if not model or not cluster:
+        raise InputError(f"{path}: a log does not say which model was trained on which cluster: add --model and --cluster")
+    row = {"model": model, "cluster": cluster, "config": config, "log": str(path), "framework": framework}
+    try:
+        (own,) = own_runs.told([row])
+    except CellError as error:
+        hint = "" if config or error.column in ("log", "framework", "config") else (
+            "; the log does not tell it: add --config FILE, or write a CSV row with the log in its column `log`"
+        )  # fmt: skip
+        raise InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}{hint}") from None
+    if isinstance(own, Skipped):
+        raise InputError(f"{path}: {own.reason.removeprefix(f'{path}: ')}")
+    return [own]
+
+
+def _framework(runs: Sequence[OwnRun], files: str) -> str:
+    """Return the one framework that all runs name."""
+    named = {own.framework for own in runs}
     if named == {""}:
-        raise InputError(f"{file}: no row says which framework trained; give it with --for NAME or in a column `framework`")
+        raise InputError(f"{files}: no row says which framework trained; give it with --for NAME or in a column `framework`")
     if len(named) > 1:
         words = ", ".join(sorted(word or "none" for word in named))
-        raise InputError(f"{file}: rows name several frameworks ({words}); calibrate one at a time")
-    (word,) = named
-    if word.endswith(".toml"):
-        raise InputError(f"{file}: framework {word} is a file; calibrate starts from a built-in one")
-    return word
+        raise InputError(f"{files}: rows name several frameworks ({words}); calibrate one at a time")
+    return min(named, default="")
 
 
-def _predicted(rows: Sequence[Mapping[str, str]], word: str, file: str) -> tuple[Floats, Floats]:
-    """Return the seconds of every timed row at each ratio of `GRID`, shape (n_runs, n_ratios), and the measured ones."""
-    columns: list[dict[int, Point]] = []
-    with tempfile.TemporaryDirectory() as folder:
+def _predicted(runs: Sequence[OwnRun]) -> tuple[Floats, Floats]:
+    """Return the seconds of every timed run at each ratio of `GRID`, shape (n_runs, n_ratios), and the measured ones."""
+    seconds, measured = [], []
+    for own in runs:
+        found = []
         for ratio in GRID:
-            path = Path(folder) / "framework.toml"
-            path.write_text(content(word, ratio, "tried", "tried"), encoding="utf-8")
-            try:
-                found = own_runs.points([{**fields, "framework": str(path)} for fields in rows])
-            except CellError as error:
-                raise InputError(f"{file}: row {error.row}, column {error.column}: {error}") from None
-            columns.append({point.row: point for point in found if isinstance(point, Point) and point.ran})
-    kept = [row for row in columns[0] if all(row in column for column in columns)]
-    seconds = np.array([[column[row].planned_seconds for column in columns] for row in kept]).reshape(-1, len(GRID))
-    return seconds, np.array([columns[0][row].measured_seconds for row in kept])
+            framework = replace(own.run.framework, compute_ratio=ratio)
+            found.append(own_runs.predicted(replace(own, run=replace(own.run, framework=framework))))
+        if all(isinstance(point, Point) for point in found):
+            seconds.append([point.planned_seconds for point in found if isinstance(point, Point)])
+            measured.append(own.measured_seconds)
+    return np.array(seconds).reshape(-1, len(GRID)), np.array(measured)
 
 
 def _at(seconds: Floats, ratio: float) -> Floats:
@@ -175,5 +221,6 @@ def _ratio(seconds: Floats, measured: Floats) -> float:
     mean, spread = float(residuals.mean()), max(SPREAD, float(residuals.std(ddof=1)) if len(residuals) > 1 else 0.0)
     believed = max(0.0, 1.0 - spread**2 / (len(residuals) * mean**2)) if mean else 0.0
     tried = np.linspace(np.log(GRID[0]), np.log(GRID[-1]), 513)
-    found = np.array([(np.log(measured) - _at(seconds, float(np.exp(one)))).mean() for one in tried])
+    predicted = np.array([np.interp(tried, np.log(GRID), row) for row in np.log(seconds)])
+    found = np.log(measured).mean() - predicted.mean(axis=0)
     return 1.0 if believed == 0.0 else float(np.exp(tried[np.abs(found - (1.0 - believed) * mean).argmin()]))

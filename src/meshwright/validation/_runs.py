@@ -71,6 +71,8 @@ class Run:
         What each layer between embedding and head recomputes, by stage, where `recompute` does not say it all; empty otherwise.
     graph_as_read : Graph or None
         The model as ``plan`` would read it, where `graph` says more of the set's program; None where it is `graph`.
+    plan : Plan or None
+        Its plan, where that is told whole (by a configuration); None to lay it out as the rest says.
     """
 
     graph: Graph
@@ -89,6 +91,7 @@ class Run:
     framework: Framework = Framework()
     recompute_of_stage: tuple[tuple[str, ...], ...] = ()
     graph_as_read: Graph | None = None
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +302,8 @@ def _room_ratio(problem: Problem, plan: Plan, peak_bytes: Sequence[float]) -> fl
 
 def _plan(run: Run) -> Plan:
     """Lay the run's stages on its devices, in the order of Megatron: tensor fastest, then context, data, pipeline."""
+    if run.plan is not None:
+        return run.plan
     strategies = run.strategies if len(run.strategies) > 1 else run.strategies * run.pipeline
     if len(strategies) != run.pipeline:
         raise InputError(f"{len(strategies)} strategies are given for {run.pipeline} pipeline ranks")

@@ -32,6 +32,9 @@ MISSING = ("", "-", "?", "auto", "fail", "failed", "inf", "infinity", "n/a", "na
 row.
 """
 
+FILES = (".json", ".yaml", ".yml", ".xml", ".txt", ".log", ".out", ".sh", ".py", ".toml")
+"""Endings of cells that name a file, where they stand without a folder."""
+
 ALIKE = 0.5
 """A file with at least this share of a set's columns is taken for one that lacks the others."""
 
@@ -84,7 +87,7 @@ def located(path: str | Path, rows: Sequence[Mapping[str, str]], columns: Sequen
     columns : sequence of str
         Columns that may name files.
     """
-    return [{**row, **{name: _beside(path, row[name].strip()) for name in columns}} for row in rows]
+    return [{**row, **{name: _beside(path, row[name].strip()) for name in columns if name in row}} for row in rows]
 
 
 def _beside(path: str | Path, word: str) -> str:
@@ -92,7 +95,7 @@ def _beside(path: str | Path, word: str) -> str:
     they are.
     """
     name = word.partition("#")[0]
-    is_file = name.endswith((".json", ".yaml", ".yml", ".xml", ".txt")) or "/" in name.partition(":")[0]
+    is_file = name.endswith(FILES) or "/" in name.partition(":")[0]
     return str(Path(path).parent / word) if is_file else word
 
 

@@ -1,10 +1,11 @@
-"""Runs of one's own: any model and cluster that the command line can name, degrees in words; seconds of a step and memory."""
+"""Runs of one's own: any model and cluster that the command line can name, the plan in words or files, seconds and memory."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from meshwright import frameworks, models
 from meshwright.base import registry
@@ -13,12 +14,14 @@ from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework
 from meshwright.core.graph import Graph
 from meshwright.core.problem import MixedPrecision
+from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import RECOMPUTE, Strategy, is_recompute
+from meshwright.validation import _said
 from meshwright.validation._domains import spread
-from meshwright.validation._points import CellError, Point, Skipped, count, ratio
-from meshwright.validation._runs import Clusters, Run, clusters, point, predict
+from meshwright.validation._points import CellError, Point, Skipped, count, counts, ratio
+from meshwright.validation._runs import Clusters, Run, clusters, layers_of_stages, point, predict
 
-__all__ = ["COLUMNS", "OPTIONAL", "PATHS", "points"]
+__all__ = ["COLUMNS", "OPTIONAL", "PATHS", "OwnRun", "points", "predicted", "told"]
 
 COLUMNS = ("model", "cluster", "global_batch", "micro_batch", "data", "tensor", "pipeline", "step_seconds")
 
@@ -26,14 +29,16 @@ MEMORY = (("reserved_gib", "reserved"), ("allocated_gib", "allocated"), ("nvidia
 """Columns of measured memory and what of a prediction they are compared with; the first that a row fills counts."""
 
 OPTIONAL = (
-    "sequence_length", "context", "expert", "virtual", "shard", "shard_degree", "sp", "recompute", "schedule", "precision",
-    "gradient_bytes", "optimizer_bytes", "framework", "program", *(name for name, _ in MEMORY), "job",
+    "sequence_length", "context", "expert", "virtual", "layers", "shard", "shard_degree", "sp", "recompute", "recompute_layers",
+    "schedule", "precision", "gradient_bytes", "optimizer_bytes", "framework", "program", "config", "log",
+    *(name for name, _ in MEMORY), "job",
 )  # fmt: skip
-"""Columns that may be there: degrees of 1 otherwise, nothing sharded (over all where something is), sequence parallelism with
-a tensor
-degree, nothing recomputed, 1F1B, bf16, gradients and optimizer state as the precision has them (4 and 12 bytes in bf16), no
-memory measured; rows of one
-job did the same work. What ran it is told in the column `framework` (or `program`) by what would stand after ``--for``."""
+"""Columns that may be there: degrees of 1 otherwise, layers dealt evenly, nothing sharded (over all where something is),
+sequence parallelism with a tensor degree, nothing recomputed (in all layers where something is), 1F1B, bf16, gradients and
+optimizer state as the precision has them (4 and 12 bytes in bf16), no memory measured; rows of one job did the same work. What
+ran it is told in the column `framework` (or `program`) by what would stand after ``--for``. A configuration of the framework
+or a plan file of ours in `config` tells the plan, and the log of the run in `log` its seconds and what else stands in it: cells
+that these fill may be empty."""
 
 EXPERTS = "megatron_mixture"
 """How names of programs began that runs of mixtures under Megatron-Core had in release 0.1."""
@@ -43,7 +48,7 @@ SHARDED, ANY = "fsdp2", "meshwright"
 else
 a framework that does everything well."""
 
-PATHS = ("model", "cluster")
+PATHS = ("model", "cluster", "config", "log")
 """Columns that may name files: relative ones from where the CSV file lies."""
 
 FAILED = ("inf", "oom", "failed")
@@ -51,6 +56,38 @@ FAILED = ("inf", "oom", "failed")
 
 PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "fp4", "tf32", "fp32")
 """Precisions of products that a row may name."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRun:
+    """One row, read.
+
+    Parameters
+    ----------
+    row : int
+        Row of the file, from 1.
+    run : Run
+        What ran.
+    measured_seconds : float
+        Of a step; infinite where it failed for memory.
+    held_bytes : float
+        Measured memory of the fullest device; 0 for none.
+    memory : str
+        What was measured of it, as `meshwright.validation._runs.point` has it.
+    group, note : str
+        As in `Point`.
+    framework : str
+        What trained, as after ``--for``; empty where it is not told.
+    """
+
+    row: int
+    run: Run
+    measured_seconds: float
+    held_bytes: float
+    memory: str
+    group: str
+    note: str
+    framework: str = ""
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
@@ -61,65 +98,157 @@ def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
     CellError
         When a cell is not what its column asks for.
     """
+    return [own if isinstance(own, Skipped) else predicted(own) for own in told(rows)]
+
+
+def told(rows: Sequence[Mapping[str, str]]) -> list[OwnRun | Skipped]:
+    """Return what every row tells, not predicted yet; raises as `points`."""
     place, graphs = clusters(), dict[tuple[str, int], Graph]()
-    found = []
+    found: list[OwnRun | Skipped] = []
     for i, fields in enumerate(rows, 1):
         try:
-            found.append(_point(i, fields, place, graphs))
+            found.append(_own_run(i, fields, place, graphs))
         except CellError as error:
             raise error.in_row(i) from None
     return found
 
 
-def _point(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[tuple[str, int], Graph]) -> Point | Skipped:
-    failed = fields["step_seconds"].strip().lower() in FAILED
-    measured = math.inf if failed else ratio(fields, "step_seconds")
+def predicted(own: OwnRun) -> Point | Skipped:
+    """Return a row beside its prediction, or why there is none."""
+    try:
+        found = predict(own.run)
+    except InputError as error:
+        return Skipped(own.row, str(error))
+    return point(
+        own.row, own.measured_seconds, found, held_bytes=own.held_bytes, memory=own.memory, group=own.group,
+        ran=math.isfinite(own.measured_seconds), note=own.note,
+    )  # fmt: skip
+
+
+def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[tuple[str, int], Graph]) -> OwnRun | Skipped:
+    said = _said.of_log(fields)
+    fields = said.fields
+    failed = fields.get("step_seconds", "").strip().lower() in FAILED
+    timed = bool(fields.get("step_seconds", "").strip()) or said.log is None
+    measured = math.inf if failed else ratio(fields, "step_seconds") if timed else 0.0
+    whole = bool(fields.get("config", "").strip()) or bool(said.log and "--num-layers" in said.log.options)
+    plain = {} if whole else _degrees(fields)
+    training = _training(fields)
+    column, memory = next((entry for entry in MEMORY if fields.get(entry[0], "").strip()), ("", "peak"))
+    held = ratio(fields, column) * 2.0**30 if column else 0.0
+    word, note = _word_of_framework(fields, plain)
+    notes = [note, *(said.log.notes if said.log else ())]
     model = (fields["model"].strip(), count(fields, "sequence_length", 0))
+    try:
+        if model not in graphs:
+            graphs[model] = models.read(model[0], sequence_length=model[1]).graph
+        graph, cluster = graphs[model], place(fields["cluster"].strip())
+        found = _said.configured(said, word, graph, cluster.n_devices)
+        if found is not None:
+            graph, training = _as_configured(fields, found, graph, training)
+            notes += found.warnings
+        framework = _framework(word, graph, cluster, training.precision)
+        common: dict[str, Any] = {"training": training, "overlap": True, "framework": framework}
+        if found is None:
+            run = _dealt(fields, Run(graph, cluster, **plain, **common))
+        else:
+            run = Run(graph, cluster, (), global_batch=found.plan.global_batch, plan=found.plan, **common)
+        n_devices = found.plan.n_devices if found else run.strategies[0].n_devices * run.pipeline
+        if n_devices > cluster.n_devices:
+            raise InputError(f"the plan needs {n_devices} devices; {cluster.name} has {cluster.n_devices}")
+        run = replace(run, used_of_domain=spread(cluster, n_devices))
+        if not timed and said.log:
+            measured = _said.check_work(said.log, graph, run.global_batch, n_devices)
+    except CellError:
+        raise
+    except InputError as error:
+        return Skipped(row, str(error))
+    group = fields.get("job", "").strip() or f"{model} {fields['cluster']} {run.global_batch} {training.precision}"
+    named = "" if note else word
+    return OwnRun(row, run, measured, held, memory, group, "; ".join(filter(None, notes)), named)
+
+
+def _degrees(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the cells tell of the plan, as fields of `Run`."""
     recompute = fields.get("recompute", "").strip() or "none"
     if not is_recompute(recompute):
         raise CellError(
             "recompute", f"recompute is '{recompute}'; it must be one of {', '.join(RECOMPUTE)}, or a framework's setting"
         )
     schedule = _word(fields, "schedule", ("", *registry.names("schedules")), "")
-    training = MixedPrecision.of(_word(fields, "precision", PRECISIONS, "bf16"))
-    training = replace(
-        training,
-        gradient_bytes=count(fields, "gradient_bytes", training.gradient_bytes),
-        optimizer_bytes=count(fields, "optimizer_bytes", training.optimizer_bytes),
-    )
     tensor = count(fields, "tensor")
     split = _word(fields, "sp", ("0", "1"), "1") == "1"
     strategy = Strategy(
         count(fields, "data"), tensor, count(fields, "context", 1), count(fields, "expert", 1), split and tensor > 1,
         _shard(fields), count(fields, "shard_degree", 0),
     )  # fmt: skip
-    column, memory = next((entry for entry in MEMORY if fields.get(entry[0], "").strip()), ("", "peak"))
-    held = ratio(fields, column) * 2.0**30 if column else 0.0
-    virtual, pipeline = count(fields, "virtual", 1), count(fields, "pipeline")
-    micro_batch, global_batch = count(fields, "micro_batch"), count(fields, "global_batch")
-    word, note = fields.get("framework", "").strip(), ""
+    return {
+        "strategies": (strategy,), "pipeline": count(fields, "pipeline"), "virtual": count(fields, "virtual", 1),
+        "micro_batch": count(fields, "micro_batch"), "global_batch": count(fields, "global_batch"), "recompute": recompute,
+        "schedule": schedule,
+    }  # fmt: skip
+
+
+def _dealt(fields: Mapping[str, str], run: Run) -> Run:
+    """Return a run with the layers of each stage, and how many of them recompute, where the cells tell them."""
+    if fields.get("layers", "").strip():
+        run = replace(run, layers_per_stage=tuple(counts(fields, "layers")))
+        n_stages = run.pipeline * run.virtual
+        if len(run.layers_per_stage) != n_stages:
+            raise CellError("layers", f"layers has {len(run.layers_per_stage)} numbers; there are {n_stages} stages")
+    if fields.get("recompute_layers", "").strip():
+        sizes, some = layers_of_stages(run), counts(fields, "recompute_layers")
+        some = some * len(sizes) if len(some) == 1 else some
+        if len(some) != len(sizes) or any(n > size for n, size in zip(some, sizes, strict=False)):
+            told = "|".join(map(str, sizes))
+            raise CellError(
+                "recompute_layers", f"recompute_layers is {fields['recompute_layers']}; the stages have {told} layers"
+            )
+        ways = [(run.recompute,) * n + ("none",) * (size - n) for n, size in zip(some, sizes, strict=True)]
+        run = replace(run, recompute_of_stage=tuple(ways))
+    return run
+
+
+def _training(fields: Mapping[str, str]) -> MixedPrecision:
+    """Return precision, bytes of gradients and of optimizer state."""
+    training = MixedPrecision.of(_word(fields, "precision", PRECISIONS, "bf16"))
+    return replace(
+        training,
+        gradient_bytes=count(fields, "gradient_bytes", training.gradient_bytes),
+        optimizer_bytes=count(fields, "optimizer_bytes", training.optimizer_bytes),
+    )
+
+
+def _as_configured(
+    fields: Mapping[str, str], found: RunConfig, graph: Graph, training: MixedPrecision
+) -> tuple[Graph, MixedPrecision]:
+    """Return the model at the length, and the training in the precision, that a configuration says."""
+    told = fields.get("precision", "").strip()
+    if told and found.precision and told != found.precision:
+        raise CellError("precision", f"precision is {told}, but the configuration says {found.precision}; correct one of them")
+    if found.precision and not told:
+        training = _training({**fields, "precision": found.precision})
+    length = count(fields, "sequence_length", 0)
+    if found.sequence_length and length not in (0, found.sequence_length):
+        raise CellError(
+            "sequence_length",
+            f"sequence_length is {length}, but the configuration says {found.sequence_length}; correct one of them",
+        )
+    if found.sequence_length and found.sequence_length != graph.sequence_length:
+        graph = models.read(fields["model"].strip(), sequence_length=found.sequence_length).graph
+    return graph, training
+
+
+def _word_of_framework(fields: Mapping[str, str], plain: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the framework that a row names, or one that is assumed and a note that says so."""
+    word = fields.get("framework", "").strip()
     if not word and _known(fields.get("program", "").strip()):
         word = fields["program"].strip()
-    if not word:
-        word = SHARDED if strategy.shard >= 2 and pipeline == 1 else ANY
-        note = f"framework is not told: {word} assumed"
-    try:
-        if model not in graphs:
-            graphs[model] = models.read(model[0], sequence_length=model[1]).graph
-        cluster = place(fields["cluster"].strip())
-        run = Run(
-            graphs[model], cluster, (strategy,), pipeline=pipeline, virtual=virtual,
-            micro_batch=micro_batch, global_batch=global_batch, recompute=recompute, schedule=schedule, training=training,
-            overlap=True, used_of_domain=spread(cluster, strategy.n_devices * pipeline), framework=_framework(word,
-            graphs[model], cluster, training.precision),
-        )  # fmt: skip
-        predicted = predict(run)
-    except CellError:
-        raise
-    except InputError as error:
-        return Skipped(row, str(error))
-    group = fields.get("job", "").strip() or f"{model} {fields['cluster']} {global_batch} {training.precision}"
-    return point(row, measured, predicted, held_bytes=held, memory=memory, group=group, ran=not failed, note=note)
+    if word:
+        return word, ""
+    sharded = bool(plain) and plain["strategies"][0].shard >= 2 and plain["pipeline"] == 1
+    word = SHARDED if sharded else ANY
+    return word, f"framework is not told: {word} assumed"
 
 
 def _known(program: str) -> bool:

@@ -112,3 +112,63 @@ def test_rows_have_to_name_one_built_in_framework(tmp_path: pathlib.Path) -> Non
 def test_the_words_say_how_far_off_it_was_and_is() -> None:
     found = validation.Calibration("f", "d/x.csv", 2, 0, 1.1, 0.2, 0.1, 0.15)
     assert found.words == "2 runs of x.csv: mean error 20.0% before, 10.0% after, 15.0% on each with what the others say"
+
+
+LOG = """------------------------ arguments ------------------------
+  bf16 ............................................ True
+  global_batch_size ............................... 64
+  micro_batch_size ................................ 1
+  num_layers ...................................... 32
+  pipeline_model_parallel_size .................... 1
+  seq_length ...................................... 2048
+  sequence_parallel ............................... True
+  tensor_model_parallel_size ...................... 2
+  world_size ...................................... 8
+-------------------- end of arguments ---------------------
+"""
+
+
+def log(folder: pathlib.Path, seconds: float, *, head: str = LOG, flops: str = "") -> pathlib.Path:
+    """Return a log of Megatron-LM whose steps took so long."""
+    line = " iteration {:8d}/     500 | elapsed time per iteration (ms): {} |{} global batch size:    64 |\n"
+    path = folder / "run.log"
+    path.write_text(head + "".join(line.format(step, 1e3 * seconds, flops) for step in range(1, 16)))
+    return path
+
+
+def test_a_log_is_a_run_whose_plan_stands_in_it_or_beside_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (row,) = rows(1.0, data="4", tensor="2")
+    (point,) = own_runs.points([row])
+    assert isinstance(point, Point)
+    out = tmp_path / "mine.toml"
+    words = ["calibrate", str(log(tmp_path, 2.0 * point.predicted_seconds)), "--out", str(out), "--json"]
+    monkeypatch.setattr("sys.argv", ["meshwright", *words, "--model", "gpt3-2.7b", "--cluster", "dgx-a100:8"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    found = json.loads(capsys.readouterr().out)
+    assert found["framework"] == "megatron" and found["before_ratio"] == pytest.approx(0.5, abs=1e-6)
+    assert found["after_ratio"] < 0.1 and frameworks.find(str(out)).compute_ratio > 1.7
+    bare = log(tmp_path, 2.0 * point.predicted_seconds, head="")
+    told = {"model": "gpt3-2.7b", "cluster": "dgx-a100:8"}
+    with pytest.raises(InputError, match=r"run\.log: tensor is not given; the log does not tell it: add --config FILE"):
+        validation.calibrate(bare, **told)
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "torchrun --nnodes 1 --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --seq-length 2048 --micro-batch-size 1 "
+        "--global-batch-size 64 --tensor-model-parallel-size 2 --sequence-parallel --bf16\n"
+    )
+    assert validation.calibrate(bare, config=str(script), **told).compute_ratio == found["compute_ratio"]
+
+
+def test_a_log_that_contradicts_its_model_or_names_none_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="does not say which model was trained on which cluster: add --model and --cluster"):
+        validation.calibrate(log(tmp_path, 2.0))
+    told = {"model": "gpt3-2.7b", "cluster": "dgx-a100:8"}
+    rate = " throughput per GPU (TFLOP/s/GPU): {} |"  # 2.34e15 FLOP in 2 s on 8 devices are 146 TFLOP/s
+    assert validation.calibrate(log(tmp_path, 2.0, flops=rate.format(150.0)), **told).n_runs == 1
+    with pytest.raises(InputError, match=r"15 TFLOP/s a device make 2.4e.14 FLOP a step .* another model, batch or number"):
+        validation.calibrate(log(tmp_path, 2.0, flops=rate.format(15.0)), **told)
+    with pytest.raises(InputError, match="makes 32 layers, but gpt3-125m has 12: another model"):
+        validation.calibrate(log(tmp_path, 2.0), model="gpt3-125m", cluster="dgx-a100:8")

@@ -9,11 +9,13 @@ import re
 
 import pytest
 
-from meshwright import validation
+from meshwright import api, validation
 from meshwright.base.errors import InputError
+from meshwright.core.problem import Batch
 from meshwright.models.readers import huggingface
 from meshwright.validation import Point, Skipped, own_runs
 from meshwright.validation._points import CellError
+from meshwright.writers import plan_json
 
 RUN = {"model": "gpt2", "cluster": "dgx-a100:8", "global_batch": "16", "micro_batch": "1", "data": "8", "tensor": "1",
        "pipeline": "1",
@@ -143,4 +145,65 @@ def test_a_cell_that_is_no_number_is_refused_with_file_row_and_column(cell: str,
     header = "model,cluster,global_batch,micro_batch,data,tensor,pipeline,step_seconds"
     (tmp_path / "runs.csv").write_text(f"{header}\ngpt2,dgx-a100:8,16,1,8,1,1,0.5\ngpt2,dgx-a100:8,16,1,{cell},1,1,0.5\n")
     with pytest.raises(InputError, match=rf"runs.csv: row 2, column data: '{re.escape(cell)}'"):
+        validation.validate(tmp_path / "runs.csv")
+
+
+def test_uneven_layers_and_layers_that_recompute_are_told_by_stage() -> None:
+    plan = {"data": "4", "pipeline": "2", "allocated_gib": "1"}
+    even, uneven = _point(**plan), _point(**plan, layers="2|10")
+    assert isinstance(even, Point) and isinstance(uneven, Point)
+    assert uneven.predicted_seconds > even.predicted_seconds
+    assert _point(**plan, layers="6|6") == even
+    full, half = _point(**plan, recompute="full"), _point(**plan, recompute="full", recompute_layers="3")
+    assert isinstance(full, Point) and isinstance(half, Point)
+    assert even.predicted_seconds < half.predicted_seconds < full.predicted_seconds
+    assert even.predicted_bytes > half.predicted_bytes > full.predicted_bytes
+    assert _point(**plan, recompute="full", recompute_layers="3|3") == half
+    for cells, words in (
+        ({"layers": "4|4|4"}, "layers has 3 numbers; there are 2 stages"),
+        ({"recompute_layers": "3|9"}, "the stages have 6|6 layers"),
+    ):
+        with pytest.raises(CellError, match=re.escape(words)):
+            _point(**plan, **cells)
+
+
+def test_a_configuration_or_a_plan_file_beside_the_row_tells_its_plan(tmp_path: pathlib.Path) -> None:
+    config = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
+    config["zero_optimization"] = {"stage": 2}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    plan_json.write(api.plan("gpt2", "dgx-a100:8", batch=Batch(global_batch=16)), str(tmp_path / "plan.json"))
+    header = "model,cluster,global_batch,micro_batch,data,tensor,pipeline,step_seconds,framework,shard,precision,config"
+    lines = [header, "gpt2,dgx-a100:8,16,1,8,1,1,0.5,deepspeed,2,bf16,", "gpt2,dgx-a100:8,,,,,,0.5,deepspeed,,,ds.json"]
+    (tmp_path / "runs.csv").write_text("\n".join([*lines, "gpt2,dgx-a100:8,,,,,,0.5,meshwright,,,plan.json"]) + "\n")
+    told, read, ours = validation.validate(tmp_path / "runs.csv").points
+    assert (read.predicted_seconds, read.planned_bytes) == (told.predicted_seconds, told.planned_bytes)
+    assert ours.predicted_seconds == pytest.approx(json.loads((tmp_path / "plan.json").read_text())["step_seconds"])
+    for line, column in (
+        ("gpt2,dgx-a100:8,32,,,,,0.5,deepspeed,,,ds.json", "global_batch"),
+        ("gpt2,dgx-a100:8,,,,,,0.5,deepspeed,,fp16,ds.json", "precision"),
+        ("gpt2,dgx-a100:8,,,,,,0.5,megatron_deepspeed,,,ds.json", "config"),
+    ):
+        (tmp_path / "runs.csv").write_text(f"{header}\n{line}\n")
+        with pytest.raises(InputError, match=rf"row 1, column {column}: "):
+            validation.validate(tmp_path / "runs.csv")
+
+
+def test_the_seconds_of_a_row_may_stand_in_its_log(tmp_path: pathlib.Path) -> None:
+    head = "[2023-12-29 13:02:00,000] [INFO] [config.py:1003:print]   {} ............ {}\n"
+    line = (
+        "[2023-12-29 13:02:{:06.3f}] [INFO] [timer.py:260:stop] epoch=0/micro_step=0/global_step={}, RunningAvgSamplesPerSec=1"
+    )
+    log = "".join(
+        head.format(*cells) for cells in (("train_batch_size", 16), ("world_size", 8), ("zero_optimization_stage", 1))
+    )
+    log += head.format("train_micro_batch_size_per_gpu", 1)
+    log += "".join(f"{line.format(step, 10 * step)}, CurrSamplesPerSec=160, MaxMemAllocated=3.5GB\n" for step in range(1, 9))
+    (tmp_path / "run.log").write_text(log)
+    header = "model,cluster,global_batch,micro_batch,data,tensor,pipeline,step_seconds,log"
+    (tmp_path / "runs.csv").write_text(f"{header}\ngpt2,dgx-a100:8,,,,,,,run.log\n")
+    (point,) = validation.validate(tmp_path / "runs.csv").points
+    assert point.measured_seconds == pytest.approx(0.1) and point.measured_bytes == pytest.approx(3.5 * 2**30, rel=1e-5)
+    assert point.framework == "deepspeed" and "none is assumed" in point.note
+    (tmp_path / "runs.csv").write_text(f"{header}\ngpt2,dgx-a100:8,,2,,,,,run.log\n")
+    with pytest.raises(InputError, match=r"row 1, column micro_batch: micro_batch is 2, but the log .*run\.log says 1"):
         validation.validate(tmp_path / "runs.csv")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,7 +16,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import MODULES, Strategy
 from meshwright.frameworks import _exact
 
-__all__ = ["options_of", "plan_of", "read"]
+__all__ = ["config_of", "options_of", "plan_of", "read"]
 
 FLAGS = ("--sequence-parallel", "--use-tp-pp-dp-mapping", "--use-distributed-optimizer", "--use-megatron-fsdp")
 """Options without a value that a plan depends on."""
@@ -44,6 +45,11 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     """
     text = _exact.read_text(path)
     options = options_of(text, path)
+    return replace(config_of(options, path, graph, n_devices), warnings=_unknown(options, text, path))
+
+
+def config_of(options: Mapping[str, tuple[str, ...]], path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what options say of a model's run; `path`: where they stand, for messages; otherwise as `read`."""
     plan = plan_of(options, path, n_devices)
     n_layers = sum(len(stage.ops) for stage in plan.stages) - 2
     if n_layers != len(graph.ops) - 2:
@@ -51,7 +57,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
             f"{path}: --num-layers: makes {n_layers} layers, but {graph.name} has {len(graph.ops) - 2}: another model?"
         )
     length = _whole(options, "--seq-length", path) if "--seq-length" in options else 0
-    return RunConfig(plan, _precision(options), length, _unknown(options, text, path))
+    return RunConfig(plan, _precision(options), length)
 
 
 def _precision(options: Mapping[str, tuple[str, ...]]) -> str:

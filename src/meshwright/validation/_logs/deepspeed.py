@@ -1,0 +1,69 @@
+"""Logs of DeepSpeed: its throughput timer's lines, those of its pipeline engine, memory, the configuration it prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine, between, moment, number
+
+__all__ = ["reading"]
+
+_TIMER = re.compile(rf"global_step=(\d+), RunningAvgSamplesPerSec=({NUMBER}), CurrSamplesPerSec=({NUMBER})")
+_OLD_TIMER = re.compile(rf"timer\.py:\d+:stop\]\s+\d+/(\d+), (?:RunningAvg)?SamplesPerSec=({NUMBER})()")
+_PIPELINE = re.compile(rf"steps: (\d+) loss: \S+ iter time \(s\): ({NUMBER}) samples/sec: ({NUMBER})")
+_ALLOCATED = re.compile(rf"MaxMemA\s*llocated=({NUMBER})\s*GB")
+_SEEN = re.compile(rf"Max_MA ({NUMBER}) GB .*Max_CA ({NUMBER}) GB")
+_SETTING = re.compile(r"config\.py:\d+:print\]\s+(\w+) \.{2,} (.*?)\s*$")
+_STARTED = re.compile(r"timer\.py:\d+:stop\]")
+
+
+def reading(lines: Sequence[Line]) -> Reading | None:
+    """Return what a log says; None where it has no timed line of DeepSpeed.
+
+    `lines`: of the file, with their numbers.
+    """
+    found, said = Reading("deepspeed"), dict[str, str]()
+    steps: list[tuple[TimedLine, float]] = []
+    for row, text in lines:
+        if match := _PIPELINE.search(text):
+            found.entries.append(TimedLine(row, int(match[1]), number(match[2]), samples_per_second=number(match[3])))
+        elif match := _TIMER.search(text) or _OLD_TIMER.search(text):
+            if not steps or steps[-1][0].step != int(match[1]):
+                steps.append((TimedLine(row, int(match[1]), samples_per_second=number(match[3] or match[2])), moment(text)))
+        elif _STARTED.search(text) and "vm %" not in text:
+            found.notes.append(f"line {row}: the timer's line without its rate; left out")
+        elif match := _SETTING.search(text):
+            said[match[1]] = match[2]
+        if match := _ALLOCATED.search(text):
+            found.allocated_bytes = max(found.allocated_bytes, number(match[1]) * 2.0**30)
+        elif match := _SEEN.search(text):
+            found.allocated_bytes = max(found.allocated_bytes, number(match[1]) * 2.0**30)
+            found.reserved_bytes = max(found.reserved_bytes, number(match[2]) * 2.0**30)
+    if not steps and not found.entries:
+        return None
+    found.entries = found.entries or list(between(steps, found.notes)) or [entry for entry, _ in steps]
+    _settings(found, said)
+    return found
+
+
+def _settings(found: Reading, said: dict[str, str]) -> None:
+    """Say the plan in the columns of runs of one's own, as far as the printed configuration tells it."""
+    for column, name in (("global_batch", "train_batch_size"), ("micro_batch", "train_micro_batch_size_per_gpu")):
+        if re.fullmatch(r"\d+", said.get(name, "")):
+            found.settings[column] = said[name]
+    stage = said.get("zero_optimization_stage", "")
+    if stage in ("0", "1", "2", "3"):
+        found.settings["shard"] = stage
+    elif match := re.search(r"\bstage[\"']?[=:]\s*([0-3])", said.get("zero_config", "")):
+        found.settings["shard"] = match[1]
+    for name in ("bfloat16_enabled", "bf16_enabled"):
+        if said.get(name) == "True":
+            found.settings["precision"] = "bf16"
+    if said.get("fp16_enabled") == "True":
+        found.settings["precision"] = "fp16"
+    size = said.get("world_size", "")
+    if re.fullmatch(r"[1-9]\d*", size):
+        found.settings |= {"devices": size, "data": size, "tensor": "1", "pipeline": "1"}
+        if "global_batch" in found.settings:
+            found.notes.append("the log does not tell recomputation, nor other degrees than data: none is assumed")

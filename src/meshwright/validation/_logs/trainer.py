@@ -1,0 +1,111 @@
+"""Logs of the Hugging Face Trainer: ``trainer_state.json``, or what it prints (its head, progress, the last summary)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine, between, number
+
+__all__ = ["reading", "state"]
+
+_HEAD = (
+    ("micro_batch", re.compile(r"Instantaneous batch size per device = ([\d,]+)")),
+    ("global_batch", re.compile(r"Total train batch size \(w\. parallel, distributed & accumulation\) = ([\d,]+)")),
+    ("accumulation", re.compile(r"Gradient Accumulation steps = ([\d,]+)")),
+    ("steps", re.compile(r"Total optimization steps = ([\d,]+)")),
+)
+_PROGRESS = re.compile(r"\|\s*(\d+)/(\d+) \[([\d:]+)<[^,\]]*, *[\d.?]+ ?(?:s/it|it/s)")
+_SUMMARY = re.compile(rf"['\"]train_runtime['\"]: ['\"]?({NUMBER})")
+_RATE = re.compile(rf"['\"]train_steps_per_second['\"]: ['\"]?({NUMBER})")
+
+_WHOLE = (
+    "the time is that of the whole run over its steps: warm-up, evaluation and checkpoints are in it (a log with the progress "
+    "bar tells single steps)"
+)
+
+
+def reading(lines: Sequence[Line]) -> Reading | None:
+    """Return what a printed log says; None where it has neither progress nor summary of the Trainer.
+
+    `lines`: of the file, with their numbers.
+    """
+    found = Reading("accelerate")
+    head: dict[str, int] = {}
+    moments: list[tuple[TimedLine, float]] = []
+    runtime, rate, last = 0.0, 0.0, 0
+    for row, text in lines:
+        for name, pattern in _HEAD:
+            if match := pattern.search(text):
+                head[name] = int(match[1].replace(",", ""))
+        for match in _PROGRESS.finditer(text):
+            if head.get("steps", int(match[2])) == int(match[2]):  # else the bar of an evaluation
+                moments.append((TimedLine(row, int(match[1])), _clock(match[3])))
+        if match := _SUMMARY.search(text):
+            runtime, last = number(match[1]), row
+            rate = number(told[1]) if (told := _RATE.search(text)) else 0.0
+    if not (moments or runtime) or not ("micro_batch" in head or runtime):
+        return None
+    found.entries = _windows(moments, found.notes)
+    steps = head.get("steps", 0) or round(runtime * rate)
+    if len(found.entries) < 3 and runtime > 0.0 and steps:
+        found.entries = [TimedLine(last, steps, runtime / steps)]
+        found.notes.append(_WHOLE)
+    _settings(found, head.get("global_batch", 0), head.get("micro_batch", 0), head.get("accumulation", 0))
+    return found
+
+
+def state(text: str) -> Reading | None:
+    """Return what the text of a ``trainer_state.json`` says; None where it is none."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(content, dict) or not isinstance(content.get("log_history"), list):
+        return None
+    found = Reading("accelerate")
+    for entry in content["log_history"]:
+        runtime = entry.get("train_runtime", 0.0) if isinstance(entry, dict) else 0.0
+        step = entry.get("step", content.get("global_step", 0)) if runtime else 0
+        if isinstance(runtime, int | float) and isinstance(step, int) and runtime > 0.0 and step > 0:
+            rate = entry.get("train_samples_per_second", 0.0)
+            found.entries = [TimedLine(1, step, runtime / step, samples_per_second=rate if isinstance(rate, float) else 0.0)]
+            found.notes = [_WHOLE]
+    if not found.entries:
+        found.notes.append("log_history has no train_runtime, which stands in the file of a run that ended")
+    micro = content.get("train_batch_size")
+    if isinstance(micro, int) and micro > 0:
+        found.settings["micro_batch"] = str(micro)
+    return found
+
+
+def _windows(moments: list[tuple[TimedLine, float]], notes: list[str]) -> list[TimedLine]:
+    """Return seconds per step over stretches that are long beside the bar's resolution of one second."""
+    if not moments:
+        return []
+    least = max(20.0, (moments[-1][1] - moments[0][1]) / 50.0)
+    kept = [moments[0]]
+    for entry, at in moments[1:]:
+        if at - kept[-1][1] >= least or entry.step < kept[-1][0].step:
+            kept.append((entry, at))
+    return list(between([(entry, at + 1.0) for entry, at in kept], notes))  # a moment of 0 stands for none
+
+
+def _settings(found: Reading, whole: int, micro: int, accumulation: int) -> None:
+    """Say the plan in the columns of runs of one's own, as far as the head tells it."""
+    if whole and micro:
+        found.settings |= {"global_batch": str(whole), "micro_batch": str(micro)}
+        replicas = whole // (micro * max(accumulation, 1))
+        if replicas >= 1 and replicas * micro * max(accumulation, 1) == whole:
+            found.settings["data"] = str(replicas)
+
+
+def _clock(text: str) -> float:
+    """Return the seconds of ``01:02:03``."""
+    seconds = 0.0
+    for part in text.split(":"):
+        seconds = seconds * 60.0 + float(part or 0.0)
+    return seconds

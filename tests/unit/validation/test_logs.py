@@ -1,0 +1,184 @@
+"""Runs read from logs: the median after warm-up in seconds, what the log says of the plan, contradictions refused."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from meshwright import validation
+from meshwright.base.errors import InputError
+
+ARGUMENTS = """using world size: 8, data-parallel size: 2
+------------------------ arguments ------------------------
+  bf16 ............................................ True
+  micro_batch_size ................................ 1
+  recompute_granularity ........................... None
+  sequence_parallel ............................... True
+  tensor_model_parallel_size ...................... 4
+  virtual_pipeline_model_parallel_size ............ 2
+  fp8 ............................................. hybrid
+  recompute_modules ............................... ['core_attn', 'mlp']
+  world_size ...................................... 8
+-------------------- end of arguments ---------------------
+"""
+
+
+def megatron(step: int, milliseconds: float, batch: int = 256, more: str = "") -> str:
+    """Return an iteration line of Megatron-LM."""
+    return (
+        f" [2024-05-01 12:00:00] iteration {step:8d}/  500000 | consumed samples: {step * batch:12d} | elapsed time per "
+        f"iteration (ms): {milliseconds} | throughput per GPU (TFLOP/s/GPU): 410.5 | learning rate: 1.0E-04 | global batch "
+        f"size: {batch:5d} | lm loss: 1.0E+01 | number of nan iterations:   0 |{more}"
+    )
+
+
+def stored(folder: pathlib.Path, *lines: str, name: str = "run.log") -> pathlib.Path:
+    """Return a file of lines."""
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_megatron_lines_give_the_median_after_warm_up_and_the_arguments(tmp_path: pathlib.Path) -> None:
+    lines = [megatron(step, 9000.0 if step <= 10 else 3000.0 + step) for step in range(1, 31)]
+    lines[24] = megatron(25, 60000.0)
+    memory = "[Rank 0] (after 1 iterations) memory (MB) | max allocated: 2048.0 | reserved: 1 | max reserved: 4096.0"
+    run = validation.measured_run(stored(tmp_path, ARGUMENTS, memory, *lines))
+    assert run.framework == "megatron"
+    assert run.step_seconds == pytest.approx(3.0205) and (run.n_entries, run.n_warm_up, run.n_slow) == (20, 10, 1)
+    assert run.global_batch == 256 and run.device_flops_per_second == pytest.approx(410.5e12)
+    assert run.allocated_bytes == 2.0**31 and run.reserved_bytes == 2.0**32
+    assert run.settings["devices"] == "8"
+    assert run.options["--tensor-model-parallel-size"] == ("4",) and run.options["--sequence-parallel"] == ()
+    assert run.options["--num-virtual-stages-per-pipeline-rank"] == ("2",) and run.options["--fp8-format"] == ("hybrid",)
+    assert run.options["--recompute-modules"] == ("core_attn", "mlp") and "--recompute-granularity" not in run.options
+    assert "1 of them more than 1.5 times as long" in run.words and "10 before them left out" in run.words
+
+
+def test_lines_that_cannot_be_read_are_said_with_their_row_and_other_batches_left_out(tmp_path: pathlib.Path) -> None:
+    ramp = [megatron(step, 1000.0, 128) for step in range(11, 15)]
+    good = [megatron(step, 2000.0) for step in range(15, 20)]
+    run = validation.measured_run(
+        stored(tmp_path, *ramp, *good, megatron(20, float("nan")), " iteration       21/  500000 | consu")
+    )
+    assert run.step_seconds == 2.0 and run.n_entries == 5
+    assert [note.split(";")[0] for note in run.notes] == [
+        "line 10: iteration 20 tells no time above 0", "line 11: iteration 21 tells no time above 0",
+        "4 lines have another batch than the last ones' 256",
+    ]  # fmt: skip
+
+
+def test_seconds_and_samples_that_contradict_each_other_are_a_wrong_unit(tmp_path: pathlib.Path) -> None:
+    # a log of Megatron-DeepSpeed that says seconds: 35.8651 s at 28.551 samples/s are 1,024 samples
+    line = (
+        "[default3]: iteration {:8d}/  292968 | consumed samples: 10240 | elapsed time per iteration ({}): 35.8651 | global "
+        "batch size:  1024 | lm loss: 1.3E+01 | samples per second: 28.551 | TFLOPs: 190.1 |"
+    )
+    run = validation.measured_run(stored(tmp_path, *(line.format(step, "s") for step in range(11, 15))))
+    assert run.step_seconds == 35.8651 and run.samples_per_second == 28.551
+    with pytest.raises(InputError, match=r"run.log: line 4: 0.03587 s a step .* but the batch is 1024: .* another unit"):
+        validation.measured_run(stored(tmp_path, *(line.format(step, "ms") for step in range(11, 15))))
+
+
+TITAN = "\n".join(
+    f"[rank0]:[titan] 2026-02-11 01:21:06,136 - root - INFO - {words}"
+    for words in (
+        "Building device mesh with parallelism: pp=1, dp_replicate=2, dp_shard=12, cp=1, tp=1, ep=1",
+        "Applied selective activation checkpointing to the model",
+        "Trainer is initialized with local batch size 1, global batch size 48, gradient accumulation steps 2, sequence length "
+        "4096, total steps 10000 (warmup 200)",
+    )
+)
+
+
+def titan(step: int, moment: str, rate: str = "1,425") -> str:
+    """Return a step line of torchtitan, with its colours."""
+    return (
+        f"[rank0]:[titan] 2026-02-11 01:{moment} - root - INFO - \x1b[31mstep: {step:2d}  \x1b[32mloss:  7.74407  "
+        f"\x1b[38;2;180;60;0mgrad_norm: 28.7206  \x1b[36mmemory: 15.45GiB(24.14%)  \x1b[34mtps: {rate}  \x1b[36mtflops: 58.77"
+        f"  \x1b[35mmfu: 19.71%\x1b[39m"
+    )
+
+
+def test_torchtitan_lines_are_timed_by_their_moments_and_rates_agree(tmp_path: pathlib.Path) -> None:
+    steps = [titan(2, "22:00,096"), titan(3, "22:05,838"), titan(4, "22:11,584"), titan(5, "22:17,321")]
+    run = validation.measured_run(stored(tmp_path, TITAN, *steps))
+    assert run.framework == "torchtitan" and run.step_seconds == pytest.approx(5.742)
+    assert run.reserved_bytes == pytest.approx(15.45 * 2**30) and run.device_tokens_per_second == 1425.0
+    assert run.settings == {
+        "global_batch": "48", "sequence_length": "4096", "devices": "24", "data": "24", "context": "1", "tensor": "1",
+        "pipeline": "1", "expert": "1", "shard": "3", "recompute": "every_second_product", "shard_degree": "12",
+        "micro_batch": "1",
+    }  # fmt: skip
+    assert run.seconds_of(48, 4096, 24) == run.step_seconds
+    with pytest.raises(InputError, match=r"1425 tokens/s a device make 11.5 s for 96 samples .* another batch"):
+        run.seconds_of(96, 4096, 24)
+
+
+def test_a_single_step_of_torchtitan_tells_a_rate_only(tmp_path: pathlib.Path) -> None:
+    run = validation.measured_run(stored(tmp_path, titan(10, "22:00,096", "1,000"), titan(20, "")[:140]))
+    assert run.step_seconds == 0.0 and run.seconds_of(10, 1000, 5) == pytest.approx(2.0)
+    assert run.notes == ("line 2: the line of a step without its memory or rate; left out",)
+
+
+def test_deepspeed_lines_and_the_configuration_it_prints(tmp_path: pathlib.Path) -> None:
+    head = "[2023-12-29 13:02:00,000] [INFO] [config.py:1003:print]   "
+    said = [
+        f"{head}{name} {'.' * 20} {value}"
+        for name, value in (
+            ("train_batch_size", "16"), ("train_micro_batch_size_per_gpu", "1"), ("world_size", "8"),
+            ("zero_optimization_stage", "2"), ("bfloat16_enabled", "True"),
+        )
+    ]  # fmt: skip
+    timer = (
+        "[2023-12-29 13:02:{:06.3f}] [INFO] [timer.py:260:stop] epoch=0/micro_step={}/global_step={}, RunningAvgSamplesPerSec=1"
+        "10.86936118523683, CurrSamplesPerSec={}, MemAllocated=1.87GB, MaxMemAllocated=6.12GB"
+    )
+    lines = [timer.format(1.462 * i, 10 * i, 10 * i, 109.4) for i in range(1, 8)]
+    run = validation.measured_run(stored(tmp_path, *said, *lines))
+    assert run.framework == "deepspeed" and run.step_seconds == pytest.approx(0.1462, rel=1e-2)
+    assert run.allocated_bytes == pytest.approx(6.12 * 2**30)
+    assert {name: run.settings[name] for name in ("global_batch", "micro_batch", "data", "shard", "precision", "devices")} == {
+        "global_batch": "16", "micro_batch": "1", "data": "8", "shard": "2", "precision": "bf16", "devices": "8",
+    }  # fmt: skip
+    assert run.seconds_of(16, 2048, 8) == run.step_seconds
+    with pytest.raises(InputError, match=r"109.4 samples/s make 0.2925 s for 32 samples"):
+        run.seconds_of(32, 2048, 8)
+    pipeline = [f"steps: {step} loss: 3.1000 iter time (s): 1.250 samples/sec: 51.2" for step in range(11, 15)]
+    assert validation.measured_run(stored(tmp_path, *pipeline)).step_seconds == 1.25
+
+
+def test_the_trainer_s_bar_its_head_and_its_state(tmp_path: pathlib.Path) -> None:
+    head = [
+        "***** Running training *****", "  Instantaneous batch size per device = 8",
+        "  Total train batch size (w. parallel, distributed & accumulation) = 128", "  Gradient Accumulation steps = 2",
+        "  Total optimization steps = 1,000",
+    ]  # fmt: skip
+    bar = [
+        f"{step / 10:3.0f}%|██        | {step}/1000 [{t // 3600}:{t // 60 % 60:02d}:{t % 60:02d}<1:04:41,  3.13s/it]"
+        for step in range(0, 1001, 10)
+        for t in [100 + 3 * step if step else 0]
+    ]
+    run = validation.measured_run(stored(tmp_path, *head, "\r".join(bar), "{'loss': 2.3, 'epoch': 0.1}"))
+    assert run.framework == "accelerate" and run.step_seconds == pytest.approx(3.0)  # 100 s of warm-up are in no window
+    assert run.settings == {"global_batch": "128", "micro_batch": "8", "data": "8"}
+    summary = "{'train_runtime': 3100.0, 'train_samples_per_second': 41.2, 'train_steps_per_second': 0.323, 'epoch': 1.0}"
+    whole = validation.measured_run(stored(tmp_path, *head, summary))
+    assert whole.step_seconds == pytest.approx(3.1) and "warm-up, evaluation and checkpoints are in it" in whole.notes[0]
+    history = [{"loss": 1.2, "step": 5}, {"train_runtime": 620.0, "step": 200, "train_samples_per_second": 41.3}]
+    state = {"global_step": 200, "train_batch_size": 8, "log_history": history}
+    found = validation.measured_run(stored(tmp_path, json.dumps(state), name="trainer_state.json"))
+    assert found.step_seconds == pytest.approx(3.1) and found.settings == {"micro_batch": "8"}
+    with pytest.raises(InputError, match=r"times no step: log_history has no train_runtime"):
+        validation.measured_run(stored(tmp_path, json.dumps({**state, "log_history": history[:1]})))
+
+
+def test_what_is_no_log_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match=r"run.log: has none of Megatron-LM's iteration lines"):
+        validation.measured_run(stored(tmp_path, "hello"))
+    with pytest.raises(InputError, match=r"cannot be read: No such file"):
+        validation.measured_run(tmp_path / "none.log")
+    with pytest.raises(InputError, match=r"times no step: line 1: iteration 3 tells no time above 0"):
+        validation.measured_run(stored(tmp_path, megatron(3, -1.0)))
