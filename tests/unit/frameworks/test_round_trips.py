@@ -21,8 +21,10 @@ from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy
 from meshwright.models.readers import huggingface
 
-NAMES = ("accelerate", "deepspeed", "fsdp2", "megatron", "torchtitan")
-SUFFIX = {"accelerate": "yaml", "deepspeed": "json", "fsdp2": "py", "megatron": "sh", "torchtitan": "py"}
+NAMES = ("accelerate", "deepspeed", "fsdp2", "megatron", "torchtitan", "transformers")
+SUFFIX = {
+    "accelerate": "yaml", "deepspeed": "json", "fsdp2": "py", "megatron": "sh", "torchtitan": "py", "transformers": "py",
+}  # fmt: skip
 
 
 @functools.cache
@@ -89,7 +91,8 @@ def plans(draw: st.DrawFn, name: str) -> Plan:
     problem = posed("llama-3.1-8b", name, "flat:512")
     limits = problem.framework.limits
     degree = st.sampled_from((1, 2, 4))
-    data, tensor = draw(degree), draw(degree)
+    data = draw(degree)
+    tensor = draw(degree) if "tensor" in limits.degrees else 1
     context = draw(degree) if "context" in limits.degrees else 1
     shard = draw(st.sampled_from(limits.shards)) if data * context > 1 else 0
     parts = [0, *(d for d in (1, 2) if d < data)] if shard in limits.hybrid_shards else [0]
