@@ -1,0 +1,56 @@
+"""Megatron-Bridge: a recipe in Python for Megatron-Core."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from meshwright.core import framework_file
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.result import Result
+from meshwright.core.run_config import RunConfig
+from meshwright.frameworks.megatron import limits
+
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+
+_DATA = Path(__file__).parents[1] / "data" / "megatron_bridge.toml"
+FRAMEWORK, _OWN = framework_file.of_content(framework_file.content(_DATA), _DATA.stem, _DATA.name, limits.FRAMEWORK)
+VARIANTS = (
+    *_OWN,
+    *(
+        replace(one, framework=replace(one.framework, name=FRAMEWORK.name, limits=FRAMEWORK.limits))
+        for one in limits.VARIANTS
+        if one.framework.variant == "plain" or one.framework.variant.startswith("experts")
+    ),
+)
+"""Those of Megatron-LM that its releases had: mixtures of experts under circumstances, and no overlap of the tensor axis."""
+
+
+def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return what of a plan Megatron-Core cannot run, or has no field."""
+    from meshwright.frameworks.megatron import options
+
+    return options.refusals(plan, problem)
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
+    """Write a recipe that trains a plan's model when it is started; returns what it is priced with and does not say."""
+    from meshwright.frameworks import _exact
+    from meshwright.frameworks.megatron_bridge import recipe
+
+    _exact.check("megatron_bridge", refusals(result.plan, result.problem))
+    return recipe.write(result, path)
+
+
+def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what a recipe says; `n_devices`: how many there are, where no command in it says so."""
+    from meshwright.frameworks.megatron_bridge import told
+
+    return told.read(path, graph, n_devices)
+
+
+def recognises(text: str) -> bool:
+    """Return whether a file's text is a recipe of Megatron-Bridge."""
+    return "megatron.bridge" in text or ("ConfigContainer" in text and "tensor_model_parallel_size" in text)
