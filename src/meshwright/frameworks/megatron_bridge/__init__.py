@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
-from meshwright.core import framework_file
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
-from meshwright.frameworks.megatron import limits
+from meshwright.frameworks.megatron_bridge.limits import FRAMEWORK, VARIANTS
 
 __all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
-
-_DATA = Path(__file__).parents[1] / "data" / "megatron_bridge.toml"
-FRAMEWORK, _OWN = framework_file.of_content(framework_file.content(_DATA), _DATA.stem, _DATA.name, limits.FRAMEWORK)
-VARIANTS = (
-    *_OWN,
-    *(
-        replace(one, framework=replace(one.framework, name=FRAMEWORK.name, limits=FRAMEWORK.limits))
-        for one in limits.VARIANTS
-        if one.framework.variant == "plain" or one.framework.variant.startswith("experts")
-    ),
-)
-"""Those of Megatron-LM that its releases had: mixtures of experts under circumstances, and no overlap of the tensor axis."""
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:

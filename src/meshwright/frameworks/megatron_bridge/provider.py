@@ -79,7 +79,7 @@ def provider(problem: Problem) -> tuple[list[str], list[str], tuple[str, ...]]:
 def _written(options: model.Options) -> list[str]:
     """Return Megatron-LM's options of an architecture as fields of a provider."""
     words = [word for option in options for word in option]
-    found = []
+    found: list[str] = []
     while words:
         name = words.pop(0)
         if name in _FLAGS:

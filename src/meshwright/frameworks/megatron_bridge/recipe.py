@@ -10,7 +10,8 @@ from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.frameworks import _exact
 from meshwright.frameworks.megatron import options as megatron_options
-from meshwright.frameworks.megatron_bridge import FRAMEWORK, fields
+from meshwright.frameworks.megatron_bridge import fields
+from meshwright.frameworks.megatron_bridge.limits import FRAMEWORK
 from meshwright.frameworks.megatron_bridge.provider import provider
 
 __all__ = ["write"]
