@@ -164,7 +164,7 @@ def test_what_is_written_and_read_again_is_the_same_plan_and_what_is_refused_lea
     name: str, tmp_path: pathlib.Path
 ) -> None:
     module, limits = frameworks.load(name), frameworks.plain(name).limits
-    problem = _problem("llama-3.2-1b" if name == "torchtitan" else "gpt2")  # of those that its registry holds
+    problem = _problem("llama-3.2-1b" if name in ("torchtitan", "nanotron", "maxtext") else "gpt2")  # of those that they hold
     make = functools.partial(_plan, inner=len(problem.graph.ops) - 2)
     inside = [make(shard=level, word=word) for level in limits.shards for word in limits.recompute]
     for i, plan in enumerate((*inside, *_outside(limits, len(problem.graph.ops) - 2).values())):

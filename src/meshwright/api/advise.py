@@ -132,6 +132,7 @@ def advise(
     place = clusters.cluster(cluster)
     spec = api.read(model)
     said: RunConfig = module.read(path, spec.graph, place.n_devices)
+    word = f"{word}:{said.variant}" if said.variant and word in frameworks.names() else word
     plan, length = said.plan, said.sequence_length or sequence_length
     if plan.n_devices > place.n_devices:
         raise InputError(f"{path}: runs on {plan.n_devices} devices; cluster {cluster} has {place.n_devices}")

@@ -24,9 +24,12 @@ class RunConfig:
     warnings : tuple of str
         Sentences without a full stop: entries that nothing is known of, each with its name and place, and what was
         assumed where the configuration says nothing.
+    variant : str
+        The framework's variant that the configuration starts; empty for the plain one.
     """
 
     plan: Plan
     precision: str = ""
     sequence_length: int = 0
     warnings: tuple[str, ...] = ()
+    variant: str = ""

@@ -68,7 +68,7 @@ def test_an_illegal_run_says_why_and_an_unknown_entry_is_a_warning(meshwright: A
     ("name", "text", "words", "said"),
     [
         ("a.yaml", YAML.replace("4", "3"), (), "16"),
-        ("a.yaml", YAML, ("--for", "maxtext"), "no reader"),
+        ("a.yaml", YAML, ("--for", "megatron_deepspeed"), "no reader"),
         ("a.txt", "nothing", (), "is no configuration of"),
         ("a.yaml", f"{YAML}# NODES, GPUS_PER_NODE = 1, 2\n", (), "could be of"),
         ("a.sh", SCRIPT.replace("--num-layers 4", "--num-layers 5"), (), "another model?"),

@@ -56,7 +56,7 @@ def test_what_a_framework_cannot_run_is_refused_in_one_line(meshwright: Any, tin
     for words, told in (
         (("plan", tiny, *asked, "--for", "megaton"), "megatron"),
         (("plan", tiny, *asked, "--for", "megatron:x64"), "experts_x86"),
-        (("export", "plan.json", "--to", "maxtext", "--out", "x"), "no writer"),
+        (("export", "plan.json", "--to", "megatron_deepspeed", "--out", "x"), "no writer"),
         (("export", "plan.json", "--to", "deepspeed", "--out", "x"), "pipeline degree 2; it has no pipeline parallelism"),
         (("validate", "torchtitan", "--for", "megatron"), "say which framework trained them"),
     ):  # fmt: skip

@@ -1,4 +1,5 @@
-"""What the frameworks themselves make of our files: Accelerate, DeepSpeed, Megatron-Core and torchtitan read them on a CPU.
+"""What the frameworks themselves make of our files: Accelerate, DeepSpeed, Megatron-Core, torchtitan and transformers read them
+on a CPU.
 
 Each runs in a process of its own; ``make frameworks`` installs them. What is not installed is skipped.
 """
@@ -129,6 +130,59 @@ def test_deepspeed_reads_stage_batches_and_degrees(strategy: Strategy, tmp_path:
     )  # fmt: skip
     assert said["batch"] == [16 * strategy.data, 2, 8]
     assert (said["stage"], max(said["tensor"], 1), said["bf16"]) == (strategy.shard, strategy.tensor, True)
+
+
+TRANSFORMERS = """
+import dataclasses, functools, importlib.util, json, sys
+import transformers
+from transformers import HfArgumentParser
+path = sys.argv[1]
+if path.endswith(".json"):
+    said = HfArgumentParser(transformers.TrainingArguments).parse_json_file(path, allow_extra_keys=True)[0]
+else:
+    spec = importlib.util.spec_from_file_location("plan", path)
+    module = importlib.util.module_from_spec(spec)
+    transformers.TrainingArguments = functools.partial(transformers.TrainingArguments, use_cpu=True)
+    spec.loader.exec_module(module)
+    said = module.arguments()
+mesh, plugin = said.parallelism_config, said.fsdp_plugin_args or {}
+ds = said.hf_deepspeed_config.config if said.deepspeed else {}
+print(json.dumps({
+    "batch": [said.per_device_train_batch_size, said.gradient_accumulation_steps], "mixed": said.mixed_precision,
+    "sizes": mesh and [mesh.dp_replicate_size, mesh.dp_shard_size, mesh.cp_size, mesh.total_size],
+    "version": plugin.get("fsdp_version"), "reshard": plugin.get("reshard_after_forward"),
+    "full": bool(said.activation_checkpointing or plugin.get("activation_checkpointing")),
+    "stage": ds.get("zero_optimization", {}).get("stage"), "micro": ds.get("train_micro_batch_size_per_gpu"),
+    "names": [one.name for one in dataclasses.fields(said) if one.init],
+}))
+"""
+
+
+@needs("accelerate")
+@pytest.mark.parametrize(
+    ("word", "strategy", "recompute", "sizes", "suffix"),
+    [
+        ("transformers", Strategy(16, shard=3), "full", None, "py"),
+        ("transformers", Strategy(8, 1, 2, shard=2, shard_degree=4), "none", [2, 4, 2, 16], "py"),
+        ("transformers", Strategy(8), "full", None, "json"),
+        pytest.param("transformers:deepspeed", Strategy(8, 2, shard=1), "none", None, "py", marks=needs("deepspeed")),
+    ],
+)
+def test_training_arguments_are_those_of_the_plan(
+    word: str, strategy: Strategy, recompute: str, sizes: list[int] | None, suffix: str, tmp_path: pathlib.Path
+) -> None:
+    written(made("llama-3.1-8b", word, strategy, [32], 1, word=recompute, micro=2), "transformers", tmp_path / f"plan.{suffix}")
+    text = (tmp_path / f"plan.{suffix}").read_text()
+    if suffix == "json":
+        (tmp_path / "plan.json").write_text(json.dumps(json.loads(text) | {"use_cpu": True}))
+    said = asked(TRANSFORMERS, f"plan.{suffix}", folder=tmp_path, DS_ACCELERATOR="cpu")
+    assert (said["batch"], said["mixed"], said["sizes"]) == ([2, 8], "bf16", sizes)
+    assert said["full"] == (recompute == "full")
+    by_shards = strategy.shard if word == "transformers" else 0
+    assert (said["version"], said["reshard"]) == ((2, strategy.shard == 3) if by_shards else (None, None))
+    assert (said["stage"], said["micro"]) == ((1, 2) if word.endswith("deepspeed") else (None, None))
+    data = pathlib.Path(frameworks.__file__).parent / "data" / "transformers_options.json"
+    assert set(said["names"]) == set(json.loads(data.read_text())["arguments"])
 
 
 MEGATRON = """

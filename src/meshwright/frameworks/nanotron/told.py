@@ -1,0 +1,130 @@
+"""The plan that a configuration of nanotron says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.run_config import RunConfig
+from meshwright.core.strategy import Strategy
+from meshwright.frameworks import _exact, _python_file
+from meshwright.frameworks.nanotron import split
+from meshwright.frameworks.nanotron.config import DTYPES, ENGINES
+
+__all__ = ["read"]
+
+
+def read(path: str, graph: Graph) -> RunConfig:
+    """Return what a configuration says.
+
+    Raises
+    ------
+    InputError
+        When it is no YAML, an entry is wrong, or entries contradict each other or the model.
+    """
+    text = _exact.read_text(path)
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: is no YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: is no configuration of nanotron: it holds no entries")
+    parts = {name: _table(content, name, path) for name in ("parallelism", "tokens", "optimizer", "model")}
+    model = _table(parts["model"], "model_config", path)
+    parallelism = parts["parallelism"]
+    warnings = list(_unknown(content, parts, model, text, path))
+    for name in ("expert_parallel_size", "context_parallel_size"):
+        if _exact.whole(parallelism, name, path, 1) > 1:
+            raise InputError(
+                f"{path}: parallelism.{name} is {parallelism[name]}: only 1 is read; see --for megatron or torchtitan"
+            )
+    data, ranks, tensor = (_exact.whole(parallelism, name, path) for name in ("dp", "pp", "tp"))
+    started = _python_file.started(text)
+    if started and started != data * ranks * tensor:
+        raise InputError(f"{path}: dp x pp x tp make {data * ranks * tensor} devices, the command starts {started}")
+    mode = str(parallelism.get("tp_mode") or "ALL_REDUCE").upper()
+    if mode not in ("ALL_REDUCE", "REDUCE_SCATTER"):
+        raise InputError(f"{path}: parallelism.tp_mode is {mode}; it must be ALL_REDUCE or REDUCE_SCATTER")
+    level = _exact.whole(parts["optimizer"], "zero_stage", path, least=0) if parts["optimizer"] else 0
+    if level > 1:
+        raise InputError(f"{path}: optimizer.zero_stage is {level}; it must be 0 or 1")
+    strategy = Strategy(data, tensor, 1, 1, mode == "REDUCE_SCATTER" and tensor > 1, level if data > 1 else 0)
+    plan = _plan(path, graph, strategy, ranks, parts, model)
+    dtype = str(parts["model"].get("dtype") or "bfloat16")
+    precision = {name: word for word, name in DTYPES.items()}.get(dtype)
+    if precision is None:
+        raise InputError(f"{path}: model.dtype is {dtype}; it must be {', '.join(DTYPES.values())}")
+    if precision == "bf16" and not _flag(parts["optimizer"], "accumulate_grad_in_fp32", True, path):
+        warnings.append(f"{path}: optimizer.accumulate_grad_in_fp32 is false: gradients are priced in four bytes")
+    beside = _flag(parallelism, "tp_linear_async_communication", False, path) and strategy.sequence_parallel
+    length = _exact.whole(parts["tokens"], "sequence_length", path)
+    return RunConfig(plan, precision, length, tuple(warnings), "async_tensor" if beside else "")
+
+
+def _plan(
+    path: str, graph: Graph, strategy: Strategy, n_ranks: int, parts: dict[str, dict[str, Any]], model: dict[str, Any]
+) -> Plan:
+    """Return the plan: stages as nanotron cuts them."""
+    n_layers = _exact.whole(model, "num_hidden_layers", path) if model else len(graph.ops) - 2
+    if n_layers != len(graph.ops) - 2:
+        raise InputError(
+            f"{path}: model_config.num_hidden_layers is {n_layers}, but {graph.name} has {len(graph.ops) - 2}: another model?"
+        )
+    engine = str(parts["parallelism"].get("pp_engine") or "afab")
+    schedule = next((word for word, name in ENGINES.items() if name == engine), "")
+    if not schedule:
+        raise InputError(f"{path}: parallelism.pp_engine is {engine}; it must be {', '.join(ENGINES.values())}")
+    stages: list[tuple[int, ...]] | None = [tuple(range(len(graph.ops)))]
+    if n_ranks > 1:
+        needed = ("hidden_size", "num_attention_heads", "intermediate_size", "num_hidden_layers", "vocab_size")
+        stages = split.of_fields({name: _exact.whole(model, name, path) for name in needed}, n_ranks)
+    if stages is None:
+        raise InputError(f"{path}: parallelism.pp is {n_ranks}: nanotron's cut of this model leaves a rank without layers")
+    full = _flag(parts["parallelism"], "recompute_layer", False, path)
+    words, size = _exact.layer_words(graph, "full" if full else "none"), strategy.n_devices
+    micro, count = (_exact.whole(parts["tokens"], n, path) for n in ("micro_batch_size", "batch_accumulation_per_replica"))
+    made = tuple(
+        Stage(ops, tuple(range(r * size, (r + 1) * size)), strategy, tuple(words[op] for op in ops))
+        for r, ops in enumerate(stages)
+    )
+    return Plan(made, count, micro, schedule if n_ranks > 1 else "1f1b", count * micro * strategy.data)
+
+
+def _unknown(
+    content: dict[str, Any], parts: dict[str, dict[str, Any]], model: dict[str, Any], text: str, path: str
+) -> Iterator[str]:
+    """Yield a warning for every entry that nanotron does not have."""
+    data = (Path(__file__).parents[1] / "data" / "nanotron_options.json").read_text(encoding="utf-8")
+    known = json.loads(data)["fields"]
+    for name, table in {"": content, **parts, "model_config": model}.items():
+        for key in table:
+            if key not in known[name]:
+                yield f"{path}: line {_line(text, str(key))}: nothing is known of {key}; it is left out"
+
+
+def _table(content: dict[str, Any], name: str, path: str) -> dict[str, Any]:
+    value = content.get(name) or {}
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: {name} is {value!r}; it must be a table of entries")
+    return value
+
+
+def _flag(table: dict[str, Any], name: str, default: bool, path: str) -> bool:
+    value = default if table.get(name) is None else table[name]
+    if not isinstance(value, bool):
+        raise InputError(f"{path}: {name} is {value!r}; it must be true or false")
+    return value
+
+
+def _line(text: str, key: str) -> int:
+    """Return the line that an entry stands in."""
+    found = re.search(rf"^\s*{re.escape(key)}\s*:", text, re.M)
+    return text.count("\n", 0, found.end()) + 1 if found else 1

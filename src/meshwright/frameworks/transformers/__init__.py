@@ -1,0 +1,58 @@
+"""transformers' Trainer, told by ``TrainingArguments``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from meshwright.core import framework_file
+from meshwright.core.framework import FrameworkLimits
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.result import Result
+from meshwright.core.run_config import RunConfig
+from meshwright.frameworks import accelerate
+
+__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+
+_DATA = Path(__file__).parents[1] / "data" / "transformers.toml"
+FRAMEWORK, VARIANTS = framework_file.of_content(framework_file.content(_DATA), _DATA.stem, _DATA.name, accelerate.FRAMEWORK)
+
+
+def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return what of a plan is outside its limits, those of its DeepSpeed where that is meant, or no arguments say."""
+    from meshwright.frameworks import _exact
+
+    found = _exact.unsaid(_limits(problem), plan, problem)
+    one = plan.stages[0].strategy
+    if one.context > 1 and not one.shard:
+        found += ("sharding level 0 beside a context axis; weights are always sharded over it",)
+    return found
+
+
+def _limits(problem: Problem) -> FrameworkLimits:
+    """Return the limits of the variant that a problem is posed for; the plain ones where it is posed for another framework."""
+    own = problem.framework
+    return own.limits if own.name == FRAMEWORK.name else FRAMEWORK.limits
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
+    """Write a Python module with its arguments, or, where the name ends in ``.json``, the file that run_clm.py takes."""
+    from meshwright.frameworks import _exact
+    from meshwright.frameworks.transformers import arguments
+
+    _exact.check("transformers", refusals(result.plan, result.problem))
+    return arguments.write(result, path)
+
+
+def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what such a file says; `n_devices`: how many there are, where no command in it says so."""
+    from meshwright.frameworks.transformers import told
+
+    return told.read(path, graph, n_devices)
+
+
+def recognises(text: str) -> bool:
+    """Return whether a file's text calls ``TrainingArguments``, or is a JSON file of them."""
+    return re.search(r'TrainingArguments\(|"(per_device_train_batch_size|fsdp_config)"\s*:', text) is not None

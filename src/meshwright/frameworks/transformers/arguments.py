@@ -1,0 +1,158 @@
+"""A plan as ``TrainingArguments``: a Python module with a function ``arguments``, or the JSON file of a training script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from meshwright.base import files
+from meshwright.base.errors import ExportError
+from meshwright.core.result import Result
+from meshwright.frameworks import _exact, _one_config
+
+__all__ = ["PRECISIONS", "write"]
+
+PRECISIONS: Mapping[str, str] = MappingProxyType({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
+"""The argument that is true for each precision; none of them for fp32."""
+
+_NO_TENSOR_PLAN = ("gpt2", "gpt_neo", "opt", "gpt_oss")
+
+
+def write(result: Result, path: str) -> tuple[str, ...]:
+    """Write the file of a plan that is not refused, whole or not at all; returns how to start a JSON file.
+
+    Raises
+    ------
+    ExportError
+        When transformers does not build the model, or JSON cannot say what a plan needs.
+    """
+    plan, problem = result.plan, result.problem
+    one = plan.stages[0].strategy
+    fields = _exact.decoder("transformers", problem)
+    sizes = _exact.launch_sizes("transformers", result)
+    said, mesh = _said(result, str(fields["model_type"])), _mesh(result)
+    if one.tensor > 1 and str(fields["model_type"]) in _NO_TENSOR_PLAN:
+        raise ExportError(f"transformers: it has no plan of tensor parallelism for {fields['model_type']}; plan with tensor=1")
+    endpoint = " --rdzv-backend c10d --rdzv-endpoint HOST:29500" if sizes[0] > 1 else ""
+    launch = f"torchrun --nnodes {sizes[0]} --nproc-per-node {sizes[1]}{endpoint}"
+    if not path.endswith(".json"):
+        files.write(path, _module(result, said, mesh, launch))
+        return ()
+    if mesh:
+        raise ExportError(
+            "transformers: a JSON file cannot hold parallelism_config, which is a Python object, and this plan has replicas of "
+            "shards or a context axis; write to a name that ends in .py"
+        )
+    script = {"config_name": "MODEL", "block_size": problem.graph.sequence_length}
+    files.write(path, json.dumps(script | said, indent=2) + "\n")
+    return (f"start it with: {launch} run_clm.py {Path(path).name} ({_one_config.MODEL_PARTS})",)
+
+
+def _said(result: Result, family: str) -> dict[str, Any]:
+    """Return the arguments, those of the mesh left out."""
+    plan, precision = result.plan, result.problem.training.precision
+    one, full = plan.stages[0].strategy, "full" in plan.stages[0].recompute
+    said: dict[str, Any] = {
+        "output_dir": "out",
+        "per_device_train_batch_size": plan.micro_batch,
+        "gradient_accumulation_steps": plan.n_microbatches,
+        "optim": "adamw_torch_fused",
+    }
+    if precision in PRECISIONS:
+        said[PRECISIONS[precision]] = True
+    if _by_deepspeed(result):
+        return said | {"activation_checkpointing": full, "deepspeed": _deepspeed(result)}
+    if not one.shard:
+        return said | {"activation_checkpointing": full, "ddp_find_unused_parameters": False}
+    return said | {
+        "fsdp": True,
+        "fsdp_config": {
+            "version": 2,
+            "reshard_after_forward": one.shard == 3,
+            "activation_checkpointing": full,
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "transformer_layer_cls_to_wrap": [_exact.DECODERS[family][1]],
+            "state_dict_type": "SHARDED_STATE_DICT",
+        },
+    }
+
+
+def _by_deepspeed(result: Result) -> bool:
+    own = result.problem.framework
+    return own.name == "transformers" and own.variant == "deepspeed"
+
+
+def _deepspeed(result: Result) -> dict[str, Any]:
+    """Return DeepSpeed's configuration. Its train_batch_size is left out: the Trainer would take it from all processes, also
+    where a tensor axis makes fewer data ranks of them.
+    """
+    one, precision = result.plan.stages[0].strategy, result.problem.training.precision
+    zero = {"stage": one.shard, "overlap_comm": True, "contiguous_gradients": True, "reduce_scatter": True}
+    content: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "zero_optimization": zero,
+    }
+    if precision != "fp32":
+        content[precision] = {"enabled": "auto"}
+    if one.tensor > 1:
+        content["tensor_parallel"] = {"autotp_size": one.tensor}
+    return content
+
+
+def _mesh(result: Result) -> dict[str, int]:
+    """Return the sizes of Accelerate's mesh; none where its defaults make it."""
+    one = result.plan.stages[0].strategy
+    shard = one.shard_degree or one.data
+    if _by_deepspeed(result) or not one.shard or (one.context == 1 and shard == one.data):
+        return {}
+    return {"dp_replicate_size": one.data // shard, "dp_shard_size": shard, "cp_size": one.context}
+
+
+def _module(result: Result, said: Mapping[str, Any], mesh: Mapping[str, int], launch: str) -> str:
+    """Return the Python module."""
+    problem = result.problem
+    dictionary = {key: value for key, value in said.items() if isinstance(value, dict)}
+    lines = [
+        f'"""{problem.model_spec.name} on {result.plan.n_devices} devices{_exact.predicted(result)}; for transformers 5.23.',
+        "",
+        f"    {launch} TRAIN.py",
+        "",
+        "where TRAIN.py is a script of yours: Trainer(model, arguments(), ...) with samples of SEQUENCE_LENGTH tokens.",
+        '"""',
+        "",
+        *(["from accelerate.parallelism_config import ParallelismConfig"] if mesh else []),
+        "from transformers import TrainingArguments",
+        "",
+        f"SEQUENCE_LENGTH = {problem.graph.sequence_length}",
+        "",
+        "",
+        "def arguments() -> TrainingArguments:",
+        "    return TrainingArguments(",
+        *(f"        {key}={_quoted(value)}," for key, value in said.items() if key not in dictionary),
+        *(
+            line
+            for key, table in dictionary.items()
+            for line in (
+                f"        {key}={{",
+                *(f'            "{name}": {_quoted(value)},' for name, value in table.items()),
+                "        },",
+            )
+        ),
+    ]
+    if mesh:
+        lines.append(f"        parallelism_config=ParallelismConfig({', '.join(f'{k}={v}' for k, v in mesh.items())}),")
+    return "\n".join([*lines, "    )", ""])
+
+
+def _quoted(value: Any) -> str:
+    """Return a constant as people write it in Python: strings in double quotes."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{key}": {_quoted(one)}' for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_quoted, value)) + "]"
+    return json.dumps(value) if isinstance(value, str) else repr(value)

@@ -1,0 +1,232 @@
+"""The plan that ``TrainingArguments`` say: a Python file that makes them, ours or any, or a JSON file of them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from meshwright.base import files
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
+from meshwright.core.run_config import RunConfig
+from meshwright.core.strategy import Strategy
+from meshwright.frameworks import _exact, _python_file
+from meshwright.frameworks.transformers.arguments import PRECISIONS
+
+__all__ = ["read"]
+
+_PLANNED = (
+    "per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "tf32", "activation_checkpointing",
+    "gradient_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "fsdp", "fsdp_config",
+    "deepspeed", "parallelism_config", "optim", "torch_compile", "use_liger_kernel", "auto_find_batch_size",
+)  # fmt: skip
+"""Arguments that decide what a plan is or what it takes."""
+
+
+def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
+    """Return what a file says.
+
+    `n_devices`: how many there are, where no command in it says so.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, an argument is wrong, or arguments contradict each other or the model.
+    """
+    text = _exact.read_text(path)
+    said, lines, length = _json(path, text) if text.lstrip().startswith("{") else _python(path)
+    warnings = list(_unknown(said, lines, path))
+    n_devices = _python_file.started(text) or n_devices
+    if not n_devices:
+        raise InputError(f"{path}: no torchrun command in it says how many processes there are; say on which cluster it runs")
+    by_deepspeed = bool(said.get("deepspeed"))
+    if by_deepspeed and said.get("fsdp"):
+        raise InputError(f"{path}: deepspeed and fsdp are both set; keep one")
+    strategy, full = (_deepspeed if by_deepspeed else _mesh)(said, path, n_devices)
+    warnings += _assumed(said, path)
+    counts = tuple(
+        _exact.whole(said, name, path, usual)
+        for name, usual in (("gradient_accumulation_steps", 1), ("per_device_train_batch_size", 8))
+    )
+    words = _exact.layer_words(graph, "full" if full else "none")
+    plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
+    return RunConfig(plan, _precision(said, path), length, tuple(warnings), "deepspeed" if by_deepspeed else "")
+
+
+def _json(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int]:
+    """Return the arguments of a JSON file, their lines, and the length of samples."""
+    try:
+        content, repeated = files.load_json(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is no JSON: {error}") from None
+    if repeated or not isinstance(content, dict):
+        raise InputError(f"{path}: {repeated or 'holds no arguments'}")
+    keys = re.finditer(r'"(\w+)"\s*:', text)
+    lines = {found[1]: text.count("\n", 0, found.start()) + 1 for found in reversed(list(keys))}
+    length = _exact.whole(content, "block_size", path) if content.get("block_size") is not None else 0
+    return content, lines, length
+
+
+def _python(path: str) -> tuple[dict[str, Any], dict[str, int], int]:
+    """Return the arguments of a Python file, their lines, and the length of samples where a constant says it."""
+    tree, _ = _python_file.parsed(path)
+    named = _python_file.constants(tree)
+    calls = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TrainingArguments")
+    ]
+    if len(calls) != 1:
+        where = f"line {calls[1].lineno}: " if calls else ""
+        raise InputError(f"{path}: {where}makes TrainingArguments {len(calls)} times; leave one in a file of its own")
+    said: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    for keyword in calls[0].keywords:
+        place = f"{path}: line {keyword.value.lineno}"
+        if keyword.arg is None:
+            raise InputError(f"{place}: takes arguments out of {ast.unparse(keyword.value)}; write them out")
+        lines[keyword.arg] = keyword.value.lineno
+        for inner in ast.walk(keyword.value):
+            keys = inner.keys if isinstance(inner, ast.Dict) else []
+            lines |= {str(key.value): key.lineno for key in keys if isinstance(key, ast.Constant)}
+        try:
+            said[keyword.arg] = _python_file.value(keyword.value, named)
+        except ValueError:
+            if keyword.arg in _PLANNED:
+                raise InputError(f"{place}: {keyword.arg} is no constant but {ast.unparse(keyword.value)}") from None
+            said[keyword.arg] = None
+    length = _exact.whole(named, "SEQUENCE_LENGTH", path) if "SEQUENCE_LENGTH" in named else 0
+    return said, lines, length
+
+
+def _unknown(said: Mapping[str, Any], lines: Mapping[str, int], path: str) -> Iterator[str]:
+    """Yield a warning for every argument that transformers does not have."""
+    known = json.loads((Path(__file__).parents[1] / "data" / "transformers_options.json").read_text(encoding="utf-8"))
+    tables = (
+        (said, (*known["arguments"], *known["script"])),
+        (_without_prefix(_table(said, "fsdp_config", path)), known["fsdp_config"]),
+        (_table(said, "parallelism_config", path), known["parallelism_config"]),
+    )
+    for table, names in tables:
+        for key in table:
+            if key not in names:
+                yield f"{path}: line {lines.get(key, 1)}: nothing is known of {key}; it is left out"
+
+
+def _assumed(said: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Yield what of the arguments is priced otherwise than they say, or not said."""
+    if not str(said.get("optim", "adamw_torch")).startswith(("adamw_torch", "adamw_hf", "adamw_apex_fused")):
+        yield f"{path}: optim is {said['optim']}: the state of AdamW in fp32 is priced"
+    for name, what in (("torch_compile", "eager layers"), ("use_liger_kernel", "PyTorch's own loss and norms")):
+        if said.get(name):
+            yield f"{path}: {name} is set: {what} are priced"
+    if said.get("auto_find_batch_size"):
+        yield f"{path}: auto_find_batch_size is set: per_device_train_batch_size is priced as it stands"
+    if "per_device_train_batch_size" not in said:
+        yield f"{path}: does not say per_device_train_batch_size: transformers' default, 8, is taken"
+
+
+def _checkpointed(said: Mapping[str, Any], path: str) -> bool:
+    """Return whether the arguments recompute all layers; ``gradient_checkpointing`` is the older name."""
+    for name in ("activation_checkpointing", "gradient_checkpointing"):
+        every = _table(said, f"{name}_kwargs", path).get("every_n_layers", 1)
+        if every != 1:
+            raise InputError(f"{path}: {name}_kwargs.every_n_layers is {every!r}; plans of it recompute all layers or none: 1")
+        if _flag(said, name, False, path):
+            return True
+    return False
+
+
+def _mesh(said: Mapping[str, Any], path: str, n_devices: int) -> tuple[Strategy, bool]:
+    """Return the degrees of DDP or FSDP2, and whether layers recompute."""
+    config = _without_prefix(_table(said, "fsdp_config", path))
+    old = " ".join(str(word) for word in said["fsdp"]) if isinstance(said.get("fsdp"), list) else str(said.get("fsdp") or "")
+    sharded = old not in ("", "False")
+    if sharded and (str(config.get("version", 2)) != "2" or config.get("xla")):
+        raise InputError(f"{path}: fsdp_config: version {config.get('version', 2)}: only version 2 is read, without xla")
+    if sharded and ("offload" in old.split() or _flag(config, "cpu_offload", False, path)):
+        raise InputError(f"{path}: fsdp_config.cpu_offload: plans hold nothing on the host; leave it out")
+    if old not in ("", "False", "True") and set(old.split()) - {"full_shard", "shard_grad_op", "auto_wrap"}:
+        raise InputError(f"{path}: fsdp is {old!r}; it must be True with an fsdp_config, full_shard or shard_grad_op")
+    gathers_again = _flag(config, "reshard_after_forward", "shard_grad_op" not in old.split(), path)
+    full, own = _checkpointed(said, path), sharded and _flag(config, "activation_checkpointing", False, path)
+    if full and own:
+        raise InputError(
+            f"{path}: activation_checkpointing and fsdp_config.activation_checkpointing are both True; the Trainer takes one"
+        )
+    mesh = _table(said, "parallelism_config", path)
+    if mesh.get("sp_size") not in (None, 1):
+        raise InputError(f"{path}: parallelism_config.sp_size is {mesh['sp_size']}; plans have no such axis: leave it out")
+    tensor, context = (_exact.whole(mesh, f"{axis}_size", path, 1) for axis in ("tp", "cp"))
+    others = tensor * context
+    whole = n_devices // others or 1
+    usual = (1, whole) if sharded else (whole, 1)
+    names = ("dp_replicate_size", "dp_shard_size")
+    stated = any(mesh.get(name) is not None for name in names)
+    replicate, shard = (_exact.whole(mesh, name, path, 1 if stated else n) for name, n in zip(names, usual, strict=True))
+    if replicate * shard * others != n_devices:
+        raise InputError(
+            f"{path}: the sizes of parallelism_config make {replicate * shard * others} devices; there are {n_devices}"
+        )
+    if not sharded and shard > 1:
+        raise InputError(f"{path}: parallelism_config.dp_shard_size is {shard}, but fsdp is not set")
+    level = 0 if not sharded or replicate * shard * context == 1 else 3 if gathers_again else 2
+    degree = shard if level and replicate > 1 else 0
+    return Strategy(replicate * shard, tensor, context, 1, False, level, degree), full or own
+
+
+def _deepspeed(said: Mapping[str, Any], path: str, n_devices: int) -> tuple[Strategy, bool]:
+    """Return the degrees of the DeepSpeed integration, and whether layers recompute."""
+    config = said["deepspeed"]
+    if isinstance(config, str):
+        raise InputError(f"{path}: deepspeed is the file {config}; put what it holds in its place, or read that file")
+    zero, parallel = (_table(config, name, path) for name in ("zero_optimization", "tensor_parallel"))
+    for name in ("offload_optimizer", "offload_param"):
+        if _table(zero, name, path).get("device", "none") != "none":
+            raise InputError(f"{path}: zero_optimization.{name}: plans hold nothing on the host; leave it out")
+    level = _exact.whole(zero, "stage", path, least=0) if zero else 0
+    tensor = _exact.whole(parallel, "autotp_size", path, 1)
+    if level > 3 or n_devices % tensor:
+        wrong = (
+            f"zero_optimization.stage is {level}; it must be 0 to 3" if level > 3 else f"autotp_size {tensor} does not divide"
+        )
+        raise InputError(f"{path}: {wrong}{'' if level > 3 else f' {n_devices} devices'}")
+    for own, name in (("train_micro_batch_size_per_gpu", "per_device_train_batch_size"),) + (
+        ("gradient_accumulation_steps", "gradient_accumulation_steps"),
+    ):
+        if config.get(own, "auto") not in ("auto", said.get(name, 8 if name.startswith("per") else 1)):
+            raise InputError(f"{path}: deepspeed.{own} is {config[own]}, {name} says otherwise; write 'auto'")
+    data = n_devices // tensor
+    return Strategy(data, tensor, 1, 1, False, level if data > 1 else 0), _checkpointed(said, path)
+
+
+def _precision(said: Mapping[str, Any], path: str) -> str:
+    """Return the precision of products."""
+    chosen = [precision for precision, name in PRECISIONS.items() if _flag(said, name, False, path)]
+    if "bf16" in chosen and "fp16" in chosen:
+        raise InputError(f"{path}: bf16 and fp16 are both True; keep one")
+    return chosen[0] if chosen else "fp32"
+
+
+def _without_prefix(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of fsdp_config as the Trainer takes them: a prefix ``fsdp_`` is dropped."""
+    return {key.removeprefix("fsdp_"): value for key, value in table.items()}
+
+
+def _table(said: Mapping[str, Any], name: str, path: str) -> dict[str, Any]:
+    value = said.get(name) or {}
+    if isinstance(value, str) and name == "fsdp_config":
+        raise InputError(f"{path}: {name} is the file {value}; put what it holds in its place")
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: {name} is {value!r}; it must be a table of entries")
+    return value
+
+
+def _flag(table: Mapping[str, Any], name: str, default: bool, path: str) -> bool:
+    value = table.get(name, default)
+    value = default if value is None else value
+    if str(value).lower() not in ("true", "false"):
+        raise InputError(f"{path}: {name} is {value!r}; it must be True or False")
+    return str(value).lower() == "true"
