@@ -1,0 +1,213 @@
+"""Run the tests of a room against a copy of the package: as it is, once, to see which tests run which lines; then with a mutant.
+
+Tests that run a mutant's line come first, the cheapest of them first. Only when all of these pass do the room's other tests run: what a
+fixture of a module keeps, a process that a test kills, or an import can be told apart by a test that does not run the line itself. So
+the order saves time and changes no verdict. Runs have process numbers and a network of their own where the machine allows it: what a
+mutant of a launcher kills or takes down lies inside.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import math
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import coverage
+
+from mutations import SOURCE, Mutant, one_line
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+KEPT = ROOT / "build" / "mutants"  # what was seen of each room as it is, and the verdicts
+LONGEST_SECONDS = 1200.0  # of the wall, for a mutant that waits without working
+LARGEST_BYTES = 16 * 2**30  # address space of one process: a mutant that allocates without end is stopped
+NO_TESTS = 5  # pytest's exit status
+KERNELS = "_kernels"
+
+APART = (
+    "unshare", "--pid", "--net", "--fork", "--mount-proc", "--kill-child", "sh", "-c",
+    'ip link set lo up && mkdir -p /run/netns && mount -t tmpfs none /run/netns || exit; "$@"; exit $?', "sh",
+)  # fmt: skip
+STARTED = "import coverage\n\ncoverage.process_startup()\n"
+COVERAGE = """[run]
+include = {package}/meshwright/*
+parallel = true
+data_file = {folder}/lines
+context = ${{PYTEST_CURRENT_TEST-}}
+disable_warnings = no-data-collected, module-not-imported, module-not-measured, couldnt-parse, no-sysmon
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the room's tests said of a mutant: the first test that failed, or none; `seconds` of a processor."""
+
+    mutant: Mutant
+    killed: bool
+    why: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A room's tests as the package is: seconds of each, those that run each line of its files; `why` they can judge none."""
+
+    seconds: float
+    tests: dict[str, float]
+    lines: dict[str, dict[str, list[str]]]
+    of: str = ""  # the hash of what was looked at
+    why: str = ""
+
+
+@cache
+def apart() -> tuple[str, ...]:
+    """Return the words that start a process with process numbers and a network of its own; none where that is not allowed."""
+    if shutil.which("unshare") and shutil.which("ip") and not subprocess.run([*APART, "true"], capture_output=True).returncode:
+        return APART
+    print("no namespaces here (Linux, root, iproute2): mutants of launchers could end other processes", flush=True)
+    return ()
+
+
+def _limit(seconds: float) -> None:
+    """Let a process have so much time of a processor, and memory that leaves room for others."""
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds)))
+    resource.setrlimit(resource.RLIMIT_AS, (LARGEST_BYTES, LARGEST_BYTES))
+
+
+def _run(
+    room: str, package: pathlib.Path, tests: Sequence[str], seconds: float, told: dict, variables: dict[str, str] | None = None
+) -> tuple[int, str, float]:
+    """Run tests against a copy of the package; return pytest's exit status, the first failure, and the seconds of a processor."""  # noqa: E501
+    plan = package / "plan.json"
+    plan.write_text(json.dumps(told))
+    environment = {**os.environ, "PYTHONPATH": str(package), "MUTANTS_PLAN": str(plan), **(variables or {})}
+    environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(package / "hypothesis")
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [*apart(), sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "no:cov", "--tb=no"]
+    command += ["-p", "mutant_plugin", "-m", "not slow", "--hypothesis-seed=0", f"--basetemp={package / 'temporary'}"]
+    if room.startswith(KERNELS):
+        environment["NUMBA_DISABLE_JIT"] = "1"
+        command += ["-W", "ignore::RuntimeWarning"]  # hashes overflow on purpose, which compiled code does in silence
+    if "times" not in told:
+        command.append("-x")
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            [*command, *tests], cwd=ROOT, env=environment, start_new_session=True, stdout=output,
+            stderr=subprocess.STDOUT, preexec_fn=lambda: _limit(seconds),
+        )  # fmt: skip
+        alarm = threading.Timer(LONGEST_SECONDS, os.killpg, (process.pid, signal.SIGKILL))
+        alarm.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        alarm.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read()
+    failed = [line.split()[1] for line in text.splitlines() if line.startswith(("FAILED", "ERROR")) and len(line.split()) > 1]
+    late = process.returncode < 0 or process.returncode > 128
+    why = "out of time" if late else failed[0] if failed else one_line(text)[-200:]
+    return process.returncode, why, usage.ru_utime + usage.ru_stime
+
+
+def _fingerprint(tests: Sequence[str]) -> str:
+    """Return a hash of the package, of the tests and of these scripts: what was seen holds as long as it stays the same."""
+    digest = hashlib.sha256()
+    scripts = sorted((ROOT / "tests").glob("mut*"))
+    for path in [*sorted(SOURCE.rglob("*.py")), *(ROOT / test.partition("::")[0] for test in tests), *scripts]:
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def look(room: str, files: Sequence[str], tests: Sequence[str], package: pathlib.Path, limit: float) -> Room:
+    """Return what a room's tests run and take as the package is, as kept or by running them; or why they can judge none."""
+    mark = _fingerprint(tests)
+    kept = KEPT / (room.replace("/", ".") + ".json")
+    known = json.loads(kept.read_text()) if kept.exists() else {}
+    if known.get("of") == mark:
+        return Room(known["seconds"], known["tests"], known["lines"], mark)
+    with tempfile.TemporaryDirectory(prefix="mutants-lines-") as folder:
+        settings = pathlib.Path(folder, "coverage.ini")
+        settings.write_text(COVERAGE.format(package=package, folder=folder))
+        start, times = package / "sitecustomize.py", pathlib.Path(folder, "times.json")
+        start.write_text(STARTED)
+        told = {"times": str(times)}
+        try:
+            status, why, seconds = _run(room, package, tests, 2 * limit, told, {"COVERAGE_PROCESS_START": str(settings)})
+        finally:
+            start.unlink()
+        if status and times.exists():  # under coverage; as it is?
+            status, why, seconds = _run(room, package, tests, limit, {})
+        print(f"{room}: {seconds:.1f} s as it is{f', but fails: {why}' if status else ''}", flush=True)
+        if status:
+            return Room(0.0, {}, {}, mark, why)
+        found = Room(seconds, json.loads(times.read_text()), _lines(pathlib.Path(folder), package / "meshwright", files), mark)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps({"of": mark, "seconds": found.seconds, "tests": found.tests, "lines": found.lines}))
+    return found
+
+
+def _lines(folder: pathlib.Path, package: pathlib.Path, files: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """Return which tests ran each line of the files, by what coverage wrote."""
+    found: dict[str, dict[str, set[str]]] = {file: {} for file in files}
+    for written in folder.glob("lines.*"):
+        data = coverage.CoverageData(str(written))
+        data.read()
+        for file, lines in found.items():
+            for line, contexts in data.contexts_by_lineno(str(package / file)).items():
+                lines.setdefault(str(line), set()).update(context.rpartition(" (")[0] or context for context in contexts)
+    return {file: {line: sorted(tests - {""}) for line, tests in lines.items()} for file, lines in found.items()}
+
+
+def statement(text: str, line: int) -> range:
+    """Return the lines of the smallest statement that holds a line, of a compound one those before what lies inside."""
+    best = range(line, line + 1)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno:
+            body = [
+                part for part in ast.iter_child_nodes(node) if isinstance(part, (ast.stmt, ast.ExceptHandler, ast.match_case))
+            ]
+            last = min((part.lineno for part in body if hasattr(part, "lineno")), default=node.end_lineno + 1)
+            if line < last or line == node.lineno:
+                best = range(node.lineno, max(last, node.lineno + 1))
+    return best
+
+
+def nearest(mutant: Mutant, text: str, room: Room) -> list[str]:
+    """Return the tests that run the statement of a mutant, the cheapest first."""
+    lines = room.lines.get(mutant.path, {})
+    runs = {test for line in statement(text, mutant.line) for test in lines.get(str(line), [])}
+    return sorted(runs & set(room.tests), key=lambda test: room.tests[test])
+
+
+def try_one(mutant: Mutant, room: Room, tests: Sequence[str], package: pathlib.Path) -> Verdict:
+    """Plant a mutant in a copy of the package, run its room's tests, and put the file back as it was."""
+    path = package / "meshwright" / mutant.path
+    text, kept = path.read_text(), path.stat()
+    near, limit = nearest(mutant, text, room), 1.5 * room.seconds + 5.0
+    path.write_text(text[: mutant.start] + mutant.after + text[mutant.end :])
+    os.utime(path, (time.time() + 10 * mutant.start,) * 2)  # compiled modules are known by whole seconds
+    status, why, taken = NO_TESTS, "", 0.0
+    try:
+        if near:
+            files = list(dict.fromkeys(test.partition("::")[0] for test in near))
+            status, why, taken = _run(mutant.room, package, files, limit, {"only": near})
+        if status in (0, NO_TESTS) and set(near) != set(room.tests):
+            status, why, more = _run(mutant.room, package, tests, limit, {"without": near})
+            taken += more
+    finally:
+        path.write_text(text)
+        os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))  # kernels compiled before stay valid
+    return Verdict(mutant, status not in (0, NO_TESTS), why if status else "", taken)
