@@ -9,6 +9,7 @@ mutant of a launcher kills or takes down lies inside.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import json
 import math
@@ -17,6 +18,7 @@ import pathlib
 import resource
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -25,8 +27,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-
-import coverage
 
 from mutations import SOURCE, Mutant, one_line
 
@@ -160,15 +160,18 @@ def look(room: str, files: Sequence[str], tests: Sequence[str], package: pathlib
 
 
 def _lines(folder: pathlib.Path, package: pathlib.Path, files: Sequence[str]) -> dict[str, dict[str, list[str]]]:
-    """Return which tests ran each line of the files, by what coverage wrote."""
-    found: dict[str, dict[str, set[str]]] = {file: {} for file in files}
+    """Return the lines of each file that each test ran, as coverage writes them: sets of bits, in hexadecimal digits."""
+    found: dict[str, dict[str, list[str]]] = {file: {} for file in files}
+    named = {str(package / file): lines for file, lines in found.items()}
+    query = (
+        "select path, context, numbits from line_bits join file on file.id = file_id join context on context.id = context_id"
+    )
     for written in folder.glob("lines.*"):
-        data = coverage.CoverageData(str(written))
-        data.read()
-        for file, lines in found.items():
-            for line, contexts in data.contexts_by_lineno(str(package / file)).items():
-                lines.setdefault(str(line), set()).update(context.rpartition(" (")[0] or context for context in contexts)
-    return {file: {line: sorted(tests - {""}) for line, tests in lines.items()} for file, lines in found.items()}
+        with contextlib.closing(sqlite3.connect(written)) as data:
+            for file, context, bits in data.execute(query):
+                if file in named:
+                    named[file].setdefault(context.rpartition(" (")[0] or context, []).append(bits.hex())
+    return found
 
 
 def statement(text: str, line: int) -> range:
@@ -187,8 +190,12 @@ def statement(text: str, line: int) -> range:
 
 def nearest(mutant: Mutant, text: str, room: Room) -> list[str]:
     """Return the tests that run the statement of a mutant, the cheapest first."""
-    lines = room.lines.get(mutant.path, {})
-    runs = {test for line in statement(text, mutant.line) for test in lines.get(str(line), [])}
+    wanted = sum(1 << line for line in statement(text, mutant.line))
+    runs = {
+        test
+        for test, lines in room.lines.get(mutant.path, {}).items()
+        if any(int.from_bytes(bytes.fromhex(bits), "little") & wanted for bits in lines)
+    }
     return sorted(runs & set(room.tests), key=lambda test: room.tests[test])
 
 
