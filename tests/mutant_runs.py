@@ -1,15 +1,17 @@
-"""Run the tests of a room against a copy of the package: as it is, once, to see which tests run which lines; then with a mutant.
+"""Run the tests of a room against a copy of the package in which a mutant is planted.
 
-Tests that run a mutant's line come first, the cheapest of them first. Only when all of these pass do the room's other tests run: what a
-fixture of a module keeps, a process that a test kills, or an import can be told apart by a test that does not run the line itself. So
-the order saves time and changes no verdict. Runs have process numbers and a network of their own where the machine allows it: what a
-mutant of a launcher kills or takes down lies inside.
+Tests that may notice come first; only when all of these pass do the room's others run, so that the order saves time and changes no
+verdict. First come the tests that run the mutant's line, the cheapest of them first, where `make mutants MUTANTS=--look` has seen which
+these are; else the files that name its module. (Others may notice too: what a fixture of a module keeps, a process that a test kills.)
+Runs have process numbers and a network of their own where the machine allows it: what a mutant of a launcher kills or takes down lies
+inside.
 """  # noqa: E501
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import ctypes
 import hashlib
 import json
 import math
@@ -33,8 +35,10 @@ from mutations import SOURCE, Mutant, one_line
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 KEPT = ROOT / "build" / "mutants"  # what was seen of each room as it is, and the verdicts
 LONGEST_SECONDS = 1200.0  # of the wall, for a mutant that waits without working
+TEST_SECONDS = 60.0  # of a processor, for one test: several times the longest as it is
 LARGEST_BYTES = 16 * 2**30  # address space of one process: a mutant that allocates without end is stopped
 NO_TESTS = 5  # pytest's exit status
+PASSED = (0, NO_TESTS)
 KERNELS = "_kernels"
 
 APART = (
@@ -63,13 +67,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A room's tests as the package is: seconds of each, those that run each line of its files; `why` they can judge none."""
+    """What was seen of a room's tests: the seconds of each, and which lines of a file it runs."""
 
-    seconds: float
     tests: dict[str, float]
     lines: dict[str, dict[str, list[str]]]
-    of: str = ""  # the hash of what was looked at
-    why: str = ""
 
 
 @cache
@@ -82,17 +83,19 @@ def apart() -> tuple[str, ...]:
 
 
 def _limit(seconds: float) -> None:
-    """Let a process have so much time of a processor, and memory that leaves room for others."""
+    """Let a process have so much time of a processor, memory that leaves room for others, and no life after ours."""
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds)))
     resource.setrlimit(resource.RLIMIT_AS, (LARGEST_BYTES, LARGEST_BYTES))
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _run(
     room: str, package: pathlib.Path, tests: Sequence[str], seconds: float, told: dict, variables: dict[str, str] | None = None
-) -> tuple[int, str, float]:
-    """Run tests against a copy of the package; return pytest's exit status, the first failure, and the seconds of a processor."""  # noqa: E501
-    plan = package / "plan.json"
-    plan.write_text(json.dumps(told))
+) -> tuple[int, list[str], float]:
+    """Run tests against a copy of the package; return pytest's exit status, what failed, and the seconds of a processor."""
+    plan, failed = package / "plan.json", package / "failed.txt"
+    plan.write_text(json.dumps({"failed": str(failed), "seconds": TEST_SECONDS, **told}))
+    failed.write_text("")
     environment = {**os.environ, "PYTHONPATH": str(package), "MUTANTS_PLAN": str(plan), **(variables or {})}
     environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(package / "hypothesis")
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -101,8 +104,6 @@ def _run(
     if room.startswith(KERNELS):
         environment["NUMBA_DISABLE_JIT"] = "1"
         command += ["-W", "ignore::RuntimeWarning"]  # hashes overflow on purpose, which compiled code does in silence
-    if "times" not in told:
-        command.append("-x")
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             [*command, *tests], cwd=ROOT, env=environment, start_new_session=True, stdout=output,
@@ -114,49 +115,46 @@ def _run(
         alarm.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
-        text = output.read()
-    failed = [line.split()[1] for line in text.splitlines() if line.startswith(("FAILED", "ERROR")) and len(line.split()) > 1]
-    late = process.returncode < 0 or process.returncode > 128
-    why = "out of time" if late else failed[0] if failed else one_line(text)[-200:]
+        why = failed.read_text().splitlines() or [one_line(output.read())[-200:]]
+    if process.returncode < 0 or process.returncode > 128:
+        why = ["out of time"]
     return process.returncode, why, usage.ru_utime + usage.ru_stime
 
 
-def _fingerprint(tests: Sequence[str]) -> str:
-    """Return a hash of the package, of the tests and of these scripts: what was seen holds as long as it stays the same."""
+def fingerprint(tests: Sequence[str]) -> str:
+    """Return a hash of the package and of tests: what was seen holds as long as it stays the same."""
     digest = hashlib.sha256()
-    scripts = sorted((ROOT / "tests").glob("mut*"))
-    for path in [*sorted(SOURCE.rglob("*.py")), *(ROOT / test.partition("::")[0] for test in tests), *scripts]:
-        if path.is_file():
-            digest.update(path.read_bytes())
+    for path in [*sorted(SOURCE.rglob("*.py")), *(ROOT / test.partition("::")[0] for test in tests)]:
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def look(room: str, files: Sequence[str], tests: Sequence[str], package: pathlib.Path, limit: float) -> Room:
-    """Return what a room's tests run and take as the package is, as kept or by running them; or why they can judge none."""
-    mark = _fingerprint(tests)
+def seen(room: str, tests: Sequence[str]) -> Room | None:
+    """Return what was seen of a room's tests, None where it was not or has changed since."""
     kept = KEPT / (room.replace("/", ".") + ".json")
     known = json.loads(kept.read_text()) if kept.exists() else {}
-    if known.get("of") == mark:
-        return Room(known["seconds"], known["tests"], known["lines"], mark)
+    return Room(known["tests"], known["lines"]) if known.get("of") == fingerprint(tests) else None
+
+
+def look(room: str, files: Sequence[str], tests: Sequence[str], package: pathlib.Path, seconds: float) -> str:
+    """See which lines of its files a room's tests run as the package is, and how long they take; return what fails, if any."""
     with tempfile.TemporaryDirectory(prefix="mutants-lines-") as folder:
         settings = pathlib.Path(folder, "coverage.ini")
         settings.write_text(COVERAGE.format(package=package, folder=folder))
         start, times = package / "sitecustomize.py", pathlib.Path(folder, "times.json")
         start.write_text(STARTED)
-        told = {"times": str(times)}
+        told = {"times": str(times), "all": True}
         try:
-            status, why, seconds = _run(room, package, tests, 2 * limit, told, {"COVERAGE_PROCESS_START": str(settings)})
+            status, why, _ = _run(room, package, tests, seconds, told, {"COVERAGE_PROCESS_START": str(settings)})
         finally:
             start.unlink()
-        if status and times.exists():  # under coverage; as it is?
-            status, why, seconds = _run(room, package, tests, limit, {})
-        print(f"{room}: {seconds:.1f} s as it is{f', but fails: {why}' if status else ''}", flush=True)
-        if status:
-            return Room(0.0, {}, {}, mark, why)
-        found = Room(seconds, json.loads(times.read_text()), _lines(pathlib.Path(folder), package / "meshwright", files), mark)
-    KEPT.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps({"of": mark, "seconds": found.seconds, "tests": found.tests, "lines": found.lines}))
-    return found
+        if not times.exists():
+            return "; ".join(why)
+        lines = _lines(pathlib.Path(folder), package / "meshwright", files)
+        KEPT.mkdir(parents=True, exist_ok=True)
+        kept = {"of": fingerprint(tests), "tests": json.loads(times.read_text()), "lines": lines}
+        (KEPT / (room.replace("/", ".") + ".json")).write_text(json.dumps(kept))
+        return "; ".join(why) if status else ""
 
 
 def _lines(folder: pathlib.Path, package: pathlib.Path, files: Sequence[str]) -> dict[str, dict[str, list[str]]]:
@@ -199,22 +197,43 @@ def nearest(mutant: Mutant, text: str, room: Room) -> list[str]:
     return sorted(runs & set(room.tests), key=lambda test: room.tests[test])
 
 
-def try_one(mutant: Mutant, room: Room, tests: Sequence[str], package: pathlib.Path) -> Verdict:
+def _names(test: str, path: str) -> bool:
+    """Return whether the file of a test names a module of the package."""
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    text = (ROOT / test.partition("::")[0]).read_text()
+    return f"meshwright.{module}" in text or module.rpartition(".")[2].strip("_") in text
+
+
+def _stages(mutant: Mutant, text: str, room: Room | None, tests: Sequence[str]) -> list[tuple[list[str], dict]]:
+    """Return what to run, one after the other until something fails: files or tests, and what the plugin is told."""
+    if room is None:
+        near = [test for test in tests if _names(test, mutant.path)]
+        return [(near, {}), ([test for test in tests if test not in near], {})]
+    near = nearest(mutant, text, room)
+    files = list(dict.fromkeys(test.partition("::")[0] for test in near))
+    return [(files, {"only": near}), (list(tests), {"without": near})]
+
+
+def try_one(mutant: Mutant, room: Room | None, tests: Sequence[str], package: pathlib.Path, seconds: float) -> Verdict:
     """Plant a mutant in a copy of the package, run its room's tests, and put the file back as it was."""
     path = package / "meshwright" / mutant.path
     text, kept = path.read_text(), path.stat()
-    near, limit = nearest(mutant, text, room), 1.5 * room.seconds + 5.0
     path.write_text(text[: mutant.start] + mutant.after + text[mutant.end :])
     os.utime(path, (time.time() + 10 * mutant.start,) * 2)  # compiled modules are known by whole seconds
-    status, why, taken = NO_TESTS, "", 0.0
+    status, why, taken = NO_TESTS, [""], 0.0
     try:
-        if near:
-            files = list(dict.fromkeys(test.partition("::")[0] for test in near))
-            status, why, taken = _run(mutant.room, package, files, limit, {"only": near})
-        if status in (0, NO_TESTS) and set(near) != set(room.tests):
-            status, why, more = _run(mutant.room, package, tests, limit, {"without": near})
-            taken += more
+        for run, told in _stages(mutant, text, room, tests):
+            if run and status in PASSED:
+                status, why, more = _run(mutant.room, package, run, seconds, told)
+                taken += more
     finally:
         path.write_text(text)
         os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))  # kernels compiled before stay valid
-    return Verdict(mutant, status not in (0, NO_TESTS), why if status else "", taken)
+    return Verdict(mutant, status not in PASSED, why[0] if status not in PASSED else "", taken)
+
+
+def failing(room: str, tests: Sequence[str], package: pathlib.Path, seconds: float) -> list[str]:
+    """Return which of a room's tests fail when nothing is planted: a mutant that one of these noticed was not noticed."""
+    files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+    status, why, _ = _run(room, package, files, seconds, {"only": list(tests), "all": True})
+    return [] if status in PASSED else why

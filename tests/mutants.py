@@ -22,11 +22,11 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
-from mutant_runs import KEPT, ROOT, Room, Verdict, look, try_one
+from mutant_runs import KEPT, ROOT, Verdict, failing, fingerprint, look, seen, try_one
 from mutations import SOURCE, Mutant, mutants, one_line
 
 PAGE = ROOT / "docs" / "reference" / "mutants.md"
@@ -98,57 +98,83 @@ def planted(only: Sequence[str], without: Sequence[str]) -> list[Mutant]:
     return [mutant for mutant in found if mutant.room not in without and (not only or mutant.room in only)]
 
 
-def try_all(
-    drawn: Sequence[Mutant], folder: pathlib.Path, written: pathlib.Path, chosen: argparse.Namespace
-) -> tuple[list[Verdict], dict[str, str]]:
-    """Return the verdicts in the order drawn, and the rooms of which nothing can be said, with why.
+def copies_of_the_package(n: int, folder: pathlib.Path) -> queue.Queue[pathlib.Path]:
+    """Return copies that mutants are planted in, each with what pytest loads beside it."""
+    made: queue.Queue[pathlib.Path] = queue.Queue()
+    for i in range(n):
+        package = folder / str(i)
+        shutil.copytree(SOURCE, package / "meshwright")
+        shutil.copy(ROOT / "tests" / "mutant_plugin.py", package)
+        made.put(package)
+    return made
+
+
+def try_all(drawn: Sequence[Mutant], folder: pathlib.Path, written: pathlib.Path, chosen: argparse.Namespace) -> list[Verdict]:
+    """Return the verdicts in the order drawn.
 
     Every verdict is written to a file as it comes, and taken from there where the same was tried before. After so many minutes no other
     mutant is begun: those tried are the first of the draw, as fair a sample as all of it.
     """  # noqa: E501
     end = time.monotonic() + 60.0 * chosen.minutes
-    tests, listed, known = room_tests(), rooms(), dict[str, Room]()
-    files = {room: sorted({mutant.path for mutant in found}) for room, found in listed.items()}
-    before = {
-        tuple(line["mutant"]): line for line in map(json.loads, written.read_text().splitlines() if written.exists() else ())
-    }
-    copies: queue.Queue[pathlib.Path] = queue.Queue()
-    looking = threading.Lock()
-    for i in range(chosen.at_once):
-        package = folder / str(i)
-        shutil.copytree(SOURCE, package / "meshwright")
-        shutil.copy(ROOT / "tests" / "mutant_plugin.py", package)
-        copies.put(package)
+    tests = room_tests()
+    marks = {room: fingerprint(tests[room]) for room in {mutant.room for mutant in drawn}}
+    lines = map(json.loads, written.read_text().splitlines() if written.exists() else ())
+    before = {tuple(line["mutant"]): line for line in lines}
+    copies, writing = copies_of_the_package(chosen.at_once, folder), threading.Lock()
 
     def one(mutant: Mutant) -> Verdict | None:
-        if time.monotonic() > end:
-            return None
+        key = (*astuple(mutant), marks[mutant.room])
+        if key in before:
+            return Verdict(mutant, **{name: before[key][name] for name in ("killed", "why", "seconds")})
         package = copies.get()
         try:
-            with looking:
-                if mutant.room not in known:
-                    known[mutant.room] = look(mutant.room, files[mutant.room], tests[mutant.room], package, chosen.limit)
-            room = known[mutant.room]
-            if room.why:
+            if time.monotonic() > end:
                 return None
-            key = (*astuple(mutant), room.of)
-            if key in before:
-                return Verdict(mutant, **{name: before[key][name] for name in ("killed", "why", "seconds")})
-            verdict = try_one(mutant, room, tests[mutant.room], package)
+            verdict = try_one(mutant, seen(mutant.room, tests[mutant.room]), tests[mutant.room], package, chosen.limit)
         finally:
             copies.put(package)
         line = {"killed": verdict.killed, "seconds": verdict.seconds, "why": verdict.why, "mutant": key}
-        with looking, written.open("a") as file:
+        with writing, written.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        print(
-            f"{'killed  ' if verdict.killed else 'SURVIVED'} {verdict.seconds:5.1f} s  {_said(mutant)}  {verdict.why}",
-            flush=True,
-        )
+        said = "killed  " if verdict.killed else "SURVIVED"
+        print(f"{said} {verdict.seconds:5.1f} s  {_said(mutant)}  {verdict.why}", flush=True)
         return verdict
 
     with ThreadPoolExecutor(chosen.at_once) as pool:
         verdicts = list(pool.map(one, drawn))
-    return [verdict for verdict in verdicts if verdict is not None], {room: it.why for room, it in known.items() if it.why}
+    n_tried = verdicts.index(None) if None in verdicts else len(verdicts)
+    return _checked([verdict for verdict in verdicts[:n_tried] if verdict is not None], copies.get(), chosen.limit)
+
+
+def _checked(verdicts: list[Verdict], package: pathlib.Path, seconds: float) -> list[Verdict]:
+    """Return the verdicts with those taken back that rest on a test that fails when nothing is planted, too."""
+    for room in sorted({verdict.mutant.room for verdict in verdicts}):
+        noticed = {verdict.why for verdict in verdicts if verdict.mutant.room == room and verdict.why.startswith("tests/")}
+        wrong = failing(room, sorted(noticed), package, seconds) if noticed else []
+        if wrong:
+            print(f"{room}: fails as it is: {', '.join(wrong)}", flush=True)
+            verdicts = [
+                replace(it, killed=False, why="fails as it is") if it.mutant.room == room and it.why in wrong else it
+                for it in verdicts
+            ]
+    return verdicts
+
+
+def look_at_all(folder: pathlib.Path, chosen: argparse.Namespace) -> None:
+    """See which tests run which lines, room by room."""
+    copies = copies_of_the_package(chosen.at_once, folder)
+
+    def one(room: str, found: list[Mutant]) -> None:
+        tests = room_tests()[room]
+        if room in chosen.without or (chosen.room and room not in chosen.room) or seen(room, tests):
+            return
+        package = copies.get()
+        why = look(room, sorted({mutant.path for mutant in found}), tests, package, 4 * chosen.limit)
+        copies.put(package)
+        print(f"{room}: {why or 'looked at'}", flush=True)
+
+    with ThreadPoolExecutor(chosen.at_once) as pool:
+        list(pool.map(one, *zip(*rooms().items(), strict=True)))
 
 
 def _said(mutant: Mutant) -> str:
@@ -162,7 +188,7 @@ def interval(n_killed: int, n: int, z: float = 1.645) -> tuple[float, float]:
     return (centre - spread / n) / scale, (centre + spread / n) / scale
 
 
-def report(title: str, verdicts: Sequence[Verdict], silent: Mapping[str, str], told: str) -> str:
+def report(title: str, verdicts: Sequence[Verdict], told: str) -> str:
     """Return a section of the page: killed and survived by room, and every survivor."""
     n, n_killed = len(verdicts), sum(verdict.killed for verdict in verdicts)
     low, high = interval(n_killed, n)
@@ -180,7 +206,6 @@ def report(title: str, verdicts: Sequence[Verdict], silent: Mapping[str, str], t
     for room in sorted({verdict.mutant.room for verdict in verdicts}):
         of_room = [verdict.killed for verdict in verdicts if verdict.mutant.room == room]
         lines.append(f"| `{room}` | {len(of_room)} | {sum(of_room)} | {len(of_room) - sum(of_room)} |")
-    lines += [f"| `{room}` | not tried: {why} | | |" for room, why in sorted(silent.items())]
     survivors = [verdict.mutant for verdict in verdicts if not verdict.killed]
     if survivors:
         lines += ["", "| survivor | before | after |", "|---|---|---|"]
@@ -210,12 +235,15 @@ def main() -> None:
     )
     parser.add_argument("--without", action="append", default=[], help="draw nothing from this room; repeatable")
     parser.add_argument("--at-once", type=int, default=2, help="mutants that are tried at the same time")
-    parser.add_argument(
-        "--limit", type=float, default=300.0, help="seconds of a processor that a room's tests may take as the package is"
-    )
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds of a processor that a room's tests may take")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after these no other mutant is begun")
     parser.add_argument("--draw", action="store_true", help="print the mutants, try none")
+    parser.add_argument("--look", action="store_true", help="see which tests run which lines, which saves time later; try none")
     chosen = parser.parse_args()
+    if chosen.look:
+        with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+            look_at_all(pathlib.Path(folder), chosen)
+        return
     if chosen.planted:
         drawn = planted(chosen.room, chosen.without)
         title, told = "Planted by hand", f"`make mutants MUTANTS={shlex.quote(shlex.join(sys.argv[1:]))}`."
@@ -229,8 +257,8 @@ def main() -> None:
     KEPT.mkdir(parents=True, exist_ok=True)
     written = KEPT / f"{title.lower().replace(' ', '-')}.jsonl"
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        verdicts, silent = try_all(drawn, pathlib.Path(folder), written, chosen)
-    section = report(title, verdicts, silent, told)
+        verdicts = try_all(drawn, pathlib.Path(folder), written, chosen)
+    section = report(title, verdicts, told)
     print(section)
     if not chosen.room:
         PAGE.write_text(put(PAGE.read_text(), section))
