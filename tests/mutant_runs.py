@@ -121,11 +121,17 @@ def _run(
     return process.returncode, why, usage.ru_utime + usage.ru_stime
 
 
+@cache
+def _package() -> bytes:
+    """Return a hash of the package."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(SOURCE.rglob("*.py")))).digest()
+
+
 def fingerprint(tests: Sequence[str]) -> str:
     """Return a hash of the package and of tests: what was seen holds as long as it stays the same."""
-    digest = hashlib.sha256()
-    for path in [*sorted(SOURCE.rglob("*.py")), *(ROOT / test.partition("::")[0] for test in tests)]:
-        digest.update(path.read_bytes())
+    digest = hashlib.sha256(_package())
+    for test in tests:
+        digest.update((ROOT / test.partition("::")[0]).read_bytes())
     return digest.hexdigest()
 
 

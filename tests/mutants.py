@@ -75,13 +75,17 @@ def room_tests() -> dict[str, list[str]]:
 
 
 def sample(n: int, seed: int, only: Sequence[str], without: Sequence[str]) -> tuple[list[Mutant], int]:
-    """Return `n` mutants drawn with `seed`, each as likely as any other, and from how many; `only` and `without` name rooms."""
+    """Return `n` mutants drawn with `seed`, each as likely as any other, and from how many.
+
+    `only`: rooms to draw from, all without; `without`: rooms whose mutants are drawn and then left out, so that the others stay the same.
+    """  # noqa: E501
     listed = rooms()
     for room in (*only, *without):
         if room not in listed:
             raise SystemExit(f"no room {room!r}; rooms: {', '.join(listed)}")
-    everything = [mutant for room in (only or listed) if room not in without for mutant in listed[room]]
-    return random.Random(seed).sample(everything, min(n, len(everything))), len(everything)
+    everything = [mutant for room in (only or listed) for mutant in listed[room]]
+    drawn = random.Random(seed).sample(everything, min(n, len(everything)))
+    return [mutant for mutant in drawn if mutant.room not in without], len(everything)
 
 
 def planted(only: Sequence[str], without: Sequence[str]) -> list[Mutant]:
@@ -142,6 +146,7 @@ def try_all(drawn: Sequence[Mutant], folder: pathlib.Path, written: pathlib.Path
 
     with ThreadPoolExecutor(chosen.at_once) as pool:
         verdicts = list(pool.map(one, drawn))
+    # those after the first that was not begun would be a choice
     n_tried = verdicts.index(None) if None in verdicts else len(verdicts)
     return _checked([verdict for verdict in verdicts[:n_tried] if verdict is not None], copies.get(), chosen.limit)
 
@@ -233,7 +238,7 @@ def main() -> None:
     parser.add_argument(
         "--room", action="append", default=[], help="draw from this room only; repeatable; the page stays as it is"
     )
-    parser.add_argument("--without", action="append", default=[], help="draw nothing from this room; repeatable")
+    parser.add_argument("--without", action="append", default=[], help="leave out what is drawn from this room; repeatable")
     parser.add_argument("--at-once", type=int, default=2, help="mutants that are tried at the same time")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of a processor that a room's tests may take")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after these no other mutant is begun")
@@ -250,7 +255,7 @@ def main() -> None:
     else:
         drawn, n_all = sample(chosen.n, chosen.seed, chosen.room, chosen.without)
         title = f"Seed {chosen.seed}"
-        told = f"`make mutants MUTANTS={shlex.quote(shlex.join(sys.argv[1:]))}`: {len(drawn)} drawn from {n_all:,}."
+        told = f"`make mutants MUTANTS={shlex.quote(shlex.join(sys.argv[1:]))}`: {chosen.n} drawn from {n_all:,}."
     if chosen.draw:
         print("\n".join(_said(mutant) for mutant in drawn))
         return
