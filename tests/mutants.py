@@ -8,45 +8,28 @@ package, and the room's tests run against it until the first fails (killed) or a
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
-import os
 import pathlib
 import queue
 import random
-import resource
+import re
+import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, replace
 
+from mutant_runs import KEPT, ROOT, Verdict, failing, fingerprint, look, seen, try_one
 from mutations import SOURCE, Mutant, mutants, one_line
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "mutants.md"
-BASELINES = ROOT / "build" / "mutants"  # how long each room's tests took against the package as it is, and against which
-N_AT_ONCE = 2
-LONGEST_SECONDS = 1200.0  # of the wall, for a mutant that waits without working
-LARGEST_BYTES = 16 * 2**30  # address space of one run: a mutant that allocates without end is stopped
-KERNELS = "_kernels"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the room's tests said of a mutant: the first test that failed, or none; `seconds` of a processor."""
-
-    mutant: Mutant
-    killed: bool
-    why: str
-    seconds: float
 
 
 def settings() -> dict:
@@ -92,156 +75,135 @@ def room_tests() -> dict[str, list[str]]:
 
 
 def sample(n: int, seed: int, only: Sequence[str], without: Sequence[str]) -> tuple[list[Mutant], int]:
-    """Return `n` mutants drawn with `seed`, each as likely as any other, and from how many; `only` and `without` name rooms."""
+    """Return `n` mutants drawn with `seed`, each as likely as any other, and from how many.
+
+    `only`: rooms to draw from, all without; `without`: rooms whose mutants are drawn and then left out, so that the others stay the same.
+    """  # noqa: E501
     listed = rooms()
     for room in (*only, *without):
         if room not in listed:
             raise SystemExit(f"no room {room!r}; rooms: {', '.join(listed)}")
-    everything = [mutant for room in (only or listed) if room not in without for mutant in listed[room]]
-    return random.Random(seed).sample(everything, min(n, len(everything))), len(everything)
+    everything = [mutant for room in (only or listed) for mutant in listed[room]]
+    drawn = random.Random(seed).sample(everything, min(n, len(everything)))
+    return [mutant for mutant in drawn if mutant.room not in without], len(everything)
 
 
-def _nearest_first(tests: list[str], path: str) -> list[str]:
-    """Return the tests with those first that name the module of `path`: they fail soonest."""
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    word = module.rpartition(".")[2].strip("_")
-
-    def distance(test: str) -> tuple[bool, bool]:
-        text = (ROOT / test.partition("::")[0]).read_text()
-        return f"meshwright.{module}" not in text, word not in text
-
-    return sorted(tests, key=distance)
-
-
-def _run(package: pathlib.Path, tests: Sequence[str], seconds: float, plain: bool) -> tuple[int, str, float]:
-    """Run tests against a copy of the package; return pytest's exit status, the first failure, and the seconds of a processor."""  # noqa: E501
-    environment = {**os.environ, "PYTHONPATH": str(package), "HYPOTHESIS_STORAGE_DIRECTORY": str(package / "hypothesis")}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=no", "-m", "not slow"]
-    if plain:
-        environment["NUMBA_DISABLE_JIT"] = "1"
-        command += ["-W", "ignore::RuntimeWarning"]  # hashes overflow on purpose, which compiled code does in silence
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(
-            [*command, "--hypothesis-seed=0", *tests], cwd=ROOT, env=environment, start_new_session=True, stdout=output,
-            stderr=subprocess.STDOUT, preexec_fn=lambda: _limit(seconds),
-        )  # fmt: skip
-        alarm = threading.Timer(LONGEST_SECONDS, os.killpg, (process.pid, signal.SIGKILL))
-        alarm.start()
-        _, status, usage = os.wait4(process.pid, 0)
-        alarm.cancel()
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        text = output.read()
-    failed = [line.split()[1] for line in text.splitlines() if line.startswith(("FAILED", "ERROR")) and len(line.split()) > 1]
-    why = "out of time" if process.returncode < 0 else failed[0] if failed else one_line(text)[-200:]
-    return process.returncode, why, usage.ru_utime + usage.ru_stime
+def planted(only: Sequence[str], without: Sequence[str]) -> list[Mutant]:
+    """Return the bugs that ``mutants.toml`` lists by hand; one whose text is not there once is an error."""
+    chosen, found = settings(), []
+    for bug in chosen["planted"]:
+        path = SOURCE / bug["file"]
+        text, room = path.read_text(), room_of(path, list(chosen["rooms"]))
+        if text.count(bug["before"]) != 1:
+            raise SystemExit(f"tests/mutants.toml: {bug['before']!r} is not once in {bug['file']}")
+        start = text.index(bug["before"])
+        line = text.count("\n", 0, start) + 1
+        found.append(Mutant(room, bug["file"], line, start, start + len(bug["before"]), bug["before"], bug["after"]))
+    return [mutant for mutant in found if mutant.room not in without and (not only or mutant.room in only)]
 
 
-def _limit(seconds: float) -> None:
-    """Let the process that tests run in have so much time of a processor, and memory that leaves room for others."""
-    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds)))
-    resource.setrlimit(resource.RLIMIT_AS, (LARGEST_BYTES, LARGEST_BYTES))
-
-
-def _fingerprint(tests: Sequence[str]) -> str:
-    """Return a hash of the package and of tests: a baseline holds as long as it stays the same."""
-    digest = hashlib.sha256()
-    for path in [*sorted(SOURCE.rglob("*.py")), *(ROOT / test.partition("::")[0] for test in tests)]:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def _baseline(room: str, package: pathlib.Path, limit: float) -> tuple[float, str]:
-    """Return how long a room's tests take when nothing is planted; or, with 0, why nothing can be said of its mutants."""
-    tests = room_tests()[room]
-    mark = _fingerprint(tests)
-    kept = BASELINES / (room.replace("/", ".") + ".json")
-    known = json.loads(kept.read_text()) if kept.exists() else {}
-    if known.get("of") == mark:
-        return known["seconds"], ""
-    status, why, seconds = _run(package, tests, limit, room.startswith(KERNELS))
-    print(f"{room}: {seconds:.1f} s as it is{f', but fails: {why}' if status else ''}", flush=True)
-    if status:
-        return 0.0, why
-    BASELINES.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps({"of": mark, "seconds": seconds}))
-    return seconds, ""
-
-
-def _try(mutant: Mutant, package: pathlib.Path, seconds: float) -> Verdict:
-    """Plant a mutant in a copy of the package, run its room's tests, and put the file back as it was."""
-    path = package / "meshwright" / mutant.path
-    text, kept = path.read_text(), path.stat()
-    path.write_text(text[: mutant.start] + mutant.after + text[mutant.end :])
-    os.utime(
-        path, (time.time() + 10 * mutant.start, time.time() + 10 * mutant.start)
-    )  # compiled modules are known by whole seconds
-    try:
-        tests = _nearest_first(room_tests()[mutant.room], mutant.path)
-        status, why, taken = _run(package, tests, seconds, mutant.room.startswith(KERNELS))
-    finally:
-        path.write_text(text)
-        os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))  # kernels compiled before stay valid
-    return Verdict(mutant, status != 0, why if status else "", taken)
-
-
-def try_all(
-    drawn: Sequence[Mutant], folder: pathlib.Path, limit: float, minutes: float
-) -> tuple[list[Verdict], dict[str, str]]:
-    """Return the verdicts, two at a time, in the order drawn, and the rooms of which nothing can be said, with why.
-
-    After so many minutes no other mutant is begun: those tried are the first of the draw, as fair a sample as all of it.
-    """
-    end = time.monotonic() + 60.0 * minutes
-    copies: queue.Queue[pathlib.Path] = queue.Queue()
-    for i in range(N_AT_ONCE):
+def copies_of_the_package(n: int, folder: pathlib.Path) -> queue.Queue[pathlib.Path]:
+    """Return copies that mutants are planted in, each with what pytest loads beside it."""
+    made: queue.Queue[pathlib.Path] = queue.Queue()
+    for i in range(n):
         package = folder / str(i)
         shutil.copytree(SOURCE, package / "meshwright")
-        copies.put(package)
+        shutil.copy(ROOT / "tests" / "mutant_plugin.py", package)
+        made.put(package)
+    return made
 
-    def as_it_is(room: str) -> tuple[float, str]:
-        package = copies.get()
-        try:
-            return _baseline(room, package, limit)
-        finally:
-            copies.put(package)
+
+def try_all(drawn: Sequence[Mutant], folder: pathlib.Path, written: pathlib.Path, chosen: argparse.Namespace) -> list[Verdict]:
+    """Return the verdicts in the order drawn.
+
+    Every verdict is written to a file as it comes, and taken from there where the same was tried before. After so many minutes no other
+    mutant is begun: those tried are the first of the draw, as fair a sample as all of it.
+    """  # noqa: E501
+    end = time.monotonic() + 60.0 * chosen.minutes
+    tests = room_tests()
+    marks = {room: fingerprint(tests[room]) for room in {mutant.room for mutant in drawn}}
+    lines = map(json.loads, written.read_text().splitlines() if written.exists() else ())
+    before = {tuple(line["mutant"]): line for line in lines}
+    copies, writing = copies_of_the_package(chosen.at_once, folder), threading.Lock()
 
     def one(mutant: Mutant) -> Verdict | None:
-        if time.monotonic() > end:
-            return None
+        key = (*astuple(mutant), marks[mutant.room])
+        if key in before:
+            return Verdict(mutant, **{name: before[key][name] for name in ("killed", "why", "seconds")})
         package = copies.get()
         try:
-            verdict = _try(mutant, package, 1.5 * known[mutant.room][0] + 5.0)
+            if time.monotonic() > end:
+                return None
+            verdict = try_one(mutant, seen(mutant.room, tests[mutant.room]), tests[mutant.room], package, chosen.limit)
         finally:
             copies.put(package)
-        print(
-            f"{'killed  ' if verdict.killed else 'SURVIVED'} {verdict.seconds:5.1f} s  {_said(mutant)}  {verdict.why}",
-            flush=True,
-        )
+        line = {"killed": verdict.killed, "seconds": verdict.seconds, "why": verdict.why, "mutant": key}
+        with writing, written.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        said = "killed  " if verdict.killed else "SURVIVED"
+        print(f"{said} {verdict.seconds:5.1f} s  {_said(mutant)}  {verdict.why}", flush=True)
         return verdict
 
-    with ThreadPoolExecutor(N_AT_ONCE) as pool:
-        named = sorted({mutant.room for mutant in drawn})
-        known = dict(zip(named, pool.map(as_it_is, named), strict=True))
-        verdicts = list(pool.map(one, [mutant for mutant in drawn if not known[mutant.room][1]]))
-    return [verdict for verdict in verdicts if verdict is not None], {room: why for room, (_, why) in known.items() if why}
+    with ThreadPoolExecutor(chosen.at_once) as pool:
+        verdicts = list(pool.map(one, drawn))
+    # those after the first that was not begun would be a choice
+    n_tried = verdicts.index(None) if None in verdicts else len(verdicts)
+    return _checked([verdict for verdict in verdicts[:n_tried] if verdict is not None], copies.get(), chosen.limit)
+
+
+def _checked(verdicts: list[Verdict], package: pathlib.Path, seconds: float) -> list[Verdict]:
+    """Return the verdicts with those taken back that rest on a test that fails when nothing is planted, too."""
+    for room in sorted({verdict.mutant.room for verdict in verdicts}):
+        noticed = {verdict.why for verdict in verdicts if verdict.mutant.room == room and verdict.why.startswith("tests/")}
+        wrong = failing(room, sorted(noticed), package, seconds) if noticed else []
+        if wrong:
+            print(f"{room}: fails as it is: {', '.join(wrong)}", flush=True)
+            verdicts = [
+                replace(it, killed=False, why="fails as it is") if it.mutant.room == room and it.why in wrong else it
+                for it in verdicts
+            ]
+    return verdicts
+
+
+def look_at_all(folder: pathlib.Path, chosen: argparse.Namespace) -> None:
+    """See which tests run which lines, room by room."""
+    copies = copies_of_the_package(chosen.at_once, folder)
+
+    def one(room: str, found: list[Mutant]) -> None:
+        tests = room_tests()[room]
+        if room in chosen.without or (chosen.room and room not in chosen.room) or seen(room, tests):
+            return
+        package = copies.get()
+        why = look(room, sorted({mutant.path for mutant in found}), tests, package, 4 * chosen.limit)
+        copies.put(package)
+        print(f"{room}: {why or 'looked at'}", flush=True)
+
+    with ThreadPoolExecutor(chosen.at_once) as pool:
+        list(pool.map(one, *zip(*rooms().items(), strict=True)))
 
 
 def _said(mutant: Mutant) -> str:
     return f"{mutant.path}:{mutant.line}  {one_line(mutant.before)[:90]}  ->  {one_line(mutant.after)[:90]}"
 
 
-def report(verdicts: Sequence[Verdict], silent: Mapping[str, str], seed: int, n_all: int) -> str:
-    """Return the page: killed and survived by room, and every survivor."""
-    n_killed = sum(verdict.killed for verdict in verdicts)
+def interval(n_killed: int, n: int, z: float = 1.645) -> tuple[float, float]:
+    """Return Wilson's interval of a share: its 90 % interval, with the default `z`."""
+    share, spread = n_killed / n, z * math.sqrt(n_killed * (n - n_killed) / n + z * z / 4)
+    centre, scale = share + z * z / (2 * n), 1 + z * z / n
+    return (centre - spread / n) / scale, (centre + spread / n) / scale
+
+
+def report(title: str, verdicts: Sequence[Verdict], told: str) -> str:
+    """Return a section of the page: killed and survived by room, and every survivor."""
+    n, n_killed = len(verdicts), sum(verdict.killed for verdict in verdicts)
+    low, high = interval(n_killed, n)
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     lines = [
-        "# Mutants: do the tests of a room notice a bug planted in it?",
+        f"## {title}",
         "",
-        "Made by `make mutants`; see `tests/mutants.py` for what is planted and `tests/mutants.toml` for which tests are a room's own.",  # noqa: E501
-        "",
-        f"{len(verdicts)} mutants drawn with seed {seed} from {n_all}: {n_killed} killed ({100 * n_killed / len(verdicts):.0f} %), "  # noqa: E501
-        f"{len(verdicts) - n_killed} survived.",
+        f"{told} Commit {commit}: {n} tried, **{n_killed} killed ({100 * n_killed / n:.1f} %; "
+        f"90 % interval {100 * low:.0f} to {100 * high:.0f} %)**, {n - n_killed} survived; "
+        f"{sum(verdict.seconds for verdict in verdicts) / 60:.0f} minutes of a processor.",
         "",
         "| room | tried | killed | survived |",
         "|---|--:|--:|--:|",
@@ -249,21 +211,22 @@ def report(verdicts: Sequence[Verdict], silent: Mapping[str, str], seed: int, n_
     for room in sorted({verdict.mutant.room for verdict in verdicts}):
         of_room = [verdict.killed for verdict in verdicts if verdict.mutant.room == room]
         lines.append(f"| `{room}` | {len(of_room)} | {sum(of_room)} | {len(of_room) - sum(of_room)} |")
-    lines += [f"| `{room}` | not tried: {why} | | |" for room, why in sorted(silent.items())]
     survivors = [verdict.mutant for verdict in verdicts if not verdict.killed]
     if survivors:
-        lines += ["", "## Survivors", ""]
+        lines += ["", "| survivor | before | after |", "|---|---|---|"]
     for mutant in sorted(survivors, key=lambda mutant: (mutant.path, mutant.line)):
-        lines += [
-            f"`{mutant.path}:{mutant.line}`",
-            "",
-            "```diff",
-            f"- {one_line(mutant.before)}",
-            f"+ {one_line(mutant.after)}",
-            "```",
-            "",
-        ]
-    return "\n".join(lines).rstrip() + "\n"
+        before, after = (one_line(text)[:120].replace("|", "\\|") for text in (mutant.before, mutant.after))
+        lines.append(f"| `{mutant.path}:{mutant.line}` | `{before}` | `{after}` |")
+    return "\n".join(lines) + "\n"
+
+
+def put(page: str, section: str) -> str:
+    """Return the page with a section in place of that of the same title, or at its end."""
+    parts = re.split(r"(?m)^(?=## )", page)
+    title = section.partition("\n")[0]
+    if all(part.partition("\n")[0] != title for part in parts):
+        return f"{page.rstrip()}\n\n{section}"
+    return "\n\n".join((section if part.partition("\n")[0] == title else part).strip() for part in parts) + "\n"
 
 
 def main() -> None:
@@ -271,26 +234,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--n", type=int, default=60, help="mutants to draw")
+    parser.add_argument("--planted", action="store_true", help="try the bugs that mutants.toml lists by hand, draw none")
     parser.add_argument(
         "--room", action="append", default=[], help="draw from this room only; repeatable; the page stays as it is"
     )
-    parser.add_argument("--without", action="append", default=[], help="draw nothing from this room; repeatable")
-    parser.add_argument(
-        "--limit", type=float, default=180.0, help="seconds of a processor that a room's tests may take as the package is"
-    )
+    parser.add_argument("--without", action="append", default=[], help="leave out what is drawn from this room; repeatable")
+    parser.add_argument("--at-once", type=int, default=2, help="mutants that are tried at the same time")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds of a processor that a room's tests may take")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after these no other mutant is begun")
     parser.add_argument("--draw", action="store_true", help="print the mutants, try none")
+    parser.add_argument("--look", action="store_true", help="see which tests run which lines, which saves time later; try none")
     chosen = parser.parse_args()
-    drawn, n_all = sample(chosen.n, chosen.seed, chosen.room, chosen.without)
+    if chosen.look:
+        with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+            look_at_all(pathlib.Path(folder), chosen)
+        return
+    if chosen.planted:
+        drawn = planted(chosen.room, chosen.without)
+        title, told = "Planted by hand", f"`make mutants MUTANTS={shlex.quote(shlex.join(sys.argv[1:]))}`."
+    else:
+        drawn, n_all = sample(chosen.n, chosen.seed, chosen.room, chosen.without)
+        title = f"Seed {chosen.seed}"
+        told = f"`make mutants MUTANTS={shlex.quote(shlex.join(sys.argv[1:]))}`: {chosen.n} drawn from {n_all:,}."
     if chosen.draw:
         print("\n".join(_said(mutant) for mutant in drawn))
         return
+    KEPT.mkdir(parents=True, exist_ok=True)
+    written = KEPT / f"{title.lower().replace(' ', '-')}.jsonl"
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        verdicts, silent = try_all(drawn, pathlib.Path(folder), chosen.limit, chosen.minutes)
-    page = report(verdicts, silent, chosen.seed, n_all)
-    print(page)
+        verdicts = try_all(drawn, pathlib.Path(folder), written, chosen)
+    section = report(title, verdicts, told)
+    print(section)
     if not chosen.room:
-        PAGE.write_text(page)
+        PAGE.write_text(put(PAGE.read_text(), section))
 
 
 if __name__ == "__main__":

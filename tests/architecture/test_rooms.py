@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import pathlib
 
+import pytest
+
+import mutant_runs
 import mutants
 import mutations
 
@@ -58,3 +61,32 @@ def share(a: int = 3, b: float = 0.5) -> float:
         ("a += 1", "pass"), ("max(a, b)", "min(a, b)"), ("max(a, b)", "(b)"), ("a * b", "(a / b)"),
         ("max(a, b) - a * b", "(max(a, b) + a * b)"), ("max(a, b) - a * b", "(max(a, b))"),
     } <= said  # fmt: skip
+
+
+def test_the_lines_of_a_bug_are_those_of_its_statement_and_of_nothing_inside_it() -> None:
+    text = "def f(\n    a=1,\n):\n    if a and (\n        a > 2\n    ):\n        return (\n            3\n        )\n"
+    text += "    return 4\n"
+    lines = {line: list(mutant_runs.statement(text, line)) for line in range(1, 11)}
+    assert lines[2] == [1, 2, 3] and lines[5] == [4, 5, 6] and lines[8] == [7, 8, 9] and lines[10] == [10]
+
+
+def test_tests_that_run_the_line_come_first_and_the_cheapest_of_them_before() -> None:
+    lines = {"one.py": {"slow": ["02"], "quick": ["06"], "other": ["01", "08"]}}
+    room = mutant_runs.Room({"slow": 2.0, "quick": 1.0, "other": 0.5, "none": 0.1}, lines)
+    mutant = mutations.Mutant("", "one.py", 1, 0, 1, "1", "2")
+    assert mutant_runs.nearest(mutant, "a = 1\nb = 2\n", room) == ["quick", "slow"]
+
+
+def test_bugs_planted_by_hand_are_still_in_the_text() -> None:
+    assert all(mutant.before != mutant.after for mutant in mutants.planted((), ()))
+
+
+def test_the_share_has_wilsons_interval() -> None:
+    assert mutants.interval(0, 10)[0] == pytest.approx(0.0) and mutants.interval(10, 10)[1] == pytest.approx(1.0)
+    assert mutants.interval(81, 100) == pytest.approx((0.7374, 0.8660), abs=1e-3)
+    assert mutants.interval(50, 100) == pytest.approx((0.419, 0.581), abs=1e-3)
+
+
+def test_a_section_of_the_page_is_put_in_place_of_the_last_of_its_title() -> None:
+    page = mutants.put(mutants.put("# Page\n\nText.\n", "## Seed 1\n\nold\n"), "## Seed 2\n\nother\n")
+    assert mutants.put(page, "## Seed 1\n\nnew\n") == "# Page\n\nText.\n\n## Seed 1\n\nnew\n\n## Seed 2\n\nother\n"

@@ -23,6 +23,9 @@ from meshwright.planners.topoopt.writers import codesign_json, flexflow_measures
 N_PLANS, N_FOUND = 6, 2
 """Plans drawn from a space, and networks of the finder tried for the first of them."""
 
+CLOSE = {6: (0.633, 0.0, 0.967, 0.967), 7: (0.001, 0.595, 0.003, 0.858, 0.399)}
+"""How close each bound comes on average, where computing decides and where traffic does, as it was when this was written."""
+
 
 def question(random: np.random.Generator) -> SplitSpace:
     """Return a tiny workload with any times, weights and tensors, and all ways to split it."""
@@ -105,6 +108,7 @@ def evaluations(seed: int) -> Iterator[tuple[Step, Placement, Fabric, float]]:
 @pytest.mark.parametrize("seed", range(8))
 def test_no_plan_on_any_network_under_any_model_of_traffic_beats_the_bounds(seed: int) -> None:
     known: dict[tuple[float, str], float] = {}
+    shares: dict[str, list[float]] = {}
     n_seen = 0
     for step, plan, fabric, seconds in evaluations(seed):
         injection, kind = fabric.injection_bytes_per_second(), step.model_of_traffic
@@ -122,6 +126,9 @@ def test_no_plan_on_any_network_under_any_model_of_traffic_beats_the_bounds(seed
         n_seen += 1
         for words, bound in below.items():
             assert bound <= seconds * (1 + 1e-9), (words, kind, fabric.name, plan)
+            shares.setdefault(words, []).append(bound / seconds if seconds > 0.0 else 1.0)
+    for found, least in zip(shares.values(), CLOSE.get(seed, ()), strict=False):
+        assert np.mean(found) >= least
     assert n_seen >= 3 * N_PLANS
 
 

@@ -27,6 +27,21 @@ from questions import fused
 TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
 
 
+CLOSE = {
+    ("gpt2", "dgx-a100:8", "analytic"): (0.592, 0.916, 0.979, 0.978),
+    ("gpt2", "dgx-a100:8", "sharded"): (0.592, 0.916, 0.979, 0.978),
+    ("gpt2", "pcie-a100:16", "analytic"): (0.368, 0.667, 0.923, 0.936),
+    ("gpt2", "pcie-a100:16", "sharded"): (0.369, 0.667, 0.923, 0.936),
+    ("qwen3-30b-a3b", "dgx-a100:8", "analytic"): (0.385, 0.571, 0.987, 0.985),
+    ("qwen3-30b-a3b", "dgx-a100:8", "sharded"): (0.417, 0.565, 0.987, 0.985),
+    ("qwen3-30b-a3b", "pcie-a100:16", "analytic"): (0.087, 0.341, 0.979, 0.988),
+    ("qwen3-30b-a3b", "pcie-a100:16", "sharded"): (0.116, 0.321, 0.975, 0.983),
+}
+"""How close bounds come to the simulated step at least, on average (of a mesh, light, whole, with transfers): as they were when this
+was written. A term that is missing in a bound makes no answer wrong, only every search longer.
+"""  # noqa: E501
+
+
 def _small_memory(problem, memory_bytes: float):
     """The same problem on devices with less memory."""
     import dataclasses
@@ -155,6 +170,7 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
     problem = api.make_problem(name, cluster, costs=prices, batch=Batch(16, sequence_length=1024), memory_risk=0.5)
     model = registry.load("costs", prices, "cost model")
     search = BestFirstSearch(problem, Limits(), Stop())
+    shares: dict[str, list[float]] = {"quick": [], "light": [], "full": [], "with transfers": []}
     for pool in pools(problem.cluster):
         costs = Costs(problem, pool, search.chain)
         checked = 0
@@ -187,11 +203,14 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
                     assert full <= played * (1 + 1e-9), config
                     assert light <= played * (1 + 1e-9), config
                     assert quick <= played * (1 + 1e-9), config
+                    for word, bound in (("quick", quick), ("light", light), ("full", full)):
+                        shares[word].append(bound / played)
                     if chunks > 1:
                         continue
                     hops = costs.transfer_seconds(config, plan, model.stage_costs(problem, plan))
                     with_transfers = bounds.of_config(costs, config, m, 1e9, transfer_seconds=hops)
                     assert with_transfers >= full
+                    shares["with transfers"].append(with_transfers / played)
                     counts = [sum(op in search.chain.layers for op in stage.ops) for stage in plan.stages]
                     # any other split, as lopsided as it may be, is bounded too
                     for moved in ((i, i + 1) for i in range(len(counts) - 1)):
@@ -204,6 +223,8 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
                     assert with_transfers <= played * (1 + 1e-9), config
         if name == "gpt2":
             assert checked >= 20
+    for found, least in zip(shares.values(), CLOSE[name, cluster, prices], strict=True):
+        assert sum(found) / len(found) >= least
 
 
 def test_best_is_never_worse_than_the_baselines() -> None:

@@ -66,3 +66,18 @@ def test_a_search_that_gives_up_is_said_to_have_and_its_target_is_no_bound() -> 
     hurried = backtrack(graph, links, [start], n_nodes=1, n_rounds=30)
     assert not hurried.finished and hurried.n_searches == 1
     assert hurried.seconds == evaluate(graph, links, start, fixed_rings=True).seconds > least(graph, links)
+
+
+@pytest.mark.parametrize("size", [6, 12])
+def test_a_ring_is_judged_in_the_direction_in_which_it_sends(size: int) -> None:
+    """Each order here is quick one way round and slow the other; of many devices the walk to the nearest is the quick ring."""
+    walk = np.array([0, *np.random.default_rng(2).permutation(np.arange(1, size))])
+    links = np.full((size, size), 8.0)
+    links[np.arange(size), np.roll(np.arange(size), -1)] = 5.0  # as they are numbered: 5 forward, 1.5 back
+    links[np.roll(np.arange(size), -1), np.arange(size)] = 1.5
+    links[walk, np.roll(walk, -1)] = 1.0
+    links[np.roll(walk, -1), walk] = 9.0
+    np.fill_diagonal(links, 0.0)
+    found = evaluate(StageGraph(np.zeros(1), (), np.ones(1), size), links, np.arange(size).reshape(1, size))
+    ring = found.rings[0]
+    assert links[ring, np.roll(ring, -1)].max() == 1.0

@@ -23,16 +23,21 @@ import piper_by_definition as oracle
 import piper_graphs
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_the_bound_is_below_every_plan(seed: int) -> None:
+def test_the_bound_is_below_every_plan_and_close_to_the_best() -> None:
     """Tight memory, two degrees, choices with their own weights: the smallest plan of all is never excluded."""
-    instance = oracle.random_instance(seed, n_nodes=5, n_choices=2 + seed % 2, alike=seed % 3 == 0)
-    best = oracle.best(instance)
-    if best is None:
-        return
-    menu = menu_of(instance, Options())
-    bound = stage_bound.lower_bound(menu, search.relaxation(menu), 1.5 * best.seconds)
-    assert bound <= best.seconds * (1 + 1e-9)
+    shares = []
+    for seed in range(40):
+        instance = oracle.random_instance(seed, n_nodes=5, n_choices=2 + seed % 2, alike=seed % 3 == 0)
+        best = oracle.best(instance)
+        if best is None:
+            continue
+        menu = menu_of(instance, Options())
+        simple = search.relaxation(menu)
+        bound = stage_bound.lower_bound(menu, simple, 1.5 * best.seconds)
+        assert simple <= bound <= best.seconds * (1 + 1e-9), seed
+        shares.append((simple / best.seconds, bound / best.seconds))
+    # as close as when this was written: a term that is missing makes no answer wrong, only every search longer
+    assert len(shares) == 37 and (np.mean(shares, axis=0) >= (0.536, 0.550)).all()
 
 
 @pytest.mark.parametrize("ratio", [2.0, 3.0])
@@ -73,7 +78,7 @@ def test_memory_that_is_too_little_for_every_plan_is_proven_so_and_none_that_is_
         if stage_bound.nothing_fits(menu):
             n_proven += 1
             assert oracle.best(instance) is None, seed
-    assert n_proven >= 3
+    assert n_proven >= 11
 
 
 def test_what_is_not_found_in_a_graph_too_large_to_search_is_infeasible_only_with_proof(
@@ -96,9 +101,13 @@ def test_sums_over_sets_given_as_bits_are_those_of_their_members() -> None:
         assert np.allclose(blocks.sums_of_sets(packed.view(np.uint64), value), inside @ value, rtol=1e-12)
 
 
+FILLED = {"": 0.928, "any_replicas": 0.919, "shard_optimizer": 0.904, "layer_buffers": 0.928}
+"""How close the bound with filling came to the best, on average, when this was written."""
+
+
 @pytest.mark.parametrize("change", [{}, {"any_replicas": True}, {"shard_optimizer": True}, {"layer_buffers": True}], ids=str)
 def test_the_bound_with_filling_is_between_the_steady_state_and_the_best_of_all_plans(change: dict[str, bool]) -> None:
-    n_above = 0
+    n_above, shares = 0, []
     for seed in range(20):
         instance = oracle.random_instance(seed, n_nodes=4, n_choices=2 + seed % 2, alike=seed % 2 == 0)
         instance = replace(instance, counting=replace(instance.counting, fill_drain=True, **change))
@@ -109,7 +118,8 @@ def test_the_bound_with_filling_is_between_the_steady_state_and_the_best_of_all_
         bound = filling.lower_bound(solved.prepared, solved.lower_seconds, 2.0 * best, instance.n_microbatches)
         assert solved.lower_seconds <= bound <= best * (1 + 1e-9), seed
         n_above += bound > solved.lower_seconds * 1.001
-    assert n_above >= 3
+        shares.append(bound / best)
+    assert n_above >= 3 and np.mean(shares) >= FILLED[next(iter(change), "")]
 
 
 def test_resnet_as_a_graph_of_operators_has_the_published_numbers_of_downsets_and_pairs() -> None:
