@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from meshwright.base import files
 from meshwright.core import framework_file
 from meshwright.frameworks.megatron import limits
 
 __all__ = ["FRAMEWORK", "VARIANTS"]
 
 _DATA = Path(__file__).parents[1] / "data" / "megatron_bridge.toml"
-FRAMEWORK, _OWN = framework_file.of_content(framework_file.content(_DATA), _DATA.stem, _DATA.name, limits.FRAMEWORK)
+FRAMEWORK, _OWN = framework_file.of_content(files.read_toml(_DATA), _DATA.stem, _DATA.name, limits.FRAMEWORK)
 VARIANTS = (
     *_OWN,
     *(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from meshwright.base import files
 from meshwright.core import framework_file
 from meshwright.core.framework import FrameworkLimits
 from meshwright.core.graph import Graph
@@ -17,7 +18,7 @@ from meshwright.frameworks import accelerate
 __all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
 
 _DATA = Path(__file__).parents[1] / "data" / "transformers.toml"
-FRAMEWORK, VARIANTS = framework_file.of_content(framework_file.content(_DATA), _DATA.stem, _DATA.name, accelerate.FRAMEWORK)
+FRAMEWORK, VARIANTS = framework_file.of_content(files.read_toml(_DATA), _DATA.stem, _DATA.name, accelerate.FRAMEWORK)
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
