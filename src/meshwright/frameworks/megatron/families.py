@@ -23,17 +23,17 @@ class _Family:
 
     `activation`: its usual ``hidden_act``. `gated`: whether two products meet in it. `one_plus`: LayerNorm whose weight is
     kept less one, instead of RMSNorm. `biases`: fields that give queries, keys and values, attention's output, and the
-    feed-forward network biases, each with its default; an empty name: the default always holds. `rotated`: share of a head that
-    is rotated. `interleaved`: whether neighbours are rotated together, instead of halves. `head_norms`: the field that gives
-    queries and keys norms, with its default. `head_size`: of a head where no ``head_dim`` is given; 0: the hidden size shared
-    out. `weighed_before`: whether experts are weighed by a softmax over all of them, where ``norm_topk_prob`` is not given.
+    feed-forward network biases, each with its default; an empty name: the default always holds. `rotated_ratio`: share of a
+    head that is rotated. `interleaved`: whether neighbours are rotated together, instead of halves. `head_norms`: the field
+    that gives queries and keys norms, with its default. `head_size`: of a head where no ``head_dim`` is given; 0: the hidden
+    size shared out. `weighed_before`: whether experts are weighed by a softmax over all, where ``norm_topk_prob`` is not given.
     """
 
     activation: str = "silu"
     gated: bool = True
     one_plus: bool = False
     biases: tuple[tuple[str, bool], ...] = (("attention_bias", False), ("attention_bias", False), ("mlp_bias", False))
-    rotated: float = 1.0
+    rotated_ratio: float = 1.0
     interleaved: bool = False
     head_norms: tuple[str, bool] = ("", False)
     head_size: int = 0
@@ -51,10 +51,10 @@ FAMILIES: Mapping[str, _Family] = MappingProxyType({
     "deepseek_v2": _Family(biases=_LATENT, head_norms=("", True), weighed_before=True),
     "arcee": _Family(activation="relu2", gated=False),
     "ernie4_5": _Family(biases=(("use_bias", False),) * 3, interleaved=True, head_size=128),
-    "glm": _Family(biases=_LIKE_GLM, rotated=0.5, interleaved=True, head_size=128),
-    "glm4_moe": _Family(biases=_LIKE_GLM, rotated=0.5, head_norms=("use_qk_norm", False), head_size=128),
+    "glm": _Family(biases=_LIKE_GLM, rotated_ratio=0.5, interleaved=True, head_size=128),
+    "glm4_moe": _Family(biases=_LIKE_GLM, rotated_ratio=0.5, head_norms=("use_qk_norm", False), head_size=128),
     "gpt_oss": _Family(biases=(("attention_bias", True), ("attention_bias", True), _ALWAYS)),
-    "nemotron": _Family(activation="relu2", gated=False, one_plus=True, rotated=0.5),
+    "nemotron": _Family(activation="relu2", gated=False, one_plus=True, rotated_ratio=0.5),
     "qwen2": _Family(biases=_QUERIES), "qwen2_moe": _Family(biases=_QUERIES, weighed_before=True),
     **dict.fromkeys(("qwen3", "qwen3_moe"), _Family(head_norms=("", True))),
     "seed_oss": _Family(biases=(("attention_bias", True), ("attention_out_bias", False), ("mlp_bias", False)), head_size=128),
@@ -133,7 +133,7 @@ def rotary(fields: Mapping[str, Any], family: str) -> Options:
     """Return the options that say which elements of a head are rotated, and how."""
     what = FAMILIES[family]
     nested = fields.get("rope_parameters") or {}
-    share = float(fields.get("partial_rotary_factor") or nested.get("partial_rotary_factor") or what.rotated)
+    share = float(fields.get("partial_rotary_factor") or nested.get("partial_rotary_factor") or what.rotated_ratio)
     options: list[tuple[str, ...]] = []
     if share != 1.0:
         options.append(("--rotary-percent", f"{share:.12g}"))
