@@ -109,14 +109,11 @@ def _rings(cluster: Cluster, shape: GroupLayout, kind: str) -> list[CollectiveAl
     source, target = walks.reshape(-1, size), np.roll(walks, -1, axis=-1).reshape(-1, size)
     if kind == "broadcast":
         source, target = source[:, :-1], target[:, :-1]
-    found = []
-    for name, n_ways in (("ring", 1), ("bidirectional_ring", 2)):
-        amount = share / len(walks) / n_ways
-        load, latency = routes.load(cluster, source.ravel(), target.ravel(), amount)
-        around = latency.reshape(source.shape).sum(axis=1).max()
-        if n_ways == 2:
-            load = load + routes.load(cluster, target.ravel(), source.ravel(), amount)[0]
-        found.append(_way(cluster, name, float(around) * n_steps / source.shape[1], load))
+    amount = share / len(walks)
+    load, latency = routes.load(cluster, source.ravel(), target.ravel(), amount)
+    around = float(latency.reshape(source.shape).sum(axis=1).max()) * n_steps / source.shape[1]
+    both = 0.5 * load + routes.load(cluster, target.ravel(), source.ravel(), 0.5 * amount)[0]  # half goes each way
+    found = [_way(cluster, "ring", around, load), _way(cluster, "bidirectional_ring", around, both)]
     quicker = found[1].line.seconds_per_byte < found[0].line.seconds_per_byte * (1 - 1e-9)
     return found if quicker else found[:1]
 
