@@ -112,7 +112,7 @@ def _rings(cluster: Cluster, shape: GroupLayout, kind: str) -> list[CollectiveAl
     amount = share / len(walks)
     load, latency = routes.load(cluster, source.ravel(), target.ravel(), amount)
     around = float(latency.reshape(source.shape).sum(axis=1).max()) * n_steps / source.shape[1]
-    both = 0.5 * load + routes.load(cluster, target.ravel(), source.ravel(), 0.5 * amount)[0]
+    both = 0.5 * load + routes.load(cluster, target.ravel(), source.ravel(), 0.5 * amount)[0]  # half goes each way
     found = [_way(cluster, "ring", around, load), _way(cluster, "bidirectional_ring", around, both)]
     quicker = found[1].line.seconds_per_byte < found[0].line.seconds_per_byte * (1 - 1e-9)
     return found if quicker else found[:1]

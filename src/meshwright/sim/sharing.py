@@ -132,9 +132,15 @@ def _one_of_a_kind(entries: _Entries, n_flows: int) -> _Entries:
     random = np.random.default_rng(0).uniform(1.0, 2.0, (2, n_flows))
     links, number = np.unique(entries.link, return_inverse=True)
     sums = [np.bincount(number, entries.share * weight[entries.flow], len(links)) for weight in random]
-    keys = np.column_stack([np.array([float(f"{value:.9e}") for value in column]) for column in sums])
+    keys = np.column_stack([_rounded(column) for column in sums])
     _, example, kind = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     kept = np.zeros(len(links), dtype=bool)
     kept[example] = True
     mine = np.flatnonzero(kept[number])
     return _Entries(entries.flow[mine], kind.ravel()[number[mine]], entries.share[mine])
+
+
+def _rounded(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return values to ten digits; equal ones, of which there are many, are rounded once."""
+    different, which = np.unique(values, return_inverse=True)
+    return np.array([float(f"{value:.9e}") for value in different])[which]
