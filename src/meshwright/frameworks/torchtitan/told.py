@@ -10,6 +10,7 @@ from typing import Any
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import ModelSpec
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact
@@ -17,7 +18,7 @@ from meshwright.frameworks.torchtitan import flavors
 from meshwright.frameworks.torchtitan.degrees import SCHEDULES
 from meshwright.frameworks.torchtitan.module import CHECKPOINTING, DTYPES
 
-__all__ = ["read"]
+__all__ = ["model_of", "read"]
 
 _CLASSES: Mapping[str, str] = MappingProxyType({"ParallelismConfig": "parallelism", "TrainingConfig": "training"})
 
@@ -44,6 +45,7 @@ class _Fields:
         self.order = ""
         self.warnings: list[str] = []
         self.family = self.flavor = ""
+        self.start = ("", "")
 
     def put(self, part: str, name: str, node: ast.expr) -> None:
         """Keep a field; warn of one that nothing is known of."""
@@ -109,10 +111,34 @@ def _note_model(tree: ast.Module, fields: _Fields) -> None:
     """Keep which model of the registry a module names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtitan.models."):
-            if any(name.name == "model_registry" for name in node.names):
-                fields.family = str(node.module).split(".")[2]
+            family = str(node.module).split(".")[2]
+            for name in node.names:
+                flavor = flavors.flavor_of_function(family, name.name)
+                fields.start = (family, flavor) if flavor else fields.start
+                fields.family = family if name.name == "model_registry" else fields.family
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("model_registry") and node.args:
             fields.flavor = str(getattr(node.args[0], "value", ""))
+
+
+def model_of(path: str, sequence_length: int) -> ModelSpec:
+    """Return the model that a configuration names, with samples of so many tokens; 0 for the configuration's own.
+
+    Raises
+    ------
+    InputError
+        When it names none, or one that is not among the built-in models.
+    """
+    from meshwright import models
+
+    fields = _collect(path)
+    family, flavor = (fields.family, fields.flavor) if fields.flavor else fields.start  # what the configuration starts from
+    if not flavor:
+        raise InputError(f"{path}: no model_registry(...) names the model; give --model")
+    name = flavors.model_name(family, flavor)
+    if not name:
+        raise InputError(f"{path}: model_registry: {family} {flavor} is none of the built-in models; give --model")
+    length = sequence_length or _exact.whole(fields.found["training"], "seq_len", path, 2048)
+    return models.read(name, sequence_length=length)
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
