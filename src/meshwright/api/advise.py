@@ -11,8 +11,8 @@ from typing import Any
 from meshwright import api, frameworks, sim
 from meshwright.api import measured_run
 from meshwright.api.evaluation import evaluate
-from meshwright.base import files
 from meshwright.api.measured_run import Measured
+from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop

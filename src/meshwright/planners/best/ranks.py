@@ -112,7 +112,9 @@ def _places(
         in_node = starts % periods[0]
         _, first, of_place = np.unique(in_node * (n_kept + 1) + left, return_index=True, return_inverse=True)
         order = np.argsort(first)
-        found = [(int(rank), (kind_of_rank[int(rank)], n_kept, int(in_node[rank]), int(left[rank]))) for rank in first[order]]
+        found: list[tuple[int, tuple[object, ...]]] = [
+            (int(rank), (kind_of_rank[int(rank)], n_kept, int(in_node[rank]), int(left[rank]))) for rank in first[order]
+        ]
         return found, np.argsort(order)[of_place]
     number: dict[tuple[object, ...], int] = {}
     at, of_rank = [], []
