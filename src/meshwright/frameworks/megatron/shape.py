@@ -47,7 +47,7 @@ def fields_of(options: Options, place: str) -> dict[str, Any]:
         if name not in options:
             raise InputError(f"{place}: {name} is missing, so that the model is not known; give --model")
     hidden, heads = _number(options, "--hidden-size", place), _number(options, "--num-attention-heads", place)
-    gated = "--swiglu" in options
+    gated = "--swiglu" in options or "--quick-geglu" in options
     usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden  # validate_args of Megatron-LM
     fields: dict[str, Any] = {
         "num_hidden_layers": _number(options, "--num-layers", place), "hidden_size": hidden, "num_attention_heads": heads,
@@ -71,8 +71,11 @@ def fields_of(options: Options, place: str) -> dict[str, Any]:
     grouped = "--group-query-attention" in options
     fields["num_key_value_heads"] = _number(options, "--num-query-groups", place, 1) if grouped else heads
     fields["head_dim"] = _number(options, "--kv-channels", place, max(hidden // heads, 1))
+    fields |= _windows(options, place, fields["num_hidden_layers"])
     if "--multi-latent-attention" in options:
         return fields | _latent(options, place, fields)
+    if "--quick-geglu" in options:
+        return fields | _clamped(options, place)
     if "--num-experts" not in options:
         family = "qwen3" if "--qk-layernorm" in options else "qwen2" if "--add-qkv-bias" in options else "llama"
         return fields | {"model_type": family}
@@ -88,6 +91,11 @@ def _experts(options: Options, place: str, fields: Mapping[str, Any]) -> dict[st
     }  # fmt: skip
     layers = _expert_layers(options, place, fields["num_hidden_layers"])
     dense = [i for i, has in enumerate(layers) if not has]
+    if "--moe-router-enable-expert-bias" in options:
+        return found | _with_shared(options, place, fields, layers) | {
+            "model_type": "glm4_moe", "use_qk_norm": "--qk-layernorm" in options,
+            "attention_bias": "--add-qkv-bias" in options,
+        }  # fmt: skip
     if "--qk-layernorm" in options:
         return found | {"model_type": "qwen3_moe", "mlp_only_layers": dense}
     shared = _number(options, "--moe-shared-expert-intermediate-size", place, 0, least=0)
@@ -111,11 +119,14 @@ def _latent(options: Options, place: str, fields: Mapping[str, Any]) -> dict[str
         "qk_nope_head_dim": _number(options, "--qk-head-dim", place, 128),
         "qk_rope_head_dim": _number(options, "--qk-pos-emb-head-dim", place, 64),
         "v_head_dim": _number(options, "--v-head-dim", place, 128),
-        "num_nextn_predict_layers": _number(options, "--mtp-num-layers", place, 0, least=0),
     }  # fmt: skip
     if "--num-experts" not in options:
         raise InputError(f"{place}: --multi-latent-attention without --num-experts is not built from options; give --model")
-    layers = _expert_layers(options, place, fields["num_hidden_layers"])
+    return found | _with_shared(options, place, fields, _expert_layers(options, place, fields["num_hidden_layers"]))
+
+
+def _with_shared(options: Options, place: str, fields: Mapping[str, Any], layers: list[bool]) -> dict[str, Any]:
+    """Return the fields of routed and shared experts behind dense layers."""
     n_dense = layers.index(True) if True in layers else len(layers)
     width = _number(options, "--moe-ffn-hidden-size", place, fields["intermediate_size"])
     shared = _number(options, "--moe-shared-expert-intermediate-size", place, 0, least=0)
@@ -123,11 +134,46 @@ def _latent(options: Options, place: str, fields: Mapping[str, Any]) -> dict[str
         raise InputError(
             f"{place}: --moe-layer-freq: dense layers come first in models that are built from options; give --model"
         )
-    return found | {
+    return {
         "n_routed_experts": _number(options, "--num-experts", place), "moe_intermediate_size": width,
         "num_experts_per_tok": _number(options, "--moe-router-topk", place, 2), "n_shared_experts": shared // width,
-        "first_k_dense_replace": n_dense,
+        "first_k_dense_replace": n_dense, "num_nextn_predict_layers": _number(options, "--mtp-num-layers", place, 0, least=0),
     }  # fmt: skip
+
+
+def _clamped(options: Options, place: str) -> dict[str, Any]:
+    """Return the fields of GPT-OSS, whose experts alone have clamped gates."""
+    if "--num-experts" not in options or options.get("--softmax-type") != ("learnable",) or "--disable-bias-linear" in options:
+        raise InputError(
+            f"{place}: --quick-geglu: built from options with GPT-OSS's biases, experts and sinks only; give --model"
+        )
+    return {
+        "model_type": "gpt_oss", "num_local_experts": _number(options, "--num-experts", place),
+        "intermediate_size": _number(options, "--moe-ffn-hidden-size", place),
+        "num_experts_per_tok": _number(options, "--moe-router-topk", place, 2),
+    }  # fmt: skip
+
+
+def _windows(options: Options, place: str, n_layers: int) -> dict[str, Any]:
+    """Return the fields of sliding windows: how many tokens are seen, the token itself among them, and in which layers."""
+    if "--window-size" not in options:
+        return {}
+    text = "".join(options["--window-size"])
+    found = re.fullmatch(r"\(?(\d{1,9}),0\)?", text)
+    if not found:
+        raise InputError(f"{place}: --window-size is '{text}'; it must be N,0 for N tokens before each")
+    every = "".join(options.get("--window-attn-skip-freq", ("0",)))
+    if re.fullmatch(r"\d{1,4}", every):
+        within = [int(every) == 0 or (i + 1) % int(every) != 0 for i in range(n_layers)]
+    else:
+        within = _listed(every, place, "--window-attn-skip-freq", n_layers)
+    kinds = ["sliding_attention" if one else "full_attention" for one in within]
+    window = {"sliding_window": int(found[1]) + 1, "use_sliding_window": True}
+    if all(within):
+        return {**window, "layer_types": kinds}
+    if "--num-experts" in options and "--quick-geglu" not in options and "--qk-layernorm" not in options:
+        raise InputError(f"{place}: --window-attn-skip-freq: windows in some layers of a mixture are not built; give --model")
+    return {**window, "layer_types": kinds}
 
 
 def _expert_layers(options: Options, place: str, n_layers: int) -> list[bool]:
@@ -135,14 +181,17 @@ def _expert_layers(options: Options, place: str, n_layers: int) -> list[bool]:
     text = "".join(options.get("--moe-layer-freq", ("1",)))
     if re.fullmatch(r"[1-9]\d{0,3}", text):
         return [i % int(text) == 0 for i in range(n_layers)]
+    return _listed(text, place, "--moe-layer-freq", n_layers)
+
+
+def _listed(text: str, place: str, name: str, n_layers: int) -> list[bool]:
+    """Return an expression's entry for every layer, such as ([0]*3+[1]*58)."""
     found: list[int] = []
     for part in re.split(r"\+", text.strip("()")) if _LIST.fullmatch(text) else []:
         items, _, count = part.partition("*")
         found += list(ast.literal_eval(items)) * int(count or 1) if re.fullmatch(r"\[[01, ]+\]", items) else []
     if len(found) != n_layers:
-        raise InputError(
-            f"{place}: --moe-layer-freq is '{text}'; it must be a number, or a list of 0 and 1 for {n_layers} layers"
-        )
+        raise InputError(f"{place}: {name} is '{text}'; it must be a number, or a list of 0 and 1 for {n_layers} layers")
     return [bool(one) for one in found]
 
 

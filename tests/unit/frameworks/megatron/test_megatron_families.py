@@ -10,7 +10,8 @@ import pytest
 
 from meshwright import models
 from meshwright.base.errors import ExportError
-from meshwright.frameworks.megatron import families, model
+from meshwright.frameworks.megatron import families, model, shape
+from meshwright.models.readers import huggingface
 
 KNOWN = pathlib.Path(model.__file__).parents[1] / "data" / "megatron_options.txt"
 DECODER: dict[str, Any] = {
@@ -106,6 +107,9 @@ def test_megatron_would_make_as_many_weights_as_the_model_has(
     options, graph = told(tmp_path, family, fields)
     assert weights(options) == graph.n_parameters
     assert set(options) <= set(KNOWN.read_text().split())
+    if "--squared-relu" not in options:
+        again = shape.fields_of({name: tuple(values) for name, values in options.items()}, "run.sh")
+        assert huggingface.graph_of(again, "again", sequence_length=64).n_parameters == graph.n_parameters
 
 
 def test_every_family_is_counted() -> None:

@@ -170,7 +170,7 @@ def test_the_bound_holds_where_the_first_rank_ends_its_step_long_after_its_work(
 @pytest.mark.parametrize("name", ["gpt2", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("cluster", ["dgx-a100:8", "pcie-a100:16"])
 def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, cluster: str, prices: str) -> None:
-    problem = api.make_problem(name, cluster, costs=prices, batch=Batch(16, sequence_length=1024), memory_risk=0.5)
+    problem = fused(api.make_problem(name, cluster, costs=prices, batch=Batch(16, sequence_length=1024), memory_risk=0.5))
     model = registry.load("costs", prices, "cost model")
     search = BestFirstSearch(problem, Limits(), Stop())
     shares: dict[str, list[float]] = {"quick": [], "light": [], "full": [], "with transfers": []}
