@@ -82,7 +82,9 @@ def test_a_measured_tensor_degree_is_used_where_the_layer_can_be_split(tmp_path:
 
 def test_a_profile_is_simulated_on_its_own_links(tmp_path: pathlib.Path) -> None:
     posed = problem(tmp_path)
-    stage_costs, timeline = api.evaluate(posed, plan(Stage((0, 1), (0,)), Stage((2,), (1,)), n_microbatches=1, global_batch=2))
+    stage_costs, timeline = api.evaluate(
+        posed, plan(Stage((0, 1), (0,)), Stage((2,), (1,)), n_microbatches=1, micro_batch=1, global_batch=1)
+    )
     assert timeline is not None and posed.cluster is not None
     send = 0.5 + 16 * 0.25
     assert timeline.step_seconds == pytest.approx(3 + send + 2 + 5 + send + 7.5 + stage_costs[0].optimizer_seconds)

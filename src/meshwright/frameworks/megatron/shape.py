@@ -77,9 +77,18 @@ def fields_of(options: Options, place: str) -> dict[str, Any]:
     if "--quick-geglu" in options:
         return fields | _clamped(options, place)
     if "--num-experts" not in options:
+        if "--disable-bias-linear" not in options:
+            return fields | _biased(options, place)
         family = "qwen3" if "--qk-layernorm" in options else "qwen2" if "--add-qkv-bias" in options else "llama"
         return fields | {"model_type": family}
     return fields | _experts(options, place, fields)
+
+
+def _biased(options: Options, place: str) -> dict[str, Any]:
+    """Return the fields of layers whose products all have biases, which is what Megatron-LM makes where nothing is said."""
+    if "--qk-layernorm" in options:
+        raise InputError(f"{place}: --qk-layernorm without --disable-bias-linear is not built from options; give --model")
+    return {"model_type": "llama", "attention_bias": True, "mlp_bias": True}
 
 
 def _experts(options: Options, place: str, fields: Mapping[str, Any]) -> dict[str, Any]:
