@@ -39,12 +39,12 @@ def written(problem: Problem, plan: Plan, path: pathlib.Path) -> tuple[str, ...]
 
 def test_random_plans_of_every_variant_and_both_kinds_of_file_are_read_back_the_same(tmp_path: pathlib.Path) -> None:
     chance, told = random.Random(3), dict.fromkeys(["py", "json", "deepspeed"], 0)
-    for i in range(120):
-        word = chance.choice(["transformers", "transformers:deepspeed"])
-        precision = chance.choice(["bf16", "fp16", "fp32", *(["tf32"] if word == "transformers" else [])])
+    for i in range(90):
+        word = chance.choice(["transformers", "transformers:deepspeed", "transformers:compiled"])
+        precision = chance.choice(["bf16", "fp16", "fp32", *(["tf32"] if word != "transformers:deepspeed" else [])])
         problem = posed(word, precision=precision)
         data, tensor, context = chance.choice([1, 2, 4, 8]), 1, 1
-        if word == "transformers":
+        if word != "transformers:deepspeed":
             context = chance.choice([1, 1, 2])
         else:
             tensor = chance.choice([1, 1, 2])
@@ -70,8 +70,8 @@ def test_random_plans_of_every_variant_and_both_kinds_of_file_are_read_back_the_
         assert (said.plan, said.precision, said.warnings) == (plan, precision, ())
         assert said.sequence_length == problem.graph.sequence_length and said.variant == problem.framework.variant
         told[suffix] += 1
-        told["deepspeed"] += bool(said.variant)
-    assert min(told.values()) >= 20, told
+        told["deepspeed"] += said.variant == "deepspeed"
+    assert min(told.values()) >= 15, told
 
 
 def test_deepspeed_finds_its_batch_by_itself_and_ddp_looks_for_no_unused_weights(tmp_path: pathlib.Path) -> None:
@@ -158,14 +158,14 @@ def test_wrong_arguments_are_one_line_with_the_argument(old: str, new: str, said
 def test_what_is_unknown_or_priced_otherwise_is_a_warning(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(
-        CODE.replace("fsdp=True", "weather=3,\n    optim='adafactor', torch_compile=True, fsdp=True").replace(
+        CODE.replace("fsdp=True", "weather=3,\n    optim='adafactor', use_liger_kernel=True, fsdp=True").replace(
             '"version": 2', '"rain": 2'
         )
     )
     warnings = MODULE.read(str(path), posed().graph).warnings
     assert f"{path}: line 5: nothing is known of weather; it is left out" in warnings
     assert any("nothing is known of rain" in text for text in warnings)
-    assert any("optim is adafactor" in text for text in warnings) and any("torch_compile" in text for text in warnings)
+    assert any("optim is adafactor" in text for text in warnings) and any("liger" in text for text in warnings)
 
 
 def test_files_of_the_trainer_are_no_others() -> None:

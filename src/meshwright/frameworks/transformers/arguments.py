@@ -63,7 +63,9 @@ def _said(result: Result, family: str) -> dict[str, Any]:
     }
     if precision in PRECISIONS:
         said[PRECISIONS[precision]] = True
-    if _by_deepspeed(result):
+    if _variant(result) == "compiled":
+        said["torch_compile"] = True
+    if _variant(result) == "deepspeed":
         return said | {"activation_checkpointing": full, "deepspeed": _deepspeed(result)}
     if not one.shard:
         return said | {"activation_checkpointing": full, "ddp_find_unused_parameters": False}
@@ -80,9 +82,10 @@ def _said(result: Result, family: str) -> dict[str, Any]:
     }
 
 
-def _by_deepspeed(result: Result) -> bool:
+def _variant(result: Result) -> str:
+    """Return the variant that a plan is priced for; empty for the plain one, and where it is priced for another framework."""
     own = result.problem.framework
-    return own.name == "transformers" and own.variant == "deepspeed"
+    return own.variant if own.name == "transformers" else ""
 
 
 def _deepspeed(result: Result) -> dict[str, Any]:
@@ -108,7 +111,7 @@ def _mesh(result: Result) -> dict[str, int]:
     """Return the sizes of Accelerate's mesh; none where its defaults make it."""
     one = result.plan.stages[0].strategy
     shard = one.shard_degree or one.data
-    if _by_deepspeed(result) or not one.shard or (one.context == 1 and shard == one.data):
+    if _variant(result) == "deepspeed" or not one.shard or (one.context == 1 and shard == one.data):
         return {}
     return {"dp_replicate_size": one.data // shard, "dp_shard_size": shard, "cp_size": one.context}
 

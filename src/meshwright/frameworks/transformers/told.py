@@ -54,7 +54,8 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     )
     words = _exact.layer_words(graph, "full" if full else "none")
     plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
-    return RunConfig(plan, _precision(said, path), length, tuple(warnings), "deepspeed" if by_deepspeed else "")
+    variant = "deepspeed" if by_deepspeed else "compiled" if said.get("torch_compile") else ""
+    return RunConfig(plan, _precision(said, path), length, tuple(warnings), variant)
 
 
 def _json(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int]:
@@ -119,9 +120,10 @@ def _assumed(said: Mapping[str, Any], path: str) -> Iterator[str]:
     """Yield what of the arguments is priced otherwise than they say, or not said."""
     if not str(said.get("optim", "adamw_torch")).startswith(("adamw_torch", "adamw_hf", "adamw_apex_fused")):
         yield f"{path}: optim is {said['optim']}: the state of AdamW in fp32 is priced"
-    for name, what in (("torch_compile", "eager layers"), ("use_liger_kernel", "PyTorch's own loss and norms")):
-        if said.get(name):
-            yield f"{path}: {name} is set: {what} are priced"
+    if said.get("use_liger_kernel"):
+        yield f"{path}: use_liger_kernel is set: PyTorch's own loss and norms are priced"
+    if said.get("torch_compile") and said.get("deepspeed"):
+        yield f"{path}: torch_compile is set: eager layers are priced under DeepSpeed"
     if said.get("auto_find_batch_size"):
         yield f"{path}: auto_find_batch_size is set: per_device_train_batch_size is priced as it stands"
     if "per_device_train_batch_size" not in said:
