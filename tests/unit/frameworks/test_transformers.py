@@ -68,7 +68,9 @@ def test_random_plans_of_every_variant_and_both_kinds_of_file_are_read_back_the_
         assert (len(notes) == 1 and "torchrun" in notes[0]) if suffix == "json" else notes == ()
         said = MODULE.read(str(path), problem.graph, plan.n_devices if suffix == "json" else 0)
         assert (said.plan, said.precision, said.warnings) == (plan, precision, ())
-        assert said.sequence_length == problem.graph.sequence_length and said.variant == problem.framework.variant
+        assert said.sequence_length == problem.graph.sequence_length and said.variant == (
+            problem.framework.variant or ("context" if context > 1 else "")
+        )
         told[suffix] += 1
         told["deepspeed"] += said.variant == "deepspeed"
     assert min(told.values()) >= 15, told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from meshwright.core import framework_file
@@ -18,17 +19,22 @@ FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
-    """Return what of a plan is outside its limits, or no axes of its mesh say."""
+    """Return what of a plan is outside its limits, or no axes of its mesh say. Those of the variants are inside where they
+    run: searches keep to one of them, because limits say nothing of pairs.
+    """
     from meshwright.frameworks import _exact
 
-    found, one = _exact.unsaid(FRAMEWORK.limits, plan, problem), plan.stages[0].strategy
+    one, limits = plan.stages[0].strategy, FRAMEWORK.limits
+    found: tuple[str, ...] = ()
     if one.shard < 3 and one.context * one.expert > 1:
         found += (f"sharding level {one.shard} beside a context or expert axis; weights are always sharded over them",)
     if one.expert > 1 and one.tensor * one.context > 1:
         found += ("experts beside a tensor or context axis; its expert axis lies inside of them, ours outside",)
     elif one.shard == 3 and (one.shard_degree or one.data) % one.expert:
         found += (f"an expert degree of {one.expert}; it must divide the ranks that weights are sharded over",)
-    return found
+    if not found:
+        limits = replace(limits, degrees=(*limits.degrees, "context", "expert"))
+    return (*_exact.unsaid(limits, plan, problem), *found)
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:

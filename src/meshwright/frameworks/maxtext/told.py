@@ -63,7 +63,8 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         raise InputError(f"{path}: remat_policy is {policy}; it must be minimal_with_context, minimal, full")
     warnings += _assumed(content, strategy, policy, path)
     plan = _exact.one_mesh(path, graph, strategy, _exact.layer_words(graph, word), (count, micro))
-    return RunConfig(plan, _precision(content, path), _exact.whole(content, "max_target_length", path, 2048), tuple(warnings))
+    length = _exact.whole(content, "max_target_length", path, 2048)
+    return RunConfig(plan, _precision(content, path), length, tuple(warnings), "context" if strategy.context > 1 else "")
 
 
 def _check_layers(content: dict[str, Any], models: dict[str, str], graph: Graph, path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from meshwright.base import files
@@ -22,11 +23,15 @@ FRAMEWORK, VARIANTS = framework_file.of_content(files.read_toml(_DATA), _DATA.st
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
-    """Return what of a plan is outside its limits, those of its DeepSpeed where that is meant, or no arguments say."""
+    """Return what of a plan is outside its limits, those of its DeepSpeed where that is meant, or no arguments say. A context
+    axis beside sharded weights is inside: searches leave it out only because level 0 has none.
+    """
     from meshwright.frameworks import _exact
 
-    found = _exact.unsaid(_limits(problem), plan, problem)
-    one = plan.stages[0].strategy
+    limits, one = _limits(problem), plan.stages[0].strategy
+    if one.context > 1 and one.shard and problem.framework.variant != "deepspeed":
+        limits = replace(limits, degrees=(*limits.degrees, "context"))
+    found = _exact.unsaid(limits, plan, problem)
     if one.context > 1 and not one.shard:
         found += ("sharding level 0 beside a context axis; weights are always sharded over it",)
     return found

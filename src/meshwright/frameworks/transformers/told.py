@@ -55,6 +55,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     words = _exact.layer_words(graph, "full" if full else "none")
     plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
     variant = "deepspeed" if by_deepspeed else "compiled" if said.get("torch_compile") else ""
+    variant = variant or ("context" if strategy.context > 1 else "")
     return RunConfig(plan, _precision(said, path), length, tuple(warnings), variant)
 
 
