@@ -41,13 +41,25 @@ def test_a_script_is_priced_and_climbed_up_to_the_best_plan_of_its_framework(
     assert "legal: yes" in text and "fits: yes" in text and "up to the best plan" in text and "recomputation full -> " in text
 
 
-def test_what_advise_says_of_an_exported_plan_is_what_the_plan_said(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("fsdp2", "train.py"),
+        ("transformers:deepspeed", "train.json"),
+        ("megatron_bridge", "recipe.py"),
+        ("maxtext", "train.yml"),
+    ],
+)
+def test_what_advise_says_of_an_exported_plan_is_what_the_plan_said(
+    meshwright: Any, tiny: str, tmp_path: pathlib.Path, name: str, file: str
+) -> None:
     asked = ("--cluster", "dgx-h100:4")
-    question = ("--global-batch", "16", "--sequence-length", "128", "--for", "fsdp2", "--within", "0", "--json")
+    question = ("--global-batch", "16", "--sequence-length", "128", "--for", name, "--within", "0", "--json")
     entry = meshwright("plan", tiny, *asked, *question, "--out", "plan.json").json
-    assert meshwright("export", "plan.json", "--to", "fsdp2", "--out", "train.py").code == 0
-    said = meshwright("advise", "train.py", *asked, "--model", tiny, "--json").json
+    assert meshwright("export", "plan.json", "--to", name.partition(":")[0], "--out", file).code == 0
+    said = meshwright("advise", file, *asked, "--model", tiny, "--json").json
     assert said["step_seconds"] == entry["step_seconds"] and said["schedule"] == entry["schedule"]
+    assert said["framework"] == name and said["legal"]
     assert [stage["devices"] for stage in said["stages"]] == [stage["devices"] for stage in entry["stages"]]
 
 

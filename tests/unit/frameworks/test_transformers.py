@@ -187,5 +187,5 @@ def test_a_tensor_axis_of_the_mesh_is_read_and_refused(tmp_path: pathlib.Path) -
     path.write_text(CODE.replace("fsdp=True", "fsdp=True, parallelism_config=ParallelismConfig(dp_shard_size=2, tp_size=2)"))
     plan = MODULE.read(str(path), problem.graph).plan
     assert plan.stages[0].strategy == Strategy(2, 2, shard=2)
-    assert any("tensor degree 2" in reason for reason in MODULE.refusals(plan, problem))
+    assert any("accelerate's file says one" in reason for reason in MODULE.refusals(plan, problem))
     assert any("beside a context axis" in reason for reason in MODULE.refusals(planned(problem, Strategy(2, 1, 2)), problem))

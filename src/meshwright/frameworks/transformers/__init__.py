@@ -34,6 +34,8 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     found = _exact.unsaid(limits, plan, problem)
     if one.context > 1 and not one.shard:
         found += ("sharding level 0 beside a context axis; weights are always sharded over it",)
+    if one.tensor > 1 and "tensor" not in limits.degrees:
+        found += ("a tensor axis is told where the model is loaded, not by its arguments; accelerate's file says one",)
     return found
 
 
