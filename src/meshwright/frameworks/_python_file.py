@@ -51,7 +51,26 @@ def value(node: ast.expr, named: Mapping[str, Any]) -> Any:
         return [value(one, named) for one in node.elts]
     if isinstance(node, ast.Call) and node.keywords and not node.args and all(keyword.arg for keyword in node.keywords):
         return {str(keyword.arg): value(keyword.value, named) for keyword in node.keywords}
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
+        return _combined(value(node.left, named), value(node.right, named), isinstance(node.op, ast.Mult))
     return ast.literal_eval(node)
+
+
+def _combined(left: Any, right: Any, times: bool) -> Any:
+    """Return a sum or product of whole numbers, lists put together, or a list several times (layouts of stages).
+
+    Raises `ValueError` when it is something else, or too long to mean a configuration.
+    """
+    whole = [isinstance(one, int) and not isinstance(one, bool) and 0 <= one < 10**9 for one in (left, right)]
+    if all(whole):
+        return left * right if times else left + right
+    if not times and isinstance(left, list) and isinstance(right, list):
+        return left + right
+    if times and any(whole) and (isinstance(left, list) or isinstance(right, list)):
+        items, count = (left, right) if isinstance(left, list) else (right, left)
+        if len(items) * count <= 10**4:
+            return items * count
+    raise ValueError("is no constant")
 
 
 def assigned(tree: ast.Module) -> list[tuple[list[str], ast.expr, int]]:

@@ -95,7 +95,7 @@ def test_what_is_priced_is_what_is_set(tmp_path: pathlib.Path) -> None:
 
 RECIPE = """# torchrun --nproc-per-node 8 train.py
 from megatron.bridge.training.config import ConfigContainer
-SEQUENCE = 512
+SEQUENCE = 2 * 256
 def mine():
     cfg = _pretrain_common()
     cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Llama-3.2-1B").to_megatron_provider(load_weights=False)
@@ -121,8 +121,8 @@ def test_a_recipe_of_ones_own_is_read_with_what_bridge_assumes(tmp_path: pathlib
             "cfg.train.micro_batch_size = 2",
             'cfg.train.micro_batch_size = 2\n    cfg.model.recompute_granularity = "selective"\n'
             '    cfg.model.recompute_modules = ["mlp", "core_attn"]\n    cfg.model.pipeline_model_parallel_size = 2\n'
-            '    cfg.model.pipeline_model_parallel_layout = [["embedding", "decoder", "decoder", "decoder"], '
-            f"{['decoder'] * 13 + ['loss']}]",
+            '    cfg.model.pipeline_model_parallel_layout = [["embedding"] + ["decoder"] * 3] + '
+            '[13 * ["decoder"] + ["loss"]]',
         )
     )
     plan = MODULE.read(str(path), graph).plan
@@ -143,6 +143,7 @@ def test_a_recipe_of_ones_own_is_read_with_what_bridge_assumes(tmp_path: pathlib
         ("SEQUENCE\n", "SEQUENCE\n    cfg.model.cpu_offloading = True\n", "leave it out"),
         ("SEQUENCE\n", "SEQUENCE\n    cfg.model.recompute_granularity = 'some'\n", "model.recompute_granularity is 'some'"),
         ("sequence_parallel = True", "sequence_parallel = 3", "must be True or False"),
+        ("2 * 256", "[1] * 99999999", "no constant"),
         ("SEQUENCE\n", "SEQUENCE\n    cfg.model.pipeline_model_parallel_layout = ['E']\n", "layout names E"),
         ('"bf16-with-mxfp8-mixed"', '"int4"', "it must be None, bf16_mixed"), ("def mine", "def (", "is no Python"),
     ],

@@ -56,6 +56,8 @@ class _Said:
         try:
             self.found[f"{part}.{name}"] = _python_file.value(node, self.named)
         except ValueError:
+            if part == "mixed_precision":
+                return  # noted only where it is False
             raise InputError(f"{place}: {part}.{name} is no constant but {ast.unparse(node)}") from None
         if node.lineno in self.by_chance:
             self.warnings.append(f"{place}: {part}.{name} is set under a condition, which is taken to hold")
