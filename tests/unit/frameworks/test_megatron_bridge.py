@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import pathlib
 from collections import Counter
 
@@ -58,7 +59,50 @@ def test_every_family_has_its_provider_or_is_refused_by_name(tmp_path: pathlib.P
         (kind,) = [name for name in ("AutoBridge.from_hf", "KimiK2Provider()", "GPTModelProvider(") if f"model={name}" in text]
         told[kind] += 1
         assert f"cfg.model.seq_length = {problem.graph.sequence_length}\n" in text
-    assert told == {"AutoBridge.from_hf": 11, "KimiK2Provider()": 1, "GPTModelProvider(": 3, "refused": 7}
+    assert told == {"AutoBridge.from_hf": 11, "KimiK2Provider()": 1, "GPTModelProvider(": 4, "refused": 6}
+
+
+DECODER = {
+    "hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 24,
+    "intermediate_size": 200, "vocab_size": 1003, "max_position_embeddings": 256, "rope_theta": 10000.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("arcee", "activation_func=squared_relu"), ("ernie4_5", "rotary_interleaved=True"), ("glm", "rotary_percent=0.5"),
+        ("phi3", "gated_linear_unit=True"), ("seed_oss", "add_qkv_bias=True"), ("smollm3", "no_rope_freq=[0,0,0,1]"),
+        ("mixtral", "window_size=(31, 0)"), ("qwen2_moe", "moe_router_pre_softmax=True"),
+    ],
+)  # fmt: skip
+def test_families_without_a_bridge_are_written_field_by_field(family: str, said: str, tmp_path: pathlib.Path) -> None:
+    experts: dict[str, dict[str, int]] = {
+        "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": 32},
+        "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 56,
+                      "shared_expert_intermediate_size": 72},
+    }  # fmt: skip
+    own = {**DECODER, **experts.get(family, {})}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **own}))
+    problem = api.make_problem(str(tmp_path / "config.json"), "dgx-h100:8", framework="megatron_bridge", batch=Batch(8, 1, 64))
+    plan = planned(problem, Strategy(8, shard=1))
+    text = written(problem, plan, tmp_path / "recipe.py")
+    assert f"            {said},\n" in text
+    (call,) = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "GPTModelProvider"
+    ]
+    assert {keyword.arg for keyword in call.keywords} <= set(fields.known()["fields"]["model"])
+    assert MODULE.read(str(tmp_path / "recipe.py"), problem.graph).plan == plan
+
+
+def test_a_kimi_of_other_dimensions_is_refused(tmp_path: pathlib.Path) -> None:
+    own = {**huggingface.configuration("kimi-k2"), "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps({name: one for name, one in own.items() if name[0] != "_"}))
+    problem = api.make_problem(str(tmp_path / "config.json"), "dgx-h100:8", framework="megatron_bridge", batch=Batch(8, 1, 64))
+    with pytest.raises(ExportError, match="vocab_size 1000; KimiK2Provider has 163840"):
+        written(problem, planned(problem, Strategy(8, shard=1)), tmp_path / "recipe.py")
 
 
 def test_every_field_that_is_written_is_one_of_the_release_and_is_written_whatever_a_provider_sets(

@@ -98,7 +98,8 @@ def _model(result: Result) -> dict[str, Any]:
     else:
         fields = dict(huggingface.configuration(spec.spec)) if spec.spec in huggingface.names() else {}
     family = str(fields.get("model_type"))
-    name = known()["models"].get(f"{family} {fields.get('num_hidden_layers')} {fields.get('hidden_size')}")
+    sizes = ("num_hidden_layers", "hidden_size", "vocab_size", "intermediate_size")
+    name = known()["models"].get(" ".join([family, *(str(fields.get(size)) for size in sizes)]))
     if name:
         ahead = sum(op.name.startswith("mtp.") for op in graph.ops)
         return {"model_name": name, **({"mtp_num_layers": ahead, "override_model_config": True} if ahead else {})}

@@ -14,9 +14,12 @@ __all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan Megatron-Core cannot run, or has no field."""
-    from meshwright.frameworks.megatron import options
+    from meshwright.frameworks.megatron import model, options
 
-    return options.refusals(plan, problem)
+    found, spec = options.refusals(plan, problem), problem.model_spec
+    if spec.format != "huggingface" or not spec.spec:
+        return found
+    return (*found, *filter(None, (model.windows_in_parts(plan, spec.spec, problem.graph.sequence_length),)))
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:

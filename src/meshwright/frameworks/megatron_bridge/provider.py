@@ -32,8 +32,12 @@ _FLAGS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "--disable-bias-linear": ("add_bias_linear=False",), "--add-qkv-bias": ("add_qkv_bias=True",),
     "--qk-layernorm": ("qk_layernorm=True",), "--moe-grouped-gemm": ("moe_grouped_gemm=True",),
     "--moe-shared-expert-gate": ("moe_shared_expert_gate=True",), "--moe-router-pre-softmax": ("moe_router_pre_softmax=True",),
-    "--rotary-interleaved": ("rotary_interleaved=True",), "--apply-layernorm-1p": ("layernorm_zero_centered_gamma=True",),
+    "--squared-relu": ("activation_func=squared_relu",), "--rotary-interleaved": ("rotary_interleaved=True",),
+    "--apply-layernorm-1p": ("layernorm_zero_centered_gamma=True",),
     "--untie-embeddings-and-output-weights": ("share_embeddings_and_output_weights=False",), "--group-query-attention": (),
+})  # fmt: skip
+_KIMI: Mapping[str, int] = MappingProxyType({
+    "num_hidden_layers": 61, "hidden_size": 7168, "n_routed_experts": 384, "moe_intermediate_size": 2048, "vocab_size": 163840,
 })  # fmt: skip
 _LEFT_OUT = ("--max-position-embeddings",)  # a provider takes seq_length for it
 
@@ -72,10 +76,21 @@ def provider(problem: Problem) -> tuple[list[str], list[str], tuple[str, ...]]:
         made = ["AutoBridge.from_hf_pretrained(MODEL).to_megatron_provider(load_weights=False)"]
         return ["from megatron.bridge import AutoBridge"], made, ()
     if told == "KimiK2Provider":
+        other = [name for name, own in _KIMI.items() if said.get(name) != own]
+        if other:
+            raise ExportError(
+                f"megatron_bridge: {spec.spec} has {other[0]} {said.get(other[0])}; KimiK2Provider has {_KIMI[other[0]]}, and "
+                "0.3.1 has no bridge for others of the family"
+            )
         return ["from megatron.bridge.models.kimi import KimiK2Provider"], ["KimiK2Provider()"], ()
     options, notes = model.arguments(spec.spec, problem.graph)
-    head = ["import torch", "from megatron.bridge.models.gpt_provider import GPTModelProvider"]
-    return head, ["GPTModelProvider(", *(f"    {one}," for one in _written(options)), ")"], notes
+    made = _written(options)
+    head = [
+        *(["import torch"] if any("torch." in one for one in made) else []),
+        "from megatron.bridge.models.gpt_provider import GPTModelProvider",
+        *(["from megatron.core.activations import squared_relu"] if "activation_func=squared_relu" in made else []),
+    ]
+    return head, ["GPTModelProvider(", *(f"    {one}," for one in made), ")"], notes
 
 
 def _written(options: model.Options) -> list[str]:
@@ -91,7 +106,7 @@ def _written(options: model.Options) -> list[str]:
         elif name == "--rope-scaling-factor":
             found.append(f"rope_scaling_factor={words.pop(0)}")
         elif name == "--window-size":
-            found.append(f"window_size=({words.pop(0)})")
+            found.append(f"window_size=({words.pop(0).replace(',', ', ')})")
         elif name in _FIELDS:
             found.append(f"{_FIELDS[name]}={words.pop(0)}")
         elif name in _WORDS:
