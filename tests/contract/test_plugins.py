@@ -74,6 +74,7 @@ BROKEN: dict[str, dict[str, str]] = {
     },
 }
 NAMED = {
+    "raising_reader": "fails at recognising",
     "search_of_nothing": "must return Answer",
     "topology_of_nothing": "must return Cluster",
     "z_reader_of_everything": "must return ModelSpec",

@@ -126,7 +126,8 @@ def test_a_cluster_with_too_few_devices_is_refused(written: dict[str, Any], tmp_
 
 def test_micro_batches_that_do_not_make_the_batch_are_refused(written: dict[str, Any], tmp_path: pathlib.Path) -> None:
     for name, value in (("n_microbatches", 8), ("micro_batch", 1), ("global_batch", 32)):
-        changed = {**written, "schedule": {**written["schedule"], name: value}}
+        free = {**written["batch"], "asked_global_batch": 0}
+        changed = {**written, "schedule": {**written["schedule"], name: value}, "batch": free}
         with pytest.raises(InputError, match=r"plan.json: \d+ micro-batches of \d x 2 replicas make \d+ samples, but glob"):
             plan_files.load(saved(changed, tmp_path))
 
