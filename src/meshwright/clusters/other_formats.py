@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from meshwright.base import files, units
+from meshwright.base import files, units, yaml_text
 from meshwright.base.errors import InputError
 from meshwright.clusters.wires import Wires, check_connected, check_count, device
 from meshwright.core.cluster import Cluster, Device
@@ -78,7 +77,7 @@ def _made(
 def _astra(text: str, path: Path, spec: str) -> Cluster:
     """Return an ASTRA-sim network: one topology for each dimension, innermost first; GB/s and nanoseconds."""
     try:
-        data = yaml.safe_load(text)
+        data = yaml_text.load(text, str(path))
         lists = {key: list(data[key]) for key in ("topology", "npus_count", "bandwidth", "latency")}
         sizes = [int(size) for size in lists["npus_count"]]
         rates = [
@@ -86,7 +85,7 @@ def _astra(text: str, path: Path, spec: str) -> Cluster:
             for v in lists["bandwidth"]
         ]
         delays = [units.parse(float(v) * 1e-9, "seconds", place=f"{path}: latency") for v in lists["latency"]]
-    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.base import fields, files
+from meshwright.base import fields, files, yaml_text
 from meshwright.base.errors import ExportError, InputError
 from meshwright.core.framework import Framework, FrameworkLimits, exceeded
 from meshwright.core.graph import Graph
@@ -33,6 +33,7 @@ __all__ = [
     "torchrun",
     "unsaid",
     "whole",
+    "yaml_entries",
 ]  # fmt: skip
 
 ENDS = ("embedding", "head")
@@ -196,6 +197,14 @@ def read_text(path: str) -> str:
 def table(entry: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:
     """Return a table of a configuration, empty where it is left out. Raises `InputError` when it is something else."""
     return fields.entry(entry.get(name) or {}, f"{place}: {name}")
+
+
+def yaml_entries(text: str, place: str, program: str) -> dict[str, Any]:
+    """Return what a YAML configuration of a program holds. Raises `InputError` when it is none, or a key stands twice."""
+    content = yaml_text.load(text, place)
+    if not isinstance(content, dict):
+        raise InputError(f"{place}: is no configuration of {program}: it holds no entries")
+    return content
 
 
 def whole(entry: Mapping[str, Any], name: str, place: str, default: int = 0, *, least: int = 1) -> int:

@@ -98,12 +98,7 @@ def read(path: str, graph: Graph) -> RunConfig:
         When it is no YAML, an entry is wrong, or entries contradict each other or the model.
     """
     text = _exact.read_text(path)
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: is no YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: is no configuration of Accelerate: it holds no entries")
+    content = _exact.yaml_entries(text, path, "Accelerate")
     fsdp, sizes = (_exact.table(content, name, path) for name in ("fsdp_config", "parallelism_config"))
     warnings = [
         f"{path}: line {_line(text, key)}: nothing is known of {key}; it is left out"

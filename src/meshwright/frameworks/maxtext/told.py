@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.run_config import RunConfig
@@ -36,12 +34,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         When it is no YAML, an entry is wrong, or entries contradict each other or the model.
     """
     text = _exact.read_text(path)
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: is no YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: is no configuration of MaxText: it holds no entries")
+    content = _exact.yaml_entries(text, path, "MaxText")
     facts = known()
     _check_layers(content, facts["models"], graph, path)
     warnings = [

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
@@ -31,12 +29,7 @@ def read(path: str, graph: Graph) -> RunConfig:
         When it is no YAML, an entry is wrong, or entries contradict each other or the model.
     """
     text = _exact.read_text(path)
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: is no YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: is no configuration of nanotron: it holds no entries")
+    content = _exact.yaml_entries(text, path, "nanotron")
     parts = {name: _table(content, name, path) for name in ("parallelism", "tokens", "optimizer", "model")}
     model = _table(parts["model"], "model_config", path)
     parallelism = parts["parallelism"]

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.validation._logs import deepspeed, megatron, torchtitan, trainer
 from meshwright.validation._logs.entries import Line, Reading, TimedLine
@@ -180,10 +181,8 @@ def measured_run(path: str | Path) -> MeasuredRun:
 
 def _reading(path: str | Path) -> Reading:
     """Return what the first format that knows the file says; DeepSpeed's and the Trainer's lines also stand in others'."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    text = files.read_bytes(path).decode("utf-8-sig", errors="replace")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "\0" in text[:4096]:
         raise InputError(f"{path}: is a binary file; a log with {KNOWN} is needed")
     if (of_state := trainer.state(text)) is not None:

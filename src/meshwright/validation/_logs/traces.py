@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base import files
 from meshwright.base.errors import InputError
 
 __all__ = ["GROUPS", "TraceCauses", "beside", "is_trace", "trace_causes"]
@@ -158,13 +159,11 @@ def trace_causes(path: str | Path) -> TraceCauses:
 
 def _load(path: str | Path) -> dict[str, Any]:
     """Return what a JSON file holds, packed or not."""
+    data = files.read_bytes(path)
     try:
-        data = Path(path).read_bytes()
         text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
         content = json.loads(text.decode("utf-8", errors="replace"), strict=False)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zlib.error, RecursionError):
+    except (OSError, ValueError, EOFError, zlib.error, RecursionError):
         raise InputError(f"{path}: is no whole JSON file; was the trace cut off while it was written?") from None
     return content if isinstance(content, dict) else {}
 
