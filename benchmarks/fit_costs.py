@@ -63,7 +63,7 @@ from meshwright.costs.analytic import device_mesh
 from meshwright.models.readers import huggingface
 from meshwright.network import model
 from meshwright.sim import engine, transfers
-from meshwright.validation import Point, _runs, _sets, _table
+from meshwright.validation import Point, _completed, _runs, _sets, _table
 from meshwright.validation._points import fitted
 
 DATA = Path(clusters.__file__).parents[1]
@@ -358,7 +358,8 @@ def edited() -> Iterator[Path]:
         lent = {
             (wires, "DATA"): folder / "clusters/data",
             (nodes, "DATA"): folder / "clusters/data",
-            (clusters, "cluster"): _rewired(folder / "clusters/data", clusters.cluster),
+            (clusters, "cluster"): (rewired := _rewired(folder / "clusters/data", clusters.cluster)),
+            (_runs, "_named"): rewired,
             (huggingface, "graph_of"): _once(huggingface.graph_of),
             (models, "read"): _once(models.read),
             (model, "_network"): _by_links(model._network),
@@ -391,6 +392,7 @@ def quick() -> Lent:
     return {
         (_runs, "as_planned"): lambda run, plan: None,
         (_runs, "_predicted"): _remembered(_runs._predicted),
+        (_completed, "fits"): _remembered_fits(_completed.fits),
         (sim, "simulate"): _quicker(sim.simulate),
         (analytic, "stage_costs"): partial(analytic.stage_costs, ledger=False),
     }
@@ -429,6 +431,18 @@ def _remembered(predicted: Callable[..., _runs.Predicted]) -> Callable[..., _run
         links, devices = ById(run.cluster.links), tuple(_read(device, run) for device in run.cluster.kinds)
         key = (ById(run.graph), links, run.cluster.name, devices, *(getattr(run, name) for name in plain))
         return known[key] if key in known else known.setdefault(key, predicted(run, plan, None))
+
+    return found
+
+
+def _remembered_fits(fits: Callable[[_runs.Run], bool]) -> Callable[[_runs.Run], bool]:
+    """Return what tells once whether a run fits: no constant here moves what it holds."""
+    known: dict[object, bool] = {}
+    plain = [field.name for field in dataclasses.fields(_runs.Run) if field.name not in ("graph", "graph_as_read", "cluster")]
+
+    def found(run: _runs.Run) -> bool:
+        key = (ById(run.graph), run.cluster.name, *(getattr(run, name) for name in plain))
+        return known[key] if key in known else known.setdefault(key, fits(run))
 
     return found
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,12 +30,18 @@ LIBRARY = ("ring", "bidirectional_ring", "packed_rings", "tree", "direct")
 
 def kinds() -> dict[str, str]:
     """Return the built-in cluster kinds and their aliases: name as typed to the stem of its data file, sorted by name."""
+    return dict(_kinds(DATA / "clusters"))
+
+
+@lru_cache(maxsize=2)
+def _kinds(folder: Path) -> tuple[tuple[str, str], ...]:
+    """Return what `kinds` does of the data files of a folder, which do not change while we run."""
     found: dict[str, str] = {}
-    for path in sorted((DATA / "clusters").glob("*.toml")):
+    for path in sorted(folder.glob("*.toml")):
         found[path.stem.replace("_", "-")] = path.stem
         for alias in files.read_toml(path).get("aliases", ()):
             found[alias] = path.stem
-    return dict(sorted(found.items()))
+    return tuple(sorted(found.items()))
 
 
 def figures(stem: str) -> dict[str, Any]:

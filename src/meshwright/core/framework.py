@@ -106,6 +106,9 @@ class Framework:
     expert_issue_seconds : float
         Time that the host takes for every expert that a device holds and every grouped product, where each expert is a product
         and a cast of its own; 0 where one kernel runs them all, or a captured graph replays them.
+    blocks_launches : bool
+        Whether the host waits for each kernel before it issues the next (``CUDA_LAUNCH_BLOCKING=1``, against hangs or to find
+        faults): issuing then adds to computing, instead of running beside it.
     memory_passes_ratio : float
         How often norms, softmax and elementwise operators move their bytes, compared with fused kernels.
     ring_imbalance_ratio : float
@@ -164,6 +167,7 @@ class Framework:
 
     issue_seconds: float = 0.0
     expert_issue_seconds: float = 0.0
+    blocks_launches: bool = False
     memory_passes_ratio: float = 1.0
     ring_imbalance_ratio: float = 0.0
     tensor_overlap_ratio: float = 0.0

@@ -12,7 +12,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.costs import analytic
-from meshwright.validation._runs import Predicted, Run, layers_of_stages, predict
+from meshwright.validation._runs import Predicted, Run, fits, layers_of_stages, predict
 
 __all__ = ["NOTE", "cluster_of", "complete", "least_recomputed"]
 
@@ -89,25 +89,27 @@ def least_recomputed(run: Run) -> tuple[Predicted, str]:
     note : str
         What is recomputed; empty for nothing.
     """
-    nothing = predict(replace(run, recompute="none"))
-    if nothing.fits:
-        return nothing, ""
+    plain = replace(run, recompute="none")
+    if fits(plain):
+        return predict(plain), ""
     sizes = layers_of_stages(run)
     rank_of_stage = schedules.looped(run.pipeline, run.virtual).tolist()
     most = max(sum(size for size, of in zip(sizes, rank_of_stage, strict=True) if of == rank) for rank in range(run.pipeline))
 
-    def predicted(n_full: int) -> Predicted:
+    def recomputing(n_full: int) -> Run:
         left, ways = [n_full] * run.pipeline, []
         for size, rank in zip(sizes, rank_of_stage, strict=True):
             n_here = min(size, left[rank])
             left[rank] -= n_here
             ways.append(("full",) * n_here + ("selective",) * (size - n_here))
-        return predict(replace(run, recompute_of_stage=tuple(ways)))
+        return replace(run, recompute_of_stage=tuple(ways))
 
-    n_full = bisect_left(range(most + 1), True, key=lambda n: predicted(n).fits)
+    n_full = bisect_left(range(most + 1), True, key=lambda n: fits(recomputing(n)))
     if n_full > most:
-        return nothing, ""
-    return predicted(n_full), LEAST.format("norms and activation functions" + (" and whole layers" if n_full else ""))
+        return predict(plain), ""
+    return predict(recomputing(n_full)), LEAST.format(
+        "norms and activation functions" + (" and whole layers" if n_full else "")
+    )
 
 
 def cluster_of(name: str, n_devices: int) -> str:
@@ -161,11 +163,15 @@ def _least(rank: _Rank, n: int) -> tuple[tuple[str, ...], float]:
     free_bytes = rank.room_bytes - static - kept - max(load.communication_bytes for load in stage_costs)
     widest = max((load.working_bytes for load in others), default=0.0)
     seconds = sum(load.forward_total_seconds + load.backward_total_seconds for load in others)
+    ways = (layers["none"], layers["selective"], layers["full"])
     mixes = [(n - k, k, 0) for k in range(n + 1)] + [(0, n - k, k) for k in range(1, n + 1)]
     for mix in mixes:
-        used = [(load, k) for load, k in zip((layers["none"], layers["selective"], layers["full"]), mix, strict=True) if k]
-        activations = sum(load.activation_bytes * k for load, k in used) * rank.in_flight
-        if activations + max([widest, *(load.working_bytes for load, _ in used)]) <= free_bytes:
+        kept, most = 0.0, widest  # a plain loop: of thousands of mixes the first that fits counts
+        for load, k in zip(ways, mix, strict=True):
+            if k:
+                kept, most = kept + load.activation_bytes * k, max(most, load.working_bytes)
+        if kept * rank.in_flight + most <= free_bytes:
             recompute = ("full",) * mix[2] + ("selective",) * mix[1] + ("none",) * mix[0]
+            used = [(load, k) for load, k in zip(ways, mix, strict=True) if k]
             return recompute, seconds + sum((load.forward_total_seconds + load.backward_total_seconds) * k for load, k in used)
     return (), float("inf")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from meshwright import clusters as topologies
 from meshwright import schedules, sim
 from meshwright.base.errors import InputError
+from meshwright.base.identity import ById
 from meshwright.core import peaks
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
@@ -30,6 +34,7 @@ __all__ = [
     "as_planned",
     "built_in",
     "clusters",
+    "fits",
     "gpt",
     "layers_of_stages",
     "point",
@@ -181,8 +186,15 @@ class Clusters:
             ``"dgx-a100:64"``.
         """
         if spec not in self._built:
-            self._built[spec] = topologies.cluster(spec)
+            is_file = "/" in spec or spec.endswith((".yaml", ".yml")) or Path(spec).exists()
+            self._built[spec] = topologies.cluster(spec) if is_file else _named(spec)
         return self._built[spec]
+
+
+@lru_cache(maxsize=64)
+def _named(spec: str) -> Cluster:
+    """Return a built-in cluster: sets share them, and so what the network of each has been asked."""
+    return topologies.cluster(spec)
 
 
 def clusters() -> Clusters:
@@ -206,7 +218,7 @@ def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocab
         "model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": sequence, "vocab_size":
         vocabulary, "_attn_implementation": "eager", **fields,
     }  # fmt: skip
-    return huggingface.graph_of(config, name, sequence_length=sequence)
+    return _graph(json.dumps(config), name, sequence)
 
 
 def built_in(name: str, sequence: int, **changes: Any) -> Graph:
@@ -221,7 +233,13 @@ def built_in(name: str, sequence: int, **changes: Any) -> Graph:
     changes
         Fields of its configuration to replace: a model cut to fewer layers.
     """
-    return huggingface.graph_of({**huggingface.configuration(name), **changes}, name, sequence_length=sequence)
+    return _graph(json.dumps({**huggingface.configuration(name), **changes}), name, sequence)
+
+
+@lru_cache(maxsize=256)
+def _graph(config: str, name: str, sequence: int) -> Graph:
+    """Return the model of a configuration: rows of one model share it, and so what its layers were found to cost."""
+    return huggingface.graph_of(json.loads(config), name, sequence_length=sequence)
 
 
 def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) -> Predicted:
@@ -246,6 +264,26 @@ def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) ->
     return replace(predicted, planned=as_planned(run, plan))
 
 
+def fits(run: Run) -> bool:
+    """Tell whether every device can hold its peak, as `predict` does but quicker.
+
+    What collectives put on links is left out: it moves when tasks begin, not their order on a rank, and so no peak.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+
+    Raises
+    ------
+    InputError
+        As `predict`.
+    """
+    plan, problem = _plan(run), _problem(run.graph, run.cluster, run.training, run.framework)
+    timeline = sim.simulate(problem, plan, analytic.stage_costs(problem, plan, ledger=False))
+    return sim.excess_bytes(problem, plan, timeline.peak_bytes) <= 0.0
+
+
 def _told(training: MixedPrecision) -> MixedPrecision:
     """Return what a user can tell of a training: precision, bytes of gradients and of optimizer state."""
     usual = MixedPrecision.of(training.precision)
@@ -268,13 +306,8 @@ def as_planned(run: Run, plan: Plan) -> Predicted | None:
 
 def _predicted(run: Run, plan: Plan, change: Callable[[StageCost], StageCost] | None) -> Predicted:
     """Play a plan by the run's program."""
-    problem = Problem(
-        ModelSpec(run.graph.name, "validation", run.graph.name, run.graph),
-        run.cluster,
-        training=run.training,
-        framework=run.framework,
-    )
-    stage_costs = analytic.stage_costs(problem, plan)
+    problem = _problem(run.graph, run.cluster, run.training, run.framework)
+    stage_costs = _stage_costs(ById(run.graph), ById(run.cluster), run.training, run.framework, plan)
     if change is not None:
         stage_costs = tuple(change(load) for load in stage_costs)
     if not run.overlap:
@@ -291,6 +324,19 @@ def _predicted(run: Run, plan: Plan, change: Callable[[StageCost], StageCost] | 
         timeline.allocated_bytes[fullest], fits, timeline.causes, timeline.memory_causes[fullest], kind, run.framework.name,
         safe, room_ratio=_room_ratio(problem, plan, timeline.peak_bytes),
     )  # fmt: skip
+
+
+def _problem(graph: Graph, cluster: Cluster, training: MixedPrecision, framework: Framework) -> Problem:
+    """Return the question that a run's plan answers."""
+    return Problem(ModelSpec(graph.name, "validation", graph.name, graph), cluster, training=training, framework=framework)
+
+
+@lru_cache(maxsize=1)
+def _stage_costs(
+    graph: ById[Graph], cluster: ById[Cluster], training: MixedPrecision, framework: Framework, plan: Plan
+) -> tuple[StageCost, ...]:
+    """Return what the stages of a plan do; the last is remembered, since a run and what ``plan`` makes of it ask alike."""
+    return analytic.stage_costs(_problem(graph.of, cluster.of, training, framework), plan)
 
 
 def _room_ratio(problem: Problem, plan: Plan, peak_bytes: Sequence[float]) -> float:

@@ -34,6 +34,16 @@ def test_a_program_that_issues_slowly_makes_the_device_wait_whatever_the_device_
     assert load.backward_weight_seconds == pytest.approx(4.0)
 
 
+def test_a_host_that_waits_for_every_kernel_issues_after_computing_not_beside_it() -> None:
+    plain, blocked = _row(Strategy()), _row(Strategy(), Framework(issue_seconds=1.0, blocks_launches=True))
+    assert blocked.forward_seconds == pytest.approx(plain.forward_seconds + 11.0)
+    assert blocked.backward_weight_seconds == pytest.approx(plain.backward_weight_seconds + 4.0)
+    alike = Framework(issue_seconds=1e-12)  # issuing that takes no time hides anyway
+    assert _row(Strategy(), dataclasses.replace(alike, blocks_launches=True)).forward_seconds == pytest.approx(
+        _row(Strategy(), alike).forward_seconds, rel=1e-6
+    )
+
+
 def test_experts_issued_one_by_one_cost_their_number_on_the_device() -> None:
     mixture = problem(8, layer=moe_layer)
     n_grouped = sum(operator.kind == "grouped_matmul" for operator in moe_layer())

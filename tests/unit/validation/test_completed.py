@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
 import pytest
 
@@ -10,7 +11,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation._completed import least_recomputed
-from meshwright.validation._runs import Run, clusters, gpt, layers_of_stages, predict
+from meshwright.validation._runs import Run, clusters, fits, gpt, layers_of_stages, predict
 
 
 def _run(n_layers: int = 24, micro_batch: int = 1, pipeline: int = 2, virtual: int = 2) -> Run:
@@ -39,10 +40,11 @@ def test_a_run_that_does_not_fit_recomputes_as_little_as_fits_and_says_so(micro_
     # by hand: whole layers are dealt to each rank's stages in their order (ranks 0 and 1 have stages 0, 2 and 1, 3 of six
     # layers)
     fitting = []
-    for n_full in range(13):
+    for n_full in range(13):  # the quick verdict is that of the whole prediction
         counts = [min(n_full, 6), min(n_full, 6), max(0, n_full - 6), max(0, n_full - 6)]
         ways = tuple(("full",) * count + ("selective",) * (6 - count) for count in counts)
         fitting.append(predict(dataclasses.replace(run, recompute_of_stage=ways)))
+        assert fits(dataclasses.replace(run, recompute_of_stage=ways)) is fitting[-1].fits
     assert found == next(tried for tried in fitting if tried.fits)
     assert ("whole layers" in note) == (not fitting[0].fits) == whole_layers
 
@@ -61,3 +63,16 @@ def test_stages_are_as_even_as_can_be_and_the_ends_have_a_layer_less() -> None:
         layers_of_stages(_run(1))
     with pytest.raises(InputError, match=r"stages of 6\|6 layers do not make the model's 24 in 4 stages"):
         layers_of_stages(dataclasses.replace(_run(), layers_per_stage=(6, 6)))
+
+
+def test_rows_share_models_and_built_in_clusters_but_files_are_read_again(tmp_path: pathlib.Path) -> None:
+    assert _run(8).graph is _run(8).graph and _run(8).graph is not _run(9).graph
+    assert clusters()("p3-v100:8") is clusters()("p3-v100:8")
+    path = tmp_path / "mine.yaml"
+    head = "format: meshwright/cluster/1\nname: mine\nsource: test\nlaunch: 25 us\nnodes:\n"
+    sizes = []
+    for devices in ("a100-sxm-80gb", "a100-sxm-80gb, a100-sxm-80gb"):
+        switch = "switch: {bandwidth: 10 GB/s, latency: 3 us}"
+        path.write_text(f"{head}  - {{name: n, count: 1, devices: [{devices}], {switch}}}\n")
+        sizes.append(clusters()(str(path)).n_devices)
+    assert sizes == [1, 2]

@@ -164,7 +164,7 @@ def layer_work(
         * sum(operator.size("experts") / shape.expert for operator in body if operator.kind == "grouped_matmul")
     )
     passes = [
-        max(seconds + n * device.launch_seconds, n * issue_seconds + held)
+        _pass_seconds(seconds + n * device.launch_seconds, n * issue_seconds + held, framework)
         for seconds, n in zip(computed, n_operators, strict=True)
     ]
     return LayerWork(
@@ -238,7 +238,12 @@ def _repeat(
             issued += framework.issue_seconds or device.issue_seconds
             if operator.kind == "grouped_matmul":
                 issued += framework.expert_issue_seconds * operator.size("experts") / shape.expert
-    return Repeat(max(computed, framework.compute_ratio * issued), tuple(transfers), kept)
+    return Repeat(_pass_seconds(computed, framework.compute_ratio * issued, framework), tuple(transfers), kept)
+
+
+def _pass_seconds(computed: float, issued: float, framework: Framework) -> float:
+    """Return the seconds of a pass from what the device computes and what the host needs to issue it."""
+    return computed + issued if framework.blocks_launches else max(computed, issued)
 
 
 def _times(
