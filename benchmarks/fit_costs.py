@@ -63,7 +63,7 @@ from meshwright.costs.analytic import device_mesh
 from meshwright.models.readers import huggingface
 from meshwright.network import model
 from meshwright.sim import engine, transfers
-from meshwright.validation import Point, _completed, _runs, _sets, _table
+from meshwright.validation import Point, _completed, _domains, _runs, _sets, _table
 from meshwright.validation._points import fitted
 
 DATA = Path(clusters.__file__).parents[1]
@@ -359,7 +359,7 @@ def edited() -> Iterator[Path]:
             (wires, "DATA"): folder / "clusters/data",
             (nodes, "DATA"): folder / "clusters/data",
             (clusters, "cluster"): (rewired := _rewired(folder / "clusters/data", clusters.cluster)),
-            (_runs, "_named"): rewired,
+            (_domains, "_named"): rewired,
             (huggingface, "graph_of"): _once(huggingface.graph_of),
             (models, "read"): _once(models.read),
             (model, "_network"): _by_links(model._network),

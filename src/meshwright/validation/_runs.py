@@ -8,10 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from meshwright import clusters as topologies
 from meshwright import schedules, sim
 from meshwright.base.errors import InputError
 from meshwright.base.identity import ById
@@ -25,6 +23,7 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.models.readers import huggingface
+from meshwright.validation._domains import Clusters, clusters
 from meshwright.validation._points import Point
 
 __all__ = [
@@ -169,37 +168,6 @@ def point(
         framework=planned.framework,
         room_ratio=planned.room_ratio,
     )  # fmt: skip
-
-
-class Clusters:
-    """Clusters by name, built once while a set is read."""
-
-    def __init__(self) -> None:
-        self._built: dict[str, Cluster] = {}
-
-    def __call__(self, spec: str) -> Cluster:
-        """Return the cluster that `spec` names on the command line.
-
-        Parameters
-        ----------
-        spec : str
-            ``"dgx-a100:64"``.
-        """
-        if spec not in self._built:
-            is_file = "/" in spec or spec.endswith((".yaml", ".yml")) or Path(spec).exists()
-            self._built[spec] = topologies.cluster(spec) if is_file else _named(spec)
-        return self._built[spec]
-
-
-@lru_cache(maxsize=64)
-def _named(spec: str) -> Cluster:
-    """Return a built-in cluster: sets share them, and so what the network of each has been asked."""
-    return topologies.cluster(spec)
-
-
-def clusters() -> Clusters:
-    """Return an empty store of clusters."""
-    return Clusters()
 
 
 def gpt(name: str, *, hidden: int, layers: int, heads: int, sequence: int, vocabulary: int, **fields: Any) -> Graph:
