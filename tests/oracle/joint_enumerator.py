@@ -23,14 +23,19 @@ from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Answer
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
-from meshwright.schedules import zb_h1
+from meshwright.schedules import zb_h1, zb_h2
 from questions import fused
 
 TOLERANCE = 1e-9
 """By which share a bound may exceed a plan: what rounding may do."""
 
-WHOLE_SPLITS = ("1f1b", "gpipe", "zb_h1")
+WHOLE_SPLITS = ("1f1b", "gpipe", "zb_h1", "zb_h2", "early_backward_b")
+IN_A_V = ("zb_v", "v_half", "v_min")
 KINDS = ("a100-pcie-80gb", "h100-pcie-80gb", "l4-24gb", "v100-pcie-16gb")
+SCHEDULES = (
+    "1f1b", "zb_h1", "interleaved_1f1b", "zb_v", "gpipe", "1f1b,gpipe", "1f1b,zb_v", "zb_h2", "early_backward_b", "looped_bfs",
+    "v_half", "v_min", "zb_h1,zb_h2", "early_backward_b,looped_bfs",
+)  # fmt: skip
 BUILT_IN = (
     "dgx-v100:8", "dgx-h100:12", "dgx-a100:6", "pcie-a100:8", "torus:2x3", "mesh:2x2", "ring:5,bandwidth=2 GB/s",
     "rail-only:8,bandwidth=1 GB/s", "two-level:6,per_node=2,bandwidth=0.5 GB/s",
@@ -134,7 +139,7 @@ def random_question(seed: int, folder: pathlib.Path) -> Question:
         problem = fused(problem)
     settings: dict[str, str] = {}
     if dice.random() < 0.6:
-        settings["schedules"] = dice.choice(("1f1b", "zb_h1", "interleaved_1f1b", "zb_v", "gpipe", "1f1b,gpipe", "1f1b,zb_v"))
+        settings["schedules"] = dice.choice(SCHEDULES)
         settings["schedules"] += "" if "1f1b" in settings["schedules"].split(",") else dice.choice(("", ",1f1b"))
     if dice.random() < 0.3:
         settings["shard"] = dice.choice(("0", "1,3", "3", "2", "0,3"))
@@ -328,10 +333,10 @@ def _schedules(allowed: tuple[str, ...], pipeline: int, n_layers: int, n_microba
     for schedule in allowed:
         if schedule in WHOLE_SPLITS:
             yield schedule, 1
-        elif schedule == "zb_v":
+        elif schedule in IN_A_V:
             if n_layers >= 2 * pipeline and n_microbatches >= 2 * pipeline:
                 yield schedule, 2
-        elif n_microbatches % pipeline == 0:
+        elif n_microbatches % pipeline == 0 or schedule == "looped_bfs":
             for n_chunks in range(2, (n_layers + 2) // pipeline + 1):
                 n_stages = n_chunks * pipeline
                 if n_chunks <= 4 or n_layers % n_stages == 0 or (n_layers + 2) % n_stages == 0:
@@ -419,7 +424,7 @@ def make(problem: Problem, shape: Shape, counts: tuple[int, ...], words: list[li
 
 def _rank(shape: Shape, stage: int, n_ranks: int) -> int:
     turn, place = divmod(stage, n_ranks)
-    return n_ranks - 1 - place if shape.schedule == "zb_v" and turn == 1 else place
+    return n_ranks - 1 - place if shape.schedule in IN_A_V and turn == 1 else place
 
 
 def _bare_plans(problem: Problem, shape: Shape, dice: random.Random, n_most: int = 1, word: str = "none") -> Iterator[Plan]:
@@ -458,8 +463,9 @@ class Player:
         timeline = sim.simulate(self.problem, plan, stage_costs)
         limits = [self.ratio * cluster.device(own[0]).memory_bytes for own in plan.ranks()]
         peaks = list(timeline.peak_bytes)
-        if plan.schedule == "zb_h1":  # the space asks that it fits with as many micro-batches as the schedule allows
-            allowed = zb_h1.in_flight(len(plan.stages), 1, plan.n_microbatches)
+        module = {"zb_h1": zb_h1, "zb_h2": zb_h2}.get(plan.schedule)
+        if module is not None:  # the space asks that it fits with as many micro-batches as the schedule allows
+            allowed = module.in_flight(len(plan.stages), 1, plan.n_microbatches)
             held = [
                 load.static_bytes + load.reserved_bytes + load.working_bytes + int(n) * load.activation_bytes
                 for load, n in zip(stage_costs, allowed, strict=True)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from meshwright.planners.best import inequalities, virtual
 from meshwright.planners.best.costs import Costs
-from meshwright.planners.best.layer_sums import work_of
 from meshwright.planners.best.space import ANY, Config, MeshDegrees
 from meshwright.solvers.pipeline import layer_split
 
@@ -34,30 +33,12 @@ def of_mesh(costs: Costs, mesh: MeshDegrees, n_microbatches: int, *, with_commun
     with_communication : bool
         Whether to count communication inside layers too, which takes longer to find.
     """
-    cluster = costs.problem.cluster
-    assert cluster is not None
-    chain, config = costs.chain, Config(mesh, ANY, 0, "1f1b", 1, "")
-    kinds = costs.classes(config).kinds
-    n_ranks = np.bincount(costs.kind_of_rank(config))[list(kinds)]
-    if with_communication:
-        rows = costs.without_sharding(config, costs.classes(config))
-        words = [costs.words(own)[0] for own in rows]
-        seconds = [
-            {row: work_of(own[row, word if row in chain.rows else "none"]) for row, _ in own}
-            for own, word in zip(rows, words, strict=True)
-        ]
-    else:
-        devices = [cluster.device(int(costs.pool.devices[kind][0])) for kind in kinds]
-        seconds = [costs.model.compute_seconds(costs.problem, config.strategy, mesh.micro_batch, own) for own in devices]
-    everything = (*chain.prefix, *chain.rows, *chain.suffix)
-    whole = np.array([sum(own[row] for row in everything) for own in seconds])
-    # a layer takes at least this share of a whole model on whichever kind of device it is
-    shares = 1.0
-    if len(kinds) > 1:
-        shares = sum(min(own[row] / alone for own, alone in zip(seconds, whole, strict=True)) for row in everything)
+    config = Config(mesh, ANY, 0, "1f1b", 1, "")
+    n_ranks = np.bincount(costs.kind_of_rank(config))[list(costs.classes(config).kinds)]
+    own = costs.least_work(config, with_communication=with_communication)
     # some rank has at least the quotient of layers, rounded up
-    whole_layers = math.ceil(len(chain.layers) / mesh.pipeline) * min(own[row] for own in seconds for row in set(chain.rows))
-    return float(n_microbatches * max(shares / (n_ranks / whole).sum(), whole_layers))
+    whole_layers = math.ceil(len(costs.chain.layers) / mesh.pipeline) * own.layer_seconds
+    return float(n_microbatches * max(own.shares / (n_ranks / own.whole_seconds).sum(), whole_layers))
 
 
 def of_config(

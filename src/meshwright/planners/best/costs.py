@@ -16,11 +16,13 @@ from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.costs import analytic
-from meshwright.planners.best.layer_sums import Digest, LayerChain, RowLoads, digest, stacked
+from meshwright.planners.best import layer_sums
+from meshwright.planners.best.joined_loads import JoinedLoads
+from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import Peaks, least_peaks
-from meshwright.planners.best.ranks import SILENT, RankClasses, kinds_only, least, merged, rank_classes, silent
-from meshwright.planners.best.space import Config, DevicePool
+from meshwright.planners.best.ranks import SILENT, RankClasses, kinds_only, merged, rank_classes, silent
+from meshwright.planners.best.space import Config, DevicePool, MeshDegrees
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
 
@@ -63,11 +65,16 @@ class Costs:
     ) -> None:
         self.problem, self.pool, self.chain = problem, pool, chain
         self.recompute, self.memory_ratio, self.shards, self.blocks = recompute, memory_ratio, shards, blocks
+        self._in_order = pool.in_order
         self._classes: dict[tuple[object, ...], RankClasses] = {}
         self._places: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._rows: dict[tuple[object, ...], RowLoads] = {}
-        self._digests: dict[tuple[object, ...], Digest] = {}
+        self._of_mesh: dict[MeshDegrees, list[RowLoads]] = {}
+        self._joined = JoinedLoads()
+        self._work: dict[tuple[object, ...], LeastWork] = {}
+        self._digests: dict[int, Digest] = {}
         self._stacked: dict[tuple[int, ...], StackedLayers] = {}
+        self._main: dict[tuple[int, ...], MainLayers] = {}
         self._peaks: dict[tuple[object, ...], Peaks] = {}
         self.virtual_stages: dict[tuple[str, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
@@ -80,6 +87,7 @@ class Costs:
         """Return the same costs where layers may recompute something else; loads of layers are shared, which do not depend on it."""
         alike = Costs(self.problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks)
         alike._classes, alike._places, alike._rows = self._classes, self._places, self._rows
+        alike._of_mesh, alike._joined = self._of_mesh, self._joined
         return alike
 
     @property
@@ -101,7 +109,9 @@ class Costs:
                 self._classes[key] = kinds_only(kinds)
             else:
                 assert self.problem.cluster is not None
-                found = rank_classes(self.pool, config, kinds, self.problem.cluster.periods, light=light)
+                found = rank_classes(
+                    self.pool, config, kinds, self.problem.cluster.periods, light=light, in_order=self._in_order
+                )
                 self._classes[key] = found if len(found.keys) == 1 else merged(found, self._times(config, found, light))
         return self._classes[key]
 
@@ -151,29 +161,21 @@ class Costs:
         """Return for every kind of device the least that layers do and hold under any sharding, layout and place.
 
         Lemma: inside a micro-batch, sharding only adds communication, copies and buffers, so that none of it (ZeRO-0) is below all;
-        the higher the level, and the more ranks share, the less weights, gradients and optimizer state are held. What the optimizer
-        takes does not fall from level to level and is left out. No one sharding is below all others: ZeRO-3 holds the least state,
-        but needs buffers of a layer's size.
+        the higher the level, and the more ranks share, the less weights, gradients and optimizer state are held, as much for any
+        micro-batch. What the optimizer takes does not fall from level to level and is left out. No one sharding is below all others:
+        ZeRO-3 holds the least state, but needs buffers of a layer's size.
         """
-        key = (*_key(config, True), config.mesh.pipeline)
-        if (key, 0) not in self._rows:
-            highest = replace(
-                config, shard=max(self.shards) if config.mesh.data * config.mesh.context > 1 else 0, layout="pipeline"
-            )
+        mesh = config.mesh
+        if mesh not in self._of_mesh:
+            level = max(self.shards) if mesh.data * mesh.context > 1 else 0
+            highest = Config(replace(mesh, micro_batch=1), level, 0, "1f1b", 1, "pipeline")
             places = self.classes(highest, light=True).kinds
             state = dict(zip(places, self.rows(highest, light=True), strict=True))  # the same at all places
-            for i, (kind, stage_costs) in enumerate(zip(classes.kinds, self.without_sharding(config, classes), strict=True)):
-                self._rows[key, i] = {
-                    of: replace(
-                        load,
-                        weight_bytes=state[kind][of].static_bytes,
-                        gradient_bytes=0.0,
-                        optimizer_bytes=0.0,
-                        optimizer_seconds=0.0,
-                    )
-                    for of, load in stage_costs.items()
-                }
-        return [self._rows[key, i] for i in range(len(classes.kinds))]
+            unsharded = self.without_sharding(config, classes)
+            self._of_mesh[mesh] = [
+                self._joined.with_state(own, state[kind]) for kind, own in zip(classes.kinds, unsharded, strict=True)
+            ]
+        return self._of_mesh[mesh]
 
     def without_sharding(self, config: Config, classes: RankClasses) -> list[RowLoads]:
         """Return for every kind of device the least of every figure over layouts and places where nothing is sharded."""
@@ -183,25 +185,51 @@ class Costs:
             for kind, rows in zip(own.kinds, self.rows(variant, light=True), strict=True):
                 if not any(rows is known for known in of_kind[kind]):
                     of_kind[kind].append(rows)
-        return [{of: least([rows[of] for rows in places]) for of in places[0]} for places in of_kind.values()]
+        return [self._joined.least(places) for places in of_kind.values()]
+
+    def least_work(self, config: Config, *, with_communication: bool) -> LeastWork:
+        """Return what the whole model takes at least on every kind of device of a mesh, whatever is sharded and wherever ranks lie.
+
+        Parameters
+        ----------
+        config : Config
+            Any of the mesh that stands for all shardings.
+        with_communication : bool
+            Whether communication inside layers counts too, which takes longer to find.
+        """
+        mesh, classes = config.mesh, self.classes(config)
+        rows = self.without_sharding(config, classes) if with_communication else []
+        key: tuple[object, ...] = (classes.kinds, *(id(own) for own in rows))  # which are kept, so that none is another
+        if not with_communication:
+            key = (classes.kinds, mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch, "compute")
+        if key not in self._work:
+            if with_communication:
+                words = [self.words(own)[0] for own in rows]
+                seconds = [
+                    {row: layer_sums.work_of(own[row, word if row in self.chain.rows else "none"]) for row, _ in own}
+                    for own, word in zip(rows, words, strict=True)
+                ]
+            else:
+                devices = [self.problem.required_cluster.device(int(self.pool.devices[kind][0])) for kind in classes.kinds]
+                seconds = [self.model.compute_seconds(self.problem, config.strategy, mesh.micro_batch, own) for own in devices]
+            self._work[key] = layer_sums.least_work(self.chain, seconds)
+        return self._work[key]
 
     def digests(self, config: Config, *, light: bool) -> list[Digest]:
         """Return `rows` as arrays."""
-        key, kinds = _key(config, light), self.rows(config, light=light)
-        if config.is_any:
-            key = (*key, config.mesh.pipeline)
-        places = self.classes(config, light=light).keys
-        for rows, place in zip(kinds, places, strict=True):
-            if (key, place) not in self._digests:
-                self._digests[key, place] = digest(self.chain, self.settled(rows), self.words(rows))
-        return [self._digests[key, place] for place in places]
+        found = []
+        for rows in self.rows(config, light=light):
+            if id(rows) not in self._digests:  # rows are kept, so that none is another
+                self._digests[id(rows)] = layer_sums.digest(self.chain, self.settled(rows), self.words(rows))
+            found.append(self._digests[id(rows)])
+        return found
 
     def stacked(self, config: Config, *, light: bool) -> StackedLayers:
         """Return `digests` as the kernels of virtual stages read them."""
         digests = self.digests(config, light=light)
         key = tuple(id(own) for own in digests)  # which are kept, so that none is another
         if key not in self._stacked:
-            self._stacked[key] = stacked(digests)
+            self._stacked[key] = layer_sums.stacked(digests)
         return self._stacked[key]
 
     def stage_costs(self, config: Config, plan: Plan) -> tuple[StageCost, ...]:
@@ -222,7 +250,9 @@ class Costs:
 
     def peaks(self, config: Config, n_microbatches: int) -> Peaks:
         """Return the moments at which every order of a configuration's schedule holds at least so much."""
-        mesh, deepest = config.mesh, n_microbatches if config.schedule == "gpipe" else 3 * config.mesh.pipeline
+        mesh, deepest = config.mesh, 3 * config.mesh.pipeline
+        if config.schedule in ("gpipe", "looped_bfs"):
+            deepest = n_microbatches
         key = (config.schedule, mesh.pipeline, config.chunks, min(n_microbatches, deepest))
         if key not in self._peaks:
             self._peaks[key] = least_peaks(config.schedule, mesh.pipeline, config.chunks, n_microbatches)
@@ -313,15 +343,11 @@ class Costs:
         bytes of its most demanding layer: at least what is pinned to it needs, or else what the least of all layers does.
         """
         digests = self.digests(config, light=light)
-        p = config.mesh.pipeline
-        main = self.chain.rows.index(self.chain.main_row)
+        p, own = config.mesh.pipeline, self._main_layers(digests)
         of_rank = self.classes(config, light=light).of_rank
         in_flight = self.peaks(config, n_microbatches).held[:, 0, 0]
-        back = "input_seconds" if config.split_backward else "backward_seconds"
-        static = np.array([own.static_bytes[main] for own in digests])[of_rank]
-        kept = np.array([own.activation_bytes[main] for own in digests])[of_rank]
         fixed_work, fixed_forward = np.zeros(p), np.zeros(p)
-        overhead = np.array([own.overhead_bytes[main] if building else own.overhead_bytes.min() for own in digests])[of_rank]
+        overhead = (own.overhead_bytes if building else own.least_overhead_bytes)[of_rank]
         prefix, suffix = digests[of_rank[0]].prefix, digests[of_rank[-1]].suffix
         for rank, pinned in ((0, prefix), (p - 1, suffix)):
             fixed_work[rank] += pinned.forward_seconds + pinned.backward_seconds
@@ -334,61 +360,38 @@ class Costs:
             budget[rank] -= pinned.static_bytes + in_flight[rank] * pinned.activation_bytes
         split_backward, after = config.split_backward, after_name(config)
         ranks = layer_split.PipelineRanks(
-            work_seconds=np.array([own.work_seconds[main] for own in digests])[of_rank],
-            layer_bytes=static[:, None] + in_flight[:, None] * kept,
-            forward_seconds=np.array([own.forward_seconds[main] for own in digests])[of_rank],
-            backward_seconds=np.array([getattr(own, back)[main] for own in digests])[of_rank],
+            work_seconds=own.work_seconds[of_rank],
+            layer_bytes=own.static_bytes[of_rank, None] + in_flight[:, None] * own.activation_bytes[of_rank],
+            forward_seconds=own.forward_seconds[of_rank],
+            backward_seconds=(own.input_seconds if split_backward else own.backward_seconds)[of_rank],
             fixed_work_seconds=fixed_work,
             fixed_forward_seconds=fixed_forward,
             budget_bytes=budget,
-            lead=np.minimum(np.arange(p, 0, -1.0), n_microbatches),
+            lead=config.leads(n_microbatches),
             # layers of several kinds are not compared by it
-            after_seconds=self.chain.equal * np.array([getattr(own, after)[main] for own in digests])[of_rank],
+            after_seconds=self.chain.equal * (own.split_after_seconds if split_backward else own.after_seconds)[of_rank],
         )
         # every rank's work ends on the first one only where backward passes are whole
         pinned_after = 0.0 if split_backward and p > 1 else getattr(prefix, after) + (getattr(suffix, after) if p == 1 else 0.0)
-        return ranks, self._comparable(digests, main), pinned_after
+        return ranks, own.n_comparable, pinned_after
 
-    def _comparable(self, digests: list[Digest], main: int) -> float:
-        """Return the number of main layers that the chain's layers need at least, in every resource and on every device."""
-        if self.chain.equal:
-            return float(len(self.chain.layers))
-        ratio = np.full(len(self.chain.layers), math.inf)
-        skipped = {
-            "overhead_bytes", "running_sums", "pinned_sums", "saved_bytes", "extra_seconds", "reduce_seconds", "update_seconds",
-            "after_seconds", "split_after_seconds",
-        }  # fmt: skip
-        for own in digests:
-            for name in Digest.__dataclass_fields__:
-                values = getattr(own, name)
-                if isinstance(values, np.ndarray) and len(values) == len(ratio) and name not in skipped:
-                    flat = values.reshape(len(ratio), -1)
-                    with_value = flat[main] > 0
-                    if with_value.any():
-                        ratio = np.minimum(ratio, (flat[:, with_value] / flat[main, with_value]).min(axis=1))
-        return float(ratio.sum())
-
-    def stages(self, counts: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Return the layers of each stage and the row of each of them, for a number of layers per stage."""
-        chain = self.chain
-        row_of = dict(zip(chain.layers, chain.rows, strict=True)) | {i: i for i in (*chain.prefix, *chain.suffix)}
-        ops, start = [], 0
-        for stage, count in enumerate(counts):
-            own = chain.layers[start : start + count]
-            start += count
-            if stage == 0:
-                own = chain.prefix + own
-            if stage == len(counts) - 1:
-                own = own + chain.suffix
-            ops.append(own)
-        return ops, [tuple(row_of[i] for i in stage) for stage in ops]
+    def _main_layers(self, digests: list[Digest]) -> MainLayers:
+        """Return the figures of the main layer on each class of ranks."""
+        key = tuple(id(own) for own in digests)  # which are kept, so that none is another
+        if key not in self._main:
+            self._main[key] = layer_sums.main_layers(self.chain, digests)
+        return self._main[key]
 
 
 def _key(config: Config, light: bool) -> tuple[object, ...]:
-    """Return what the loads of a configuration depend on."""
+    """Return what the loads of a configuration depend on.
+
+    Where nothing is sharded and replicas keep silent, it does not matter how many there are beyond those of whole groups.
+    """
     mesh = config.mesh
     stride = mesh.pipeline if config.layout == "data" and not light else 0
-    degrees = (mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch)
+    alone = light and config.shard == 0 and mesh.data * mesh.context % math.lcm(mesh.context, mesh.expert) == 0
+    degrees = (0 if alone else mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch)
     return (*degrees, config.shard, config.shard_degree, stride, light)
 
 

@@ -1,4 +1,4 @@
-"""What must fit into a step of 1F1B or ZB-H1 whatever the split of the layers: the inequalities behind the bound of a configuration."""
+"""What must fit into a step of 1F1B or ZB-H1, also with longer warm-ups, whatever the split of the layers: the inequalities behind the bound of a configuration."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ class _Asked:
     from the first rank on) and `ends` (what follows the last task of ranks with pinned layers) of each rank.
     """
 
-    schedule: str
+    in_turn: bool
+    splits: bool
     n_microbatches: float
     forward: NDArray[np.float64]
     backward: NDArray[np.float64]
@@ -135,7 +136,7 @@ class _Asked:
         ends[-1] += getattr(kinds[-1].suffix, follows)
         forward = _least([own.forward_seconds for own in digests])
         return cls(
-            config.schedule, float(n_microbatches), forward,
+            config.in_turn, config.split_backward, float(n_microbatches), forward,
             backward=_least([own.backward_seconds for own in digests]),
             returns=_least([own.input_seconds for own in digests]),
             work=forward + _least([own.work_seconds[:, 0] - own.forward_seconds for own in digests]),
@@ -157,15 +158,15 @@ def _inequalities(asked: _Asked) -> tuple[tuple[layer_split.Inequality, ...], ND
     m, none, nothing = asked.n_microbatches, np.zeros_like(asked.work), np.zeros(len(asked.lead))
     once = m * asked.pinned + asked.later * asked.prefix.forward_seconds + asked.arrives + asked.ends
     arrival = layer_split.Inequality(m, m * asked.work + asked.after, asked.forward, none, once, nothing)
-    if asked.schedule not in ("1f1b", "zb_h1"):
+    if not asked.in_turn:
         return (arrival,), none
-    end = asked.after if asked.schedule == "1f1b" else asked.update
+    end = asked.update if asked.splits else asked.after
     return (arrival, _round_trip(asked), *_ends(asked), *_in_turn(asked)), end
 
 
 def _round_trip(asked: _Asked) -> layer_split.Inequality:
     """Return the inequality of the first micro-batch, which goes all the way there and back to the rank."""
-    m, one = asked.n_microbatches, asked.schedule == "1f1b"
+    m, one = asked.n_microbatches, not asked.splits
     there = float(asked.forward.sum() + asked.pinned_forward.sum() + asked.arrives[-1])
     back = asked.suffix.backward_seconds if one else asked.suffix.input_seconds
     not_last, comes_back = asked.later[::-1], asked.arrives[-1] - asked.arrives
@@ -182,7 +183,7 @@ def _ends(asked: _Asked) -> tuple[layer_split.Inequality, layer_split.Inequality
     """
     m = asked.n_microbatches
     both, pinned, back, last = _there_and_back(asked)
-    work = asked.work if asked.schedule == "1f1b" else both
+    work = both if asked.splits else asked.work
     none, nothing = np.zeros_like(work), np.zeros(len(asked.lead))
     once = last + m * pinned + back + 2.0 * asked.arrives
     alone = layer_split.Inequality(m, m * work, both, none, once, nothing, ends_first=True)
@@ -197,7 +198,7 @@ def _there_and_back(asked: _Asked) -> tuple[NDArray[np.float64], NDArray[np.floa
     rank, for each later one; and what follows on the first rank for what is pinned to it. Without weight gradients where these wait.
     """
     prefix = asked.prefix
-    if asked.schedule == "1f1b":
+    if not asked.splits:
         back = np.asarray(asked.later, dtype=np.float64) * (prefix.forward_seconds + prefix.backward_seconds)
         return asked.forward + asked.backward, asked.pinned, back, prefix.after_seconds
     pinned = asked.pinned_forward.copy()
@@ -230,7 +231,7 @@ def _in_turn(asked: _Asked) -> list[layer_split.Inequality]:
         once[rank] = before[rank] + rounds[rank] * behind[rank] + n_first * asked.pinned_forward[rank]
         lead[rank] = -n_first
         trips = own = rounds[rank] * both
-        if rank == 0 and asked.schedule == "zb_h1":
+        if rank == 0 and asked.splits:
             own = both + (rounds[rank] - 1.0) * asked.work
             once[rank] += (rounds[rank] - 1.0) * asked.prefix.weight_seconds
         found.append(layer_split.Inequality(float(rounds[rank]), own, both, trips, once, lead, ends_first=True))

@@ -15,7 +15,20 @@ from meshwright.solvers.pipeline.layer_split import Relief, relief
 if TYPE_CHECKING:
     from meshwright._kernels.best.virtual_stages import StackedLayers
 
-__all__ = ["Digest", "LayerChain", "Pinned", "RowLoads", "chain_of", "digest", "stacked", "work_of"]
+__all__ = [
+    "Digest",
+    "LayerChain",
+    "LeastWork",
+    "MainLayers",
+    "Pinned",
+    "RowLoads",
+    "chain_of",
+    "digest",
+    "least_work",
+    "main_layers",
+    "stacked",
+    "work_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,20 @@ class LayerChain:
     def equal(self) -> bool:
         """Whether all layers are alike."""
         return len(set(self.rows)) == 1
+
+    def stages(self, counts: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """Return the layers of each stage and the row of each of them, for a number of layers per stage."""
+        row_of = dict(zip(self.layers, self.rows, strict=True)) | {i: i for i in (*self.prefix, *self.suffix)}
+        ops, start = [], 0
+        for stage, count in enumerate(counts):
+            own = self.layers[start : start + count]
+            start += count
+            if stage == 0:
+                own = self.prefix + own
+            if stage == len(counts) - 1:
+                own = own + self.suffix
+            ops.append(own)
+        return ops, [tuple(row_of[i] for i in stage) for stage in ops]
 
 
 def chain_of(graph: Graph) -> LayerChain:
@@ -246,6 +273,89 @@ _SUMMED = (
     "work_seconds", "forward_seconds", "backward_seconds", "input_seconds", "static_bytes", "activation_bytes", "reduce_seconds",
     "update_seconds",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeastWork:
+    """What one micro-batch takes at least on the kinds of device of a mesh, and as a share of whole models.
+
+    Parameters
+    ----------
+    whole_seconds : ndarray, shape (n_kinds,), float64
+        All layers on one device of each kind.
+    shares : float
+        The sum over layers of the least share of a whole model that each is on any kind of device.
+    layer_seconds : float
+        The least that a layer of the chain takes on any of them.
+    """
+
+    whole_seconds: NDArray[np.float64]
+    shares: float
+    layer_seconds: float
+
+
+def least_work(chain: LayerChain, seconds: list[dict[int, float]]) -> LeastWork:
+    """Return the least work of a chain; `seconds`: of each distinct layer, on each kind of device."""
+    everything = (*chain.prefix, *chain.rows, *chain.suffix)
+    whole = np.array([sum(own[row] for row in everything) for own in seconds])
+    # a layer takes at least this share of a whole model on whichever kind of device it is
+    shares = 1.0
+    if len(seconds) > 1:
+        shares = sum(min(own[row] / alone for own, alone in zip(seconds, whole, strict=True)) for row in everything)
+    return LeastWork(whole, float(shares), min(own[row] for own in seconds for row in set(chain.rows)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MainLayers:
+    """The layer that occurs most often, on each class of ranks: rows are classes.
+
+    Parameters
+    ----------
+    work_seconds, activation_bytes : ndarray, shape (n_classes, n_words), float64
+        As in `Digest`.
+    forward_seconds, backward_seconds, input_seconds, static_bytes, after_seconds, split_after_seconds : ndarray, shape (n_classes,)
+        As in `Digest`.
+    overhead_bytes, least_overhead_bytes : ndarray, shape (n_classes,), float64
+        Working and reserved bytes of the main layer, and of the layer that has least of both.
+    n_comparable : float
+        The number of main layers that the chain's layers need at least, in every resource and on every class.
+    """
+
+    work_seconds: NDArray[np.float64]
+    activation_bytes: NDArray[np.float64]
+    forward_seconds: NDArray[np.float64]
+    backward_seconds: NDArray[np.float64]
+    input_seconds: NDArray[np.float64]
+    static_bytes: NDArray[np.float64]
+    after_seconds: NDArray[np.float64]
+    split_after_seconds: NDArray[np.float64]
+    overhead_bytes: NDArray[np.float64]
+    least_overhead_bytes: NDArray[np.float64]
+    n_comparable: float
+
+
+_COMPARED = (
+    "work_seconds", "activation_bytes", "forward_seconds", "backward_seconds", "input_seconds", "static_bytes",
+)  # fmt: skip
+
+
+def main_layers(chain: LayerChain, digests: list[Digest]) -> MainLayers:
+    """Return the figures of the main layer on the classes of ranks that some digests are of."""
+    main = chain.rows.index(chain.main_row)
+    names = (*_COMPARED, "after_seconds", "split_after_seconds", "overhead_bytes")
+    figures = {name: np.array([getattr(own, name)[main] for own in digests]) for name in names}
+    ratio = np.full(len(chain.layers), np.inf)
+    for own in digests if not chain.equal else ():
+        for name in _COMPARED:
+            flat = getattr(own, name).reshape(len(ratio), -1)
+            has_some = flat[main] > 0.0
+            if has_some.any():
+                ratio = np.minimum(ratio, (flat[:, has_some] / flat[main, has_some]).min(axis=1))
+    return MainLayers(
+        **figures,
+        least_overhead_bytes=np.array([own.overhead_bytes.min() for own in digests]),
+        n_comparable=float(len(chain.layers) if chain.equal else ratio.sum()),
+    )
 
 
 def stacked(digests: list[Digest]) -> StackedLayers:

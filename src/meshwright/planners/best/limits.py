@@ -16,10 +16,11 @@ from meshwright.core.problem import Problem
 from meshwright.core.strategy import ALTERNATE, MODULES, RECOMPUTE
 from meshwright.costs import analytic
 from meshwright.planners.best.layer_sums import chain_of
-from meshwright.planners.best.space import Config, DevicePool, MeshDegrees, divisors
+from meshwright.planners.best.space import VIRTUAL, Config, DevicePool, MeshDegrees, divisors
 
 __all__ = [
     "N_USUAL",
+    "SCHEDULES",
     "Limits",
     "allowed_degrees",
     "allowed_pool",
@@ -32,6 +33,11 @@ __all__ = [
     "usual",
     "variants",
 ]
+
+SCHEDULES = (
+    "gpipe", "1f1b", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
+)  # fmt: skip
+"""Schedules that may be allowed."""
 
 N_USUAL = 3
 """Sets of meshes that are tried one after the other before all others: see `usual`."""
@@ -76,7 +82,7 @@ class Limits:
     recompute: tuple[str, ...] = field(default=RECOMPUTE, metadata={"choices": (*RECOMPUTE, ALTERNATE, *MODULES)})
     schedules: tuple[str, ...] = field(
         default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"),
-        metadata={"choices": ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v")},
+        metadata={"choices": SCHEDULES},
     )
     evaluations: int = field(default=120, metadata={"minimum": 1})
     alternatives: int = field(default=4, metadata={"minimum": 1})
@@ -280,13 +286,11 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
         given: tuple[int, ...] = getattr(params, axis)
         if given and axis not in framework.degrees and 1 not in given:
             raise _outside(problem, f"{axis} degree {min(given)}", f"no {axis} parallelism")
-    known = Limits.__dataclass_fields__["schedules"].metadata["choices"]
     usual = params.schedules == Limits().schedules
     schedules = tuple(
         word
-        for word in (known if usual and framework.schedules else params.schedules)
-        if (not framework.schedules or word in framework.schedules)
-        and (framework.virtual_stages or word not in ("interleaved_1f1b", "zb_v"))
+        for word in (SCHEDULES if usual and framework.schedules else params.schedules)
+        if (not framework.schedules or word in framework.schedules) and (framework.virtual_stages or word not in VIRTUAL)
     )
     if not schedules:
         raise _outside(problem, f"schedules {', '.join(params.schedules)}", f"schedules {', '.join(framework.schedules)}")

@@ -47,16 +47,20 @@ def least_peaks(schedule: str, n_ranks: int, n_chunks: int, n_microbatches: int)
     Notes
     -----
     Lemma: where the backward pass is one task, the order does not depend on durations, and this is what is held. Under ZB-H1 it is
-    the most that the schedule allows, as the space asks. Under ZB-V weight gradients are tasks of their own that go where ranks
-    wait, but forward tasks and input gradients stay in the order of the hand-made schedule (`schedules._fitted.shortest`). An
+    (and ZB-H2) the most that the schedule allows, as the space asks. Under ZB-V, V-Half and V-Min weight gradients are tasks of
+    their own that go where ranks wait, but forward tasks and input gradients stay in the order of the hand-made schedule (`schedules._fitted.shortest`). An
     activation is held at least to the end of its input gradient, so with those alone freeing memory no order holds less.
 
     With virtual stages more micro-batches than three times the ranks are left out: the steady state repeats group by group, and
-    all moments before the last forward task are those of the longer step too.
+    all moments before the last forward task are those of the longer step too. Breadth first, all micro-batches of a stage are held
+    where one is in a step of one.
     """
     if n_chunks == 1:
         own = schedules.load(schedule).in_flight(n_ranks, 1, n_microbatches)
         return Peaks(own.astype(np.float64)[:, None, None], np.zeros((n_ranks, 1), dtype=np.int64))
+    if schedule == "looped_bfs":
+        one = peaks_of(schedules.load(schedule).order(n_ranks, n_chunks, 1, None))
+        return Peaks(n_microbatches * one.held, one.at)
     return peaks_of(schedules.load(schedule).order(n_ranks, n_chunks, min(n_microbatches, 3 * n_ranks), None), least=True)
 
 

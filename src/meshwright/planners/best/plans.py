@@ -109,7 +109,7 @@ def with_counts(costs: Costs, config: Config, n_microbatches: int, counts: tuple
     Orders of virtual stages that are fitted to durations hold more than `Costs.peaks` says, which is the least: a plan that does not
     fit after all is made once more for what its own order holds.
     """
-    ops, rows = costs.stages(counts)
+    ops, rows = costs.chain.stages(counts)
     if sum(counts) != len(costs.chain.layers) or min(counts) < 0 or not all(ops):
         return None
     peaks = costs.peaks(config, n_microbatches)
@@ -144,7 +144,7 @@ def bare(costs: Costs, config: Config, n_microbatches: int, counts: tuple[int, .
     Plan or None
         The plan; None where a stage would be empty.
     """
-    ops, rows = costs.stages(counts)
+    ops, rows = costs.chain.stages(counts)
     if not all(ops):
         return None
     least = costs.recompute[0] if len(costs.recompute) == 1 else "none"
@@ -234,7 +234,7 @@ def never_fits(costs: Costs, config: Config, n_microbatches: int, counts: tuple[
     costs, config, n_microbatches, counts
         As in `with_counts`.
     """
-    _, rows = costs.stages(counts)
+    _, rows = costs.chain.stages(counts)
     ranks = _ranks(costs, config, rows, costs.peaks(config, n_microbatches))
     return any(own.least_bytes > memory for own, memory in zip(ranks, costs.memory_bytes(config), strict=True))
 
@@ -254,7 +254,7 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: b
     float
         Bytes with everything recomputed; not positive where it fits.
     """
-    _, rows = costs.stages(spread(len(costs.chain.layers), config.mesh.pipeline, config.chunks))
+    _, rows = costs.chain.stages(spread(len(costs.chain.layers), config.mesh.pipeline, config.chunks))
     ranks = _ranks(costs, config, rows, costs.peaks(config, n_microbatches), light=light)
     return float(
         max(

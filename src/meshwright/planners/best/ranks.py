@@ -44,7 +44,13 @@ class RankClasses:
 
 
 def rank_classes(
-    pool: DevicePool, config: Config, kind_of_rank: Sequence[int], periods: tuple[int, ...], *, light: bool
+    pool: DevicePool,
+    config: Config,
+    kind_of_rank: Sequence[int],
+    periods: tuple[int, ...],
+    *,
+    light: bool,
+    in_order: bool = False,
 ) -> RankClasses:
     """Return the classes of a configuration's ranks.
 
@@ -58,6 +64,8 @@ def rank_classes(
         The kind of device of each rank: its place in the pool.
     periods : tuple of int
         Lengths of blocks of device ids that are wired alike; see `meshwright.core.cluster.Cluster`.
+    in_order : bool
+        Whether it is known that the pool holds devices of one kind in the order of their ids.
     light : bool
         Whether only what happens inside as few replicas as hold a whole group is priced, as `costs.row_costs` does inside only.
 
@@ -72,20 +80,49 @@ def rank_classes(
     if light and mesh.data * mesh.context % mesh.expert == 0:  # otherwise experts lie across the tensor axis too
         n_replicas = math.lcm(mesh.context, mesh.expert)
         n_kept = (n_replicas if mesh.data * mesh.context % n_replicas == 0 else mesh.data * mesh.context) * mesh.tensor
-    number: dict[tuple[object, ...], int] = {}
+    places, of_place = _places(pool, config, kind_of_rank, periods, n_kept, in_order)
+    keys: list[tuple[object, ...]] = []
     first: list[Sequence[int]] = []
     kinds: list[int] = []
-    of_rank = []
-    for kind, devices in zip(kind_of_rank, pool.ranks(config), strict=True):
-        key: tuple[object, ...] = (kind, *_place(devices[:n_kept], periods))
-        if key not in number and kinds.count(kind) >= MOST_PRICED:
+    number = np.empty(len(places), dtype=np.int64)
+    for i, (rank, key) in enumerate(places):
+        kind = kind_of_rank[rank]
+        if kinds.count(kind) >= MOST_PRICED:
             key = (kind, SILENT)
-        if key not in number:
-            number[key] = len(first)
-            first.append(_ids(devices))
+        if key not in keys:
+            keys.append(key)
+            first.append(_ids(pool.rank(config, rank)))
             kinds.append(kind)
+        number[i] = keys.index(key)
+    return RankClasses(tuple(first), tuple(keys), tuple(kinds), number[of_place])
+
+
+def _places(
+    pool: DevicePool, config: Config, kind_of_rank: Sequence[int], periods: tuple[int, ...], n_kept: int, in_order: bool
+) -> tuple[list[tuple[int, tuple[object, ...]]], NDArray[np.int64]]:
+    """Return the places of ranks that differ, in order: its first rank, and its key; and which place each rank has."""
+    mesh = config.mesh
+    width = mesh.context * mesh.tensor if config.layout == "data" else mesh.rank_size
+    if in_order and n_kept == 1:
+        return [(0, (kind_of_rank[0], 1))], np.zeros(mesh.pipeline, dtype=np.int64)
+    if in_order and periods and n_kept <= width:
+        starts = width * np.arange(mesh.pipeline)
+        left = periods[-1] - starts % periods[-1]
+        left[left >= n_kept] = 0
+        in_node = starts % periods[0]
+        _, first, of_place = np.unique(in_node * (n_kept + 1) + left, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        found = [(int(rank), (kind_of_rank[int(rank)], n_kept, int(in_node[rank]), int(left[rank]))) for rank in first[order]]
+        return found, np.argsort(order)[of_place]
+    number: dict[tuple[object, ...], int] = {}
+    at, of_rank = [], []
+    for rank, (kind, devices) in enumerate(zip(kind_of_rank, pool.ranks(config), strict=True)):
+        key = (kind, *_place(devices[:n_kept], periods))
+        if key not in number:
+            number[key] = len(number)
+            at.append(rank)
         of_rank.append(number[key])
-    return RankClasses(tuple(first), tuple(number), tuple(kinds), np.array(of_rank))
+    return list(zip(at, number, strict=True)), np.array(of_rank)
 
 
 def kinds_only(kind_of_rank: Sequence[int]) -> RankClasses:

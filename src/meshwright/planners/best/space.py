@@ -12,10 +12,19 @@ from meshwright.core.cluster import Cluster
 from meshwright.core.strategy import Strategy
 from meshwright.network import placement
 
-__all__ = ["ANY", "Config", "DevicePool", "MeshDegrees", "divisors", "meshes", "pools", "schedules_of"]
+__all__ = ["ANY", "VIRTUAL", "Config", "DevicePool", "MeshDegrees", "divisors", "meshes", "pools", "schedules_of"]
 
 ANY = -1
 """The sharding of a configuration that stands for all of them."""
+
+_WHOLE = ("gpipe", "1f1b", "early_backward_b", "zb_h1", "zb_h2")  # one stage per rank
+_LOOPED = ("interleaved_1f1b", "looped_bfs")
+_IN_A_V = ("zb_v", "v_half", "v_min")
+VIRTUAL = (*_LOOPED, *_IN_A_V)
+"""Schedules with several stages per rank."""
+
+_SPLIT = ("zb_h1", "zb_h2", *_IN_A_V)
+_DEEP = ("early_backward_b", "zb_h2")
 
 _MOST_SORTS = 4  # sorts of nodes of which each comes first in one order
 
@@ -64,11 +73,25 @@ class Config:
     @property
     def split_backward(self) -> bool:
         """Whether weight gradients are tasks of their own; then the order of tasks also depends on how long they last."""
-        return self.schedule.startswith("zb")
+        return self.schedule in _SPLIT
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether ranks with one stage each, after a number of forward passes, run a backward and a forward pass in turn."""
+        return self.schedule in _WHOLE and self.schedule != "gpipe"
+
+    def leads(self, n_microbatches: int) -> NDArray[np.float64]:
+        """Return how many forward passes each rank runs before its first backward pass where that is so: shape (n_ranks,), float64.
+
+        As many as there are ranks from it on, or, with a warm-up of twice the depth, one less than twice as many. Under GPipe there
+        are more; that fewer hide in the wait for the first backward pass is true of it as well, since there none do.
+        """
+        behind = np.arange(self.mesh.pipeline - 1, -1, -1.0)
+        return np.minimum((2.0 if self.schedule in _DEEP else 1.0) * behind + 1.0, n_microbatches)
 
     @property
     def fitted(self) -> bool:
-        """Whether what ranks hold depends on how long tasks last: ZB-H1 is taken to hold all that it allows."""
+        """Whether what ranks hold depends on how long tasks last: ZB-H1 and ZB-H2 are taken to hold all that they allow."""
         return self.split_backward and self.chunks > 1
 
     @property
@@ -107,9 +130,20 @@ class DevicePool:
         """How many ranks of equal devices the pool holds."""
         return sum(len(devices) // rank_size for devices in self.devices)
 
+    @property
+    def in_order(self) -> bool:
+        """Whether it is all of one kind of device, in the order of their ids."""
+        return len(self.devices) == 1 and bool((np.diff(self.devices[0], prepend=-1) == 1).all())
+
     def rank(self, config: Config, i: int) -> NDArray[np.int64]:
-        """Return the devices of pipeline rank `i` where the layout is ``data``, in mesh order."""
-        mesh = config.mesh
+        """Return the devices of pipeline rank `i`, in mesh order."""
+        mesh, size = config.mesh, config.mesh.rank_size
+        if config.layout != "data":
+            own = 0
+            while i >= len(self.devices[own]) // size:
+                i -= len(self.devices[own]) // size
+                own += 1
+            return self.devices[own][i * size : (i + 1) * size]
         width = mesh.context * mesh.tensor
         block = self.devices[0][: mesh.pipeline * mesh.rank_size].reshape(mesh.data, mesh.pipeline, width)
         return np.ascontiguousarray(block[:, i].ravel())
@@ -230,18 +264,19 @@ def _with_batches(mesh: MeshDegrees, global_batch: int, degrees: dict[str, tuple
 def schedules_of(mesh: MeshDegrees, n_microbatches: int, n_layers: int, allowed: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     """Yield (schedule, chunks per rank) pairs that make sense for a mesh.
 
-    Virtual stages need at least as many micro-batches as ranks, in multiples of them, and every stage a layer.
+    Every virtual stage needs a layer. Interleaved ones need multiples of as many micro-batches as ranks, those in a V twice as many.
     """
     if mesh.pipeline == 1:
         if "1f1b" in allowed:
             yield "1f1b", 1
         return
     for schedule in allowed:
-        if schedule in ("1f1b", "zb_h1", "gpipe"):
+        if schedule in _WHOLE:
             yield schedule, 1
-        elif schedule == "zb_v" and 2 * mesh.pipeline <= n_layers and n_microbatches >= 2 * mesh.pipeline:
-            yield schedule, 2
-        elif schedule == "interleaved_1f1b" and n_microbatches % mesh.pipeline == 0:
+        elif schedule in _IN_A_V:
+            if 2 * mesh.pipeline <= n_layers and n_microbatches >= 2 * mesh.pipeline:
+                yield schedule, 2
+        elif schedule == "looped_bfs" or n_microbatches % mesh.pipeline == 0:
             for chunks in range(2, (n_layers + 2) // mesh.pipeline + 1):
                 if chunks <= 4 or (n_layers % (chunks * mesh.pipeline) == 0 or (n_layers + 2) % (chunks * mesh.pipeline) == 0):
                     yield schedule, chunks

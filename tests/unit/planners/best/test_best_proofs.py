@@ -141,7 +141,11 @@ def test_what_all_shardings_cost_at_least_is_below_each_of_them(model: str, shar
                     assert getattr(least[key], name) <= getattr(load, name) * (1 + 1e-12), (name, layout, key)
 
 
-@pytest.mark.parametrize(("schedule", "n_chunks"), [("interleaved_1f1b", 2), ("interleaved_1f1b", 3), ("zb_v", 2)])
+@pytest.mark.parametrize(
+    ("schedule", "n_chunks"), [
+        ("interleaved_1f1b", 2), ("interleaved_1f1b", 3), ("zb_v", 2), ("v_half", 2), ("v_min", 2), ("looped_bfs", 3),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("n_ranks", [2, 3, 5])
 def test_the_moments_that_bounds_count_are_gone_through_by_orders_of_many_micro_batches(
     schedule: str, n_chunks: int, n_ranks: int

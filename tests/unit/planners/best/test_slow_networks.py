@@ -34,7 +34,7 @@ def _splits(n_layers: int, n_ranks: int) -> list[tuple[int, ...]]:
     return [tuple(np.diff((0, *cuts, n_layers)).tolist()) for cuts in inner]
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1", "early_backward_b", "zb_h2"])
 @pytest.mark.parametrize("batch", [3, 8, 17])
 @pytest.mark.parametrize("bandwidth", ["0.02 GB/s", "0.3 GB/s"])
 def test_no_split_is_quicker_than_the_inequalities_with_transfers_say(
@@ -56,7 +56,8 @@ def test_no_split_is_quicker_than_the_inequalities_with_transfers_say(
     without = layer_split.bottleneck(inequalities.chain_to_cut(costs, config, batch))[0]
     assert with_transfers <= min(steps) * (1.0 + 1e-9)
     if bandwidth == "0.02 GB/s":  # nearly all of the step is transfers, one after the other
-        assert without < 0.5 * min(steps) and with_transfers > 0.8 * min(steps)
+        closeness = 0.6 if schedule in ("early_backward_b", "zb_h2") else 0.8
+        assert without < 0.5 * min(steps) and with_transfers > closeness * min(steps)
 
 
 def test_ranks_of_unlike_leads_are_asked(tmp_path: pathlib.Path) -> None:

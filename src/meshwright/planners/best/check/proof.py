@@ -27,7 +27,7 @@ from meshwright.planners.best.check.space import (
     recompute_spaces,
     strategies,
 )
-from meshwright.planners.best.check.virtual_stages import Moments, VirtualStages, moments_of
+from meshwright.planners.best.check.virtual_stages import Moments, VirtualStages
 from meshwright.planners.best.check.whole_stages import WholeStages
 
 __all__ = ["MOST_OPEN", "ROUNDING", "BoundProof", "Closed", "MeshShape"]
@@ -195,9 +195,9 @@ class BoundProof:
         module = schedules.load(form.schedule)
         if form.n_chunks == 1:
             return [(np.array([[float(n)]]), np.zeros(1, dtype=np.int64)) for n in module.in_flight(p, 1, m)]
-        key = (form, p, VirtualStages.n_ordered(p, m))
+        key = (form, p, VirtualStages.n_told(form, p, m))
         if key not in self._moments:
-            self._moments[key] = moments_of(module.order(p, form.n_chunks, key[2], None), early=True)
+            self._moments[key] = VirtualStages.least_moments(*key)
         return self._moments[key]
 
     def refuted(self, one: Open, limit: float) -> bool:

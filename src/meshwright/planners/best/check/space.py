@@ -36,6 +36,10 @@ __all__ = [
 _LARGEST_MICRO_BATCH, _LARGEST_TENSOR, _TOKENS_OF_A_CONTEXT_RANK = 8, 64, 1024
 _MOST_SORTS = 4
 _USUAL_SCHEDULES = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v")
+_OTHER_SCHEDULES = ("gpipe", "early_backward_b", "looped_bfs", "zb_h2", "v_half", "v_min")
+_IN_A_V = ("zb_v", "v_half", "v_min")
+_SPLIT = ("zb_h1", "zb_h2", *_IN_A_V)
+_SEVERAL_STAGES = ("interleaved_1f1b", "looped_bfs", *_IN_A_V)
 
 
 class CheckedMesh(NamedTuple):
@@ -63,7 +67,11 @@ class Form(NamedTuple):
     @property
     def is_split(self) -> bool:
         """Whether weight gradients are tasks of their own."""
-        return self.schedule.startswith("zb")
+        return self.schedule in _SPLIT
+
+    def lead(self, n_behind: int) -> int:
+        """Return how many forward passes a rank with so many behind it runs before its first backward pass, if there are as many."""
+        return 2 * n_behind + 1 if self.schedule in ("zb_h2", "early_backward_b") else n_behind + 1
 
 
 class CheckedPool(NamedTuple):
@@ -136,9 +144,9 @@ def inside(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
     framework = problem.framework.limits
     asked = tuple(limits["schedules"])
     if framework.schedules and asked == _USUAL_SCHEDULES:
-        asked = ("gpipe", *_USUAL_SCHEDULES)
+        asked = (*_OTHER_SCHEDULES, *_USUAL_SCHEDULES)
     allowed = [word for word in asked if not framework.schedules or word in framework.schedules]
-    allowed = [word for word in allowed if framework.virtual_stages or word not in ("interleaved_1f1b", "zb_v")]
+    allowed = [word for word in allowed if framework.virtual_stages or word not in _SEVERAL_STAGES]
     return {
         **limits,
         "schedules": tuple(allowed),
@@ -294,13 +302,13 @@ def forms(mesh: CheckedMesh, n_microbatches: int, n_layers: int, limits: Mapping
         every = [1]
         if p == 1 and schedule != "1f1b":
             continue
-        if p > 1 and schedule == "zb_v":
+        if p > 1 and schedule in _IN_A_V:
             every = [2] if n_layers >= 2 * p and n_microbatches >= 2 * p else []
-        elif p > 1 and schedule == "interleaved_1f1b":
+        elif p > 1 and schedule in _SEVERAL_STAGES:
             whole = [
                 v for v in range(2, (n_layers + 2) // p + 1) if v <= 4 or 0 in (n_layers % (v * p), (n_layers + 2) % (v * p))
             ]
-            every = whole if n_microbatches % p == 0 else []
+            every = whole if schedule == "looped_bfs" or n_microbatches % p == 0 else []
         yield from (Form(schedule, v) for v in every if not limits["uniform"] or n_layers % (p * v) == 0)
 
 

@@ -109,7 +109,7 @@ class VirtualStages:
     tables, of_rank, kinds
         As `LayerPrices.of_ranks` or `LayerPrices.any_sharding` return them.
     moments : list
-        Of `moments_of` for the schedule's order with as many micro-batches as `n_ordered` says.
+        As `least_moments` returns them.
     """
 
     def __init__(
@@ -139,13 +139,23 @@ class VirtualStages:
             start += count
 
     @staticmethod
-    def n_ordered(n_ranks: int, n_microbatches: int) -> int:
-        """Return with how many micro-batches the order is looked at.
+    def n_told(form: Form, n_ranks: int, n_microbatches: int) -> int:
+        """Return how many micro-batches `least_moments` need to be told: with more it says the same, but breadth first."""
+        return n_microbatches if form.schedule == "looped_bfs" else min(n_microbatches, _RANKS_OF_STEADY_STATE * n_ranks)
+
+    @staticmethod
+    def least_moments(form: Form, n_ranks: int, n_microbatches: int) -> Moments:
+        """Return what every order of a schedule holds at least at its moments, for so many micro-batches or more.
 
         Lemma: with more micro-batches the steady state repeats, and every moment up to the last forward task of the shorter step is
-        one of the longer step too, so what is held there is held in the longer step.
+        one of the longer step too, so what is held there is held in the longer step. Breadth first, every stage runs all micro-batches
+        forward before the next one begins and before any backward task: where one is held, all are, at the last forward task.
         """
-        return min(n_microbatches, _RANKS_OF_STEADY_STATE * n_ranks)
+        module = schedules.load(form.schedule)
+        if form.schedule != "looped_bfs":
+            return moments_of(module.order(n_ranks, form.n_chunks, n_microbatches, None), early=True)
+        one = moments_of(module.order(n_ranks, form.n_chunks, 1, None), early=True)
+        return [(n_microbatches * held, at) for held, at in one]
 
     def excess(self, rank: int) -> tuple[float, NDArray[np.float64]]:
         """Return by how much a rank exceeds its memory at least with nothing recomputed, and what it holds of its stages then.

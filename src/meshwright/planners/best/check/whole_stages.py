@@ -1,6 +1,6 @@
 """One stage per rank: what a rank takes at least for some layers, and whether layers can be cut into ranks within a time.
 
-All of it under 1F1B, ZB-H1 and GPipe. A *time* is a step that is asked about; what is shown not to fit into it is shown of every
+All of it under 1F1B and ZB-H1, both also with a warm-up of twice the depth (early backward, ZB-H2), and GPipe. A *time* is a step that is asked about; what is shown not to fit into it is shown of every
 split of the layers and every mixture of recomputation.
 """
 
@@ -143,7 +143,7 @@ class WholeStages:
         self.sums = [sums_of(prices, table, is_split=form.is_split) for table in tables]
         self.memory_bytes = [prices.memory_bytes(kind) for kind in kinds]
         self.held = [float(n) for n in schedules.load(form.schedule).in_flight(p, 1, self.m)]
-        self.lead = [float(min(p - rank, self.m)) for rank in range(p)]
+        self.lead = [float(min(form.lead(p - 1 - rank), self.m)) for rank in range(p)]
         self.prefix, self.suffix = self.sums[of_rank[0]].prefix, self.sums[of_rank[-1]].suffix
         self.arrives = _sums(hop_seconds or [0.0] * (p - 1))
         self.slowest = max(hop_seconds, default=0.0)
@@ -213,17 +213,17 @@ class WholeStages:
         Notes
         -----
         Lemma, of six parts; the step is no shorter than any of them. (1) The first micro-batch passes all ranks before; then the rank
-        works for all micro-batches; a reduction begins with its last task at the earliest; then it updates. Under 1F1B and ZB-H1 also:
+        works for all micro-batches; a reduction begins with its last task at the earliest; then it updates. Except under GPipe also:
         (2) From the rank the last micro-batch goes back through all ranks before to the first, which then ends the step. (3) Before
         its first backward pass the rank waits for the first micro-batch to go on to the last rank and back; only so many forward
         passes as it runs before that (its lead) hide in this wait. (4) The round trip of the first micro-batch down to the last rank and
         up to the first, the other passes of this rank except the forward ones that hide, and the end on the first rank follow each
         other. (5) The rank forwards a micro-batch only once the one that is its lead earlier has come back to it: every lead-th one, the
         last included, makes its round trip from here to the last rank and back after the one before, behind the forward passes of
-        those that came earlier still, and the last one goes on as in (2); under ZB-H1 the first rank holds no more than its lead, so
+        those that came earlier still, and the last one goes on as in (2); under ZB-H1 and ZB-H2 the first rank holds no more than its lead, so
         that it computes weight gradients before it goes on. (6) All micro-batches follow each other over the slowest
         transfer, and one makes the rest of the round trip from the first rank, which ends the step.
-        Under ZB-H1 weight gradients may come later, so that only gradients of inputs count in what others wait for, and in (2)
+        Under both weight gradients may come later, so that only gradients of inputs count in what others wait for, and in (2)
         and (4) to (6). Every pass of other ranks' layers is counted as on the rank on which it takes least, with its transfers.
         """
         again = self.repeated(rank, start, stop)
