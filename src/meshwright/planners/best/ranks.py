@@ -112,12 +112,15 @@ def _places(
         in_node = starts % periods[0]
         _, first, of_place = np.unique(in_node * (n_kept + 1) + left, return_index=True, return_inverse=True)
         order = np.argsort(first)
-        found = [(int(rank), (kind_of_rank[int(rank)], n_kept, int(in_node[rank]), int(left[rank]))) for rank in first[order]]
+        found: list[tuple[int, tuple[object, ...]]] = [
+            (int(rank), (kind_of_rank[int(rank)], n_kept, int(in_node[rank]), int(left[rank]))) for rank in first[order]
+        ]
         return found, np.argsort(order)[of_place]
     number: dict[tuple[object, ...], int] = {}
-    at, of_rank = [], []
+    at: list[int] = []
+    of_rank: list[int] = []
     for rank, (kind, devices) in enumerate(zip(kind_of_rank, pool.ranks(config), strict=True)):
-        key = (kind, *_place(devices[:n_kept], periods))
+        key: tuple[object, ...] = (kind, *_place(devices[:n_kept], periods))
         if key not in number:
             number[key] = len(number)
             at.append(rank)
