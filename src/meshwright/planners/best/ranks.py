@@ -115,7 +115,7 @@ def _places(
         found: list[tuple[int, tuple[object, ...]]] = [
             (int(rank), (kind_of_rank[int(rank)], n_kept, int(in_node[rank]), int(left[rank]))) for rank in first[order]
         ]
-        return found, np.argsort(order)[of_place]
+        return found, np.asarray(np.argsort(order)[of_place], dtype=np.int64)
     number: dict[tuple[object, ...], int] = {}
     at: list[int] = []
     of_rank: list[int] = []
