@@ -29,7 +29,7 @@ N_BLOCKS = 5
 
 def answered(seed: int, folder: pathlib.Path) -> tuple[enumerator.Question, dict[str, Any]] | None:
     """Return a random question with the JSON answer of search best; None where no plan is legal."""
-    question = enumerator.random_question(seed, folder)
+    question = enumerator.random_question(seed, folder, named=True)
     if not enumerator.shapes(question.problem, question.settings):
         return None
     result = api.plan(question.problem, search="best", settings=question.settings)
