@@ -121,10 +121,10 @@ def with_memory(problem: Problem, memory_bytes: float) -> Problem:
     return dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, kinds=kinds))
 
 
-def random_question(seed: int, folder: pathlib.Path, *, priced: str = "both") -> Question:
+def random_question(seed: int, folder: pathlib.Path, *, named: bool = False) -> Question:
     """Return a small problem: unlike links and devices, odd memories, large vocabularies, mixtures.
 
-    `priced`: ``both`` for half of them where the host is never waited for, which no plan file can say; or ``as files say``.
+    `named`: whether the runtime must be one that a file can name.
     """
     dice = random.Random(seed)
     model, spec = folder / f"m{seed}.json", folder / f"c{seed}.yaml"
@@ -138,7 +138,7 @@ def random_question(seed: int, folder: pathlib.Path, *, priced: str = "both") ->
     problem = api.make_problem(
         str(model), cluster, batch=Batch(batch, micro_batch, dice.choice((512, 2048, 4096))), memory_risk=0.5
     )
-    if priced == "both" and random.Random(~seed).random() < 0.5:
+    if not named and random.Random(~seed).random() < 0.5:  # half of them where the host is never waited for
         problem = fused(problem)
     settings: dict[str, str] = {}
     if dice.random() < 0.6:

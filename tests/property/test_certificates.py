@@ -29,7 +29,7 @@ N_BLOCKS = 5
 
 def answered(seed: int, folder: pathlib.Path) -> tuple[enumerator.Question, dict[str, Any]] | None:
     """Return a random question with the JSON answer of search best; None where no plan is legal."""
-    question = enumerator.random_question(seed, folder, priced="as files say")
+    question = enumerator.random_question(seed, folder, named=True)
     if not enumerator.shapes(question.problem, question.settings):
         return None
     result = api.plan(question.problem, search="best", settings=question.settings)
@@ -125,7 +125,7 @@ def test_no_lemma_of_the_check_refutes_a_plan_that_can_be_played(block: int, tmp
     """A bound just above a plan that was played leaves something open, and so does the claim that nothing fits."""
     n_played = 0
     for seed in range(2000 + block, 2025, N_BLOCKS):
-        question = enumerator.random_question(seed, tmp_path, priced="as files say")
+        question = enumerator.random_question(seed, tmp_path)
         shapes = enumerator.shapes(question.problem, question.settings)
         if not shapes:
             continue

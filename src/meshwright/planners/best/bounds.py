@@ -38,7 +38,7 @@ def of_mesh(costs: Costs, mesh: MeshDegrees, n_microbatches: int, *, with_commun
     own = costs.least_work(config, with_communication=with_communication)
     # some rank has at least the quotient of layers, rounded up
     whole_layers = math.ceil(len(costs.chain.layers) / mesh.pipeline) * own.layer_seconds
-    return float(n_microbatches * max(own.shares / (n_ranks / own.whole_seconds).sum(), whole_layers))
+    return float(n_microbatches * max(own.share_ratio / (n_ranks / own.whole_seconds).sum(), whole_layers))
 
 
 def of_config(

@@ -283,14 +283,14 @@ class LeastWork:
     ----------
     whole_seconds : ndarray, shape (n_kinds,), float64
         All layers on one device of each kind.
-    shares : float
+    share_ratio : float
         The sum over layers of the least share of a whole model that each is on any kind of device.
     layer_seconds : float
         The least that a layer of the chain takes on any of them.
     """
 
     whole_seconds: NDArray[np.float64]
-    shares: float
+    share_ratio: float
     layer_seconds: float
 
 

@@ -60,7 +60,7 @@ def least_peaks(schedule: str, n_ranks: int, n_chunks: int, n_microbatches: int)
         return Peaks(own.astype(np.float64)[:, None, None], np.zeros((n_ranks, 1), dtype=np.int64))
     if schedule == "looped_bfs":
         one = peaks_of(schedules.load(schedule).order(n_ranks, n_chunks, 1, None))
-        return Peaks(n_microbatches * one.held, one.at)
+        return Peaks(np.asarray(n_microbatches * one.held, dtype=np.float64), one.at)
     return peaks_of(schedules.load(schedule).order(n_ranks, n_chunks, min(n_microbatches, 3 * n_ranks), None), least=True)
 
 

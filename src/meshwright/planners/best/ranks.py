@@ -115,11 +115,12 @@ def _places(
         found: list[tuple[int, tuple[object, ...]]] = [
             (int(rank), (kind_of_rank[int(rank)], n_kept, int(in_node[rank]), int(left[rank]))) for rank in first[order]
         ]
-        return found, np.argsort(order)[of_place]
+        return found, np.asarray(np.argsort(order)[of_place], dtype=np.int64)
     number: dict[tuple[object, ...], int] = {}
-    at, of_rank = [], []
+    at: list[int] = []
+    of_rank: list[int] = []
     for rank, (kind, devices) in enumerate(zip(kind_of_rank, pool.ranks(config), strict=True)):
-        key = (kind, *_place(devices[:n_kept], periods))
+        key: tuple[object, ...] = (kind, *_place(devices[:n_kept], periods))
         if key not in number:
             number[key] = len(number)
             at.append(rank)

@@ -87,7 +87,8 @@ class Config:
         are more; that fewer hide in the wait for the first backward pass is true of it as well, since there none do.
         """
         behind = np.arange(self.mesh.pipeline - 1, -1, -1.0)
-        return np.minimum((2.0 if self.schedule in _DEEP else 1.0) * behind + 1.0, n_microbatches)
+        leads: NDArray[np.float64] = np.minimum((2.0 if self.schedule in _DEEP else 1.0) * behind + 1.0, n_microbatches)
+        return leads
 
     @property
     def fitted(self) -> bool:

@@ -155,7 +155,7 @@ class VirtualStages:
         if form.schedule != "looped_bfs":
             return moments_of(module.order(n_ranks, form.n_chunks, n_microbatches, None), early=True)
         one = moments_of(module.order(n_ranks, form.n_chunks, 1, None), early=True)
-        return [(n_microbatches * held, at) for held, at in one]
+        return [(np.asarray(n_microbatches * held, dtype=np.float64), at) for held, at in one]
 
     def excess(self, rank: int) -> tuple[float, NDArray[np.float64]]:
         """Return by how much a rank exceeds its memory at least with nothing recomputed, and what it holds of its stages then.
