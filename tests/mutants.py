@@ -193,17 +193,18 @@ def interval(n_killed: int, n: int, z: float = 1.645) -> tuple[float, float]:
     return (centre - spread / n) / scale, (centre + spread / n) / scale
 
 
-def report(title: str, verdicts: Sequence[Verdict], told: str) -> str:
+def report(title: str, verdicts: Sequence[Verdict], told: str, is_sample: bool) -> str:
     """Return a section of the page: killed and survived by room, and every survivor."""
     n, n_killed = len(verdicts), sum(verdict.killed for verdict in verdicts)
     low, high = interval(n_killed, n)
+    share = f"{100 * n_killed / n:.1f} %" + (f"; 90 % interval {100 * low:.0f} to {100 * high:.0f} %" if is_sample else "")
+    seconds = sum(verdict.seconds for verdict in verdicts)
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     lines = [
         f"## {title}",
         "",
-        f"{told} Commit {commit}: {n} tried, **{n_killed} killed ({100 * n_killed / n:.1f} %; "
-        f"90 % interval {100 * low:.0f} to {100 * high:.0f} %)**, {n - n_killed} survived; "
-        f"{sum(verdict.seconds for verdict in verdicts) / 60:.0f} minutes of a processor.",
+        f"{told} Commit {commit}: {n} tried in {seconds / 60:.1f} minutes of a processor, "
+        f"**{n_killed} killed ({share})**, {n - n_killed} survived.",
         "",
         "| room | tried | killed | survived |",
         "|---|--:|--:|--:|",
@@ -251,7 +252,7 @@ def main() -> None:
         return
     if chosen.planted:
         drawn = planted(chosen.room, chosen.without)
-        title, told = "Planted by hand", f"`make mutants MUTANTS={shlex.quote(shlex.join(sys.argv[1:]))}`."
+        title, told = "Bugs of the list", f"`make mutants MUTANTS={shlex.quote(shlex.join(sys.argv[1:]))}`."
     else:
         drawn, n_all = sample(chosen.n, chosen.seed, chosen.room, chosen.without)
         title = f"Seed {chosen.seed}"
@@ -263,7 +264,7 @@ def main() -> None:
     written = KEPT / f"{title.lower().replace(' ', '-')}.jsonl"
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         verdicts = try_all(drawn, pathlib.Path(folder), written, chosen)
-    section = report(title, verdicts, told)
+    section = report(title, verdicts, told, not chosen.planted)
     print(section)
     if not chosen.room:
         PAGE.write_text(put(PAGE.read_text(), section))
