@@ -101,6 +101,19 @@ def test_one_device_one_context_with_experts_and_mixed_devices_keep_megatrons_sp
     assert any("several kinds" in note for note in found.answer.notes)
 
 
+@pytest.mark.parametrize("cluster", ["pcie-a100:32", "dgx-h100:8"])
+def test_a_split_over_experts_changes_experts_and_tables_alone(mixture: str, cluster: str) -> None:
+    """Gradients are reduced over the expert and the context axis once a step, so nothing is saved by reducing fewer of them."""
+    problem = api.make_problem(mixture, cluster, costs="sharded", batch=Batch(64))
+    saved = savings(problem, Strategy(data=2, expert=2, tensor=2, sequence_parallel=True), 1)
+    experts = (("in", "out"), ("activation", "hidden"), ("out", "in"))
+    assert {row: saving.operators for row, saving in saved.items()} == {
+        0: (("words", "batch/none/vocabulary", "batch/none/hidden"),),
+        1: tuple((f"mlp.experts.{name}", f"experts/none/{axis}", "experts/none/experts") for name, axis in experts),
+    }
+    assert savings(problem, Strategy(data=2, expert=2), 1) == savings(problem, Strategy(context=2), 1) == {}
+
+
 def test_contention_takes_nothing_below_what_silent_replicas_save(mixture: str) -> None:
     problem = api.make_problem(mixture, "pcie-a100:32", costs="sharded", batch=Batch(64))
     strategy = Strategy(data=8, tensor=2, expert=4, sequence_parallel=True)
