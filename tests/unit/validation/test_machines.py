@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright.clusters import wires
+from meshwright import clusters
+from meshwright.clusters import nodes, wires
 from meshwright.network import Network
 from meshwright.validation import Point, Skipped, collectives, mlperf, sailor
+from meshwright.validation._domains import rack, racks
 from meshwright.validation._machines import Machine, machines
 
 SAILOR = {
@@ -75,3 +77,20 @@ def test_lists_of_tensors_are_copied_once_through_memory() -> None:
     assert np.isclose(copied.predicted_seconds - plain.predicted_seconds, copy)
     (wrong,) = collectives.points([row | {"group": "9"}])
     assert isinstance(wrong, Skipped) and "has 8 devices" in wrong.reason
+
+
+def test_pairs_of_acesos_node_are_joined_by_two_links() -> None:
+    """Its pairs all-reduce at 42 GB/s, which takes two links of 25 GB/s; eight devices, each once."""
+    order = collectives.ACESO_ORDER
+    n_links = {(a, b): n for a, b, n in nodes.CUBE_MESH}
+    assert sorted(order) == list(range(8)) and n_links[min(order[:2]), max(order[:2])] == 2
+    row = {"gpu": "v100-32g", "collective": "all_reduce", "group": "2", "nodes": "1", "bytes": str(1 << 30), "time_us": "1"}
+    aceso, vtrain = (point.predicted_seconds for point in collectives.points([row, row | {"gpu": "v100"}]))
+    assert vtrain == pytest.approx(2 * aceso, rel=0.01), "as the nodes number their devices, the first two have one link"
+
+
+@pytest.mark.parametrize(("gpus", "devices"), [(8, 8), (72, 72), (73, 144), (128, 144), (129, 216), (512, 576)])
+def test_a_run_on_several_racks_takes_sixty_four_devices_of_each(gpus: int, devices: int) -> None:
+    assert racks(gpus) == devices
+    assert rack(clusters.cluster(f"gb200-nvl72:{devices}")) == ((64, 72) if gpus > 72 else (1, 1))
+    assert rack(clusters.cluster("dgx-h100:144")) == (1, 1)
