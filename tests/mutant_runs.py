@@ -210,17 +210,13 @@ def _names(test: str, path: str) -> bool:
     return f"meshwright.{module}" in text or module.rpartition(".")[2].strip("_") in text
 
 
-def _cheap_first(test: str) -> int:
-    """Return where the folder of a test stands among all: tests by hand are over sooner than searches against all there is."""
-    return ("unit", "contract", "oracle", "parity", "property").index(test.split("/")[1])
-
-
 def _stages(mutant: Mutant, text: str, room: Room | None, tests: Sequence[str]) -> list[tuple[list[str], dict]]:
     """Return what to run, one after the other until something fails: files or tests, and what the plugin is told."""
-    if room is None:
-        tests = sorted(tests, key=_cheap_first)
-        near = [test for test in tests if _names(test, mutant.path)]
-        return [(near, {}), ([test for test in tests if test not in near], {})]
+    if room is None:  # tests by hand are over sooner than searches against all there is
+        by_hand = [test for test in tests if test.split("/")[1] in ("unit", "contract")]
+        near = [test for test in by_hand if _names(test, mutant.path)]
+        others = [test for test in tests if test not in by_hand]
+        return [(near, {}), ([test for test in by_hand if test not in near], {}), (others, {})]
     near = nearest(mutant, text, room)
     files = list(dict.fromkeys(test.partition("::")[0] for test in near))
     return [(files, {"only": near}), (list(tests), {"without": near})]
