@@ -14,15 +14,16 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 PLAN = json.loads(pathlib.Path(os.environ["MUTANTS_PLAN"]).read_text())
 TIMES: dict[str, float] = {}
 
 # A failure is enough, the smallest one is not asked for; and a busy machine is no failure
 settings.register_profile(
-    "mutants", phases=[Phase.explicit, Phase.generate, Phase.target], deadline=None, report_multiple_bugs=False, database=None
-)
+    "mutants", phases=[Phase.explicit, Phase.generate, Phase.target], deadline=None, report_multiple_bugs=False, database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
 settings.load_profile("mutants")
 
 

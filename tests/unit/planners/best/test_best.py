@@ -28,17 +28,11 @@ TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.js
 
 
 CLOSE = {
-    ("gpt2", "dgx-a100:8", "analytic"): (0.592, 0.916, 0.979, 0.978),
-    ("gpt2", "dgx-a100:8", "sharded"): (0.592, 0.916, 0.979, 0.978),
-    ("gpt2", "pcie-a100:16", "analytic"): (0.368, 0.667, 0.923, 0.936),
-    ("gpt2", "pcie-a100:16", "sharded"): (0.369, 0.667, 0.923, 0.936),
-    ("qwen3-30b-a3b", "dgx-a100:8", "analytic"): (0.385, 0.571, 0.987, 0.985),
-    ("qwen3-30b-a3b", "dgx-a100:8", "sharded"): (0.417, 0.565, 0.987, 0.985),
-    ("qwen3-30b-a3b", "pcie-a100:16", "analytic"): (0.087, 0.341, 0.979, 0.988),
-    ("qwen3-30b-a3b", "pcie-a100:16", "sharded"): (0.116, 0.321, 0.975, 0.983),
-}
-"""How close bounds come to the simulated step at least, on average (of a mesh, light, whole, with transfers): as they were when this
-was written. A term that is missing in a bound makes no answer wrong, only every search longer.
+    ("gpt2", "dgx-a100:8"): (0.56, 0.88, 0.95, 0.95), ("gpt2", "pcie-a100:16"): (0.35, 0.64, 0.90, 0.91),
+    ("qwen3-30b-a3b", "dgx-a100:8"): (0.36, 0.54, 0.95, 0.95), ("qwen3-30b-a3b", "pcie-a100:16"): (0.08, 0.30, 0.94, 0.95),
+}  # fmt: skip
+"""How close bounds come to the simulated step at least, on average (of a mesh, light, whole, with transfers): a few hundredths less than
+when this was written, since prices change. A term that is missing in a bound makes no answer wrong, only every search longer.
 """  # noqa: E501
 
 
@@ -226,7 +220,7 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
                     assert with_transfers <= played * (1 + 1e-9), config
         if name == "gpt2":
             assert checked >= 20
-    for found, least in zip(shares.values(), CLOSE[name, cluster, prices], strict=True):
+    for found, least in zip(shares.values(), CLOSE[name, cluster], strict=True):
         assert sum(found) / len(found) >= least
 
 
