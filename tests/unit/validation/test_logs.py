@@ -178,7 +178,7 @@ def test_the_trainer_s_bar_its_head_and_its_state(tmp_path: pathlib.Path) -> Non
 def test_what_is_no_log_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match=r"run.log: has none of Megatron-LM's iteration lines"):
         validation.measured_run(stored(tmp_path, "hello"))
-    with pytest.raises(InputError, match=r"cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"cannot be read: no such file"):
         validation.measured_run(tmp_path / "none.log")
     with pytest.raises(InputError, match=r"times no step: line 1: iteration 3 tells no time above 0"):
         validation.measured_run(stored(tmp_path, megatron(3, -1.0)))
