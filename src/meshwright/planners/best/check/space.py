@@ -36,7 +36,9 @@ __all__ = [
 _LARGEST_MICRO_BATCH, _LARGEST_TENSOR, _TOKENS_OF_A_CONTEXT_RANK = 8, 64, 1024
 _MOST_SORTS = 4
 _USUAL_SCHEDULES = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v")
-_OTHER_SCHEDULES = ("gpipe", "early_backward_b", "looped_bfs", "zb_h2", "v_half", "v_min")
+_ALL_SCHEDULES = (
+    "gpipe", "1f1b", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
+)  # fmt: skip
 _IN_A_V = ("zb_v", "v_half", "v_min")
 _SPLIT = ("zb_h1", "zb_h2", *_IN_A_V)
 _SEVERAL_STAGES = ("interleaved_1f1b", "looped_bfs", *_IN_A_V)
@@ -144,7 +146,7 @@ def inside(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
     framework = problem.framework.limits
     asked = tuple(limits["schedules"])
     if framework.schedules and asked == _USUAL_SCHEDULES:
-        asked = (*_OTHER_SCHEDULES, *_USUAL_SCHEDULES)
+        asked = _ALL_SCHEDULES
     allowed = [word for word in asked if not framework.schedules or word in framework.schedules]
     allowed = [word for word in allowed if framework.virtual_stages or word not in _SEVERAL_STAGES]
     return {
