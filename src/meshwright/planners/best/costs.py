@@ -17,11 +17,10 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.costs import analytic
 from meshwright.planners.best import layer_sums
-from meshwright.planners.best.joined_loads import JoinedLoads
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import Peaks, least_peaks
-from meshwright.planners.best.ranks import SILENT, RankClasses, kinds_only, merged, rank_classes, silent
+from meshwright.planners.best.ranks import SILENT, JoinedLoads, RankClasses, kinds_only, merged, rank_classes, silent
 from meshwright.planners.best.space import Config, DevicePool, MeshDegrees
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
