@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from types import ModuleType
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, ModuleType
 
+from meshwright import launchers
 from meshwright.api import plan_files, targets
 from meshwright.base import files, registry
 from meshwright.base.errors import ExportError, InputError, UnknownNameError
 from meshwright.core.result import Result
 
-__all__ = ["export", "names"]
+__all__ = ["export", "launch_path", "names"]
 
+_FRAMEWORK_OF: Mapping[str, str] = MappingProxyType({"megatron_args": "megatron"})  # other names of their writers
 _WITH_RINGS = ("chrome_trace", "plan_json", "report_html")  # show or keep what was simulated
 
 
@@ -48,7 +53,36 @@ def _takes_plans(module: ModuleType) -> bool:
     return next(iter(inspect.signature(module.write).parameters)) == "result"
 
 
-def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: str = "") -> tuple[str, ...]:
+def launch_path(path: str, launch: str) -> str:
+    """Return where the launcher's file lies: beside the configuration, with an ending of its own.
+
+    Parameters
+    ----------
+    path : str
+        The framework's configuration.
+    launch : str
+        A launcher: ``slurm``, ``torchrun``, ``k8s``.
+
+    Returns
+    -------
+    str
+        The path.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such launcher.
+    InputError
+        When the configuration itself has this name.
+    """
+    suffix: str = launchers.load(launch).SUFFIX
+    found = Path(path).parent / f"{Path(path).stem}{suffix}"
+    if found == Path(path):
+        raise InputError(f"--out {path}: is the name of the launcher's file, which lies beside it; give another ending")
+    return str(found)
+
+
+def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: str = "", launch: str = "") -> tuple[str, ...]:
     """Write a plan for another program.
 
     Parameters
@@ -61,6 +95,8 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
         The file to write.
     cluster, model : str
         For a plan file: another cluster than its own, and where its model lies now; empty for its own.
+    launch : str
+        For a framework: what starts the hosts (``slurm``, ``torchrun``, ``k8s``), written to `launch_path`; empty for nothing.
 
     Returns
     -------
@@ -74,10 +110,12 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
     UnknownNameError
         When no such writer takes plans.
     ExportError
-        When the format cannot say what the plan says.
+        When the format cannot say what the plan says, or the launcher cannot keep its order of ranks.
     """
     wanted, writer = to.replace("-", "_"), _writer(to)
     files.check_target(path, "--out")
+    started = _started(to) if launch else None
+    beside = launch_path(path, launch) if launch else ""
     if isinstance(plan, str):
         result = plan_files.load(plan, cluster, model)
     elif cluster or model:
@@ -89,7 +127,9 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
     if wanted not in (*_WITH_RINGS, "dot") and wanted not in registry.names("frameworks"):
         targets.whole_only(result.problem.graph, writer, f"--to {to}")
     try:
-        notes: tuple[str, ...] | None = writer.write(result, path)
+        notes: tuple[str, ...] | None = (
+            writer.write(result, path) if started is None else _write_both(result, writer, started, (path, beside), launch)
+        )
     except ExportError as error:
         raise ExportError(f"{error}{_nearest(result, wanted)}") from None
     notes = notes or ()
@@ -98,9 +138,34 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
     return notes
 
 
+def _started(to: str) -> ModuleType:
+    """Return the framework that launchers start; raises `ExportError` for what no launcher can."""
+    name = _FRAMEWORK_OF.get(to.replace("-", "_"), to.replace("-", "_"))
+    known = {word: module for word, module in registry.each("frameworks", "framework") if hasattr(module, "program")}
+    if name not in known:
+        raise ExportError(f"--launch: starts a framework: {', '.join(known)}; not what --to {to} writes")
+    return known[name]
+
+
+def _write_both(
+    result: Result, writer: ModuleType, started: ModuleType, paths: tuple[str, str], launch: str
+) -> tuple[str, ...]:
+    """Write a configuration and its launcher, both or neither; return what is to be told."""
+    path, beside = paths
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / Path(path).name
+        notes: tuple[str, ...] = writer.write(result, str(draft)) or ()
+        text = draft.read_text(encoding="utf-8")
+    job = launchers.job_of(result, started.program(result, path), path, text)
+    started_by: str = launchers.load(launch).text(job)
+    files.write(path, text)
+    files.write(beside, started_by)
+    return (*notes, *job.remarks)
+
+
 def _nearest(result: Result, to: str) -> str:
     """Say what makes a plan one that a framework runs, with the same stages and degrees, and the step then; empty for none."""
-    name = {"megatron_args": "megatron"}.get(to, to)
+    name = _FRAMEWORK_OF.get(to, to)
     near = targets.nearest(result, name) if name in registry.names("frameworks") else None
     if near is None or not near.changed:
         return ""

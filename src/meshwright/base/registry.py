@@ -28,6 +28,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "commands": ("register(app)",),
         "costs": ("stage_costs(problem, plan)",),
         "frameworks": ("FRAMEWORK", "refusals(plan, problem)"),
+        "launchers": ("SUFFIX", "text(job)"),
         "readers": ("recognises(source)", "read(source)"),
         "schedules": (
             "order(n_ranks, n_chunks, n_microbatches, times)",

@@ -53,6 +53,7 @@ def assemble(file: ClusterFile, place: str) -> Cluster:
         launch_seconds=units.parse(file.launch, "seconds", place=f"{place}: launch"),
         reduces_in_switch=file.reduces_in_switch,
         algorithms=tuple(file.algorithms),
+        devices_per_host=file.devices_per_host,
     )
     return check_connected(cluster, devices)
 
@@ -219,6 +220,7 @@ def disassemble(cluster: Cluster) -> dict[str, Any]:
         "forwards": cluster.forwards,
         "reduces_in_switch": cluster.reduces_in_switch,
         "algorithms": list(cluster.algorithms),
+        "devices_per_host": cluster.devices_per_host,
         "launch": cluster.launch_seconds,
         "reconfiguration": cluster.reconfiguration_seconds,
         "kinds": {name: _kind_entry(kind) for name, kind in zip(kinds, cluster.kinds, strict=True)},

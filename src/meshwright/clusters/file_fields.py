@@ -119,6 +119,7 @@ class ClusterFile:
     forwards: bool = False
     reduces_in_switch: bool = False
     algorithms: tuple[str, ...] = ()
+    devices_per_host: int = field(default=0, metadata={"minimum": 0, "maximum": 100_000})
     launch: str | float = 0.0
     reconfiguration: str | float = 0.0
     kinds: Mapping[str, KindEntry] = field(default_factory=dict)

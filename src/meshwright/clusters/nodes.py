@@ -84,6 +84,7 @@ def build(stem: str, n_devices: int, name: str) -> Cluster:
         launch_seconds=quantity(data, "launch", "seconds", stem),
         algorithms=LIBRARY,
         periods=_periods(data),
+        devices_per_host=data.get("devices_per_host", {}).get("value", 0),
     )
 
 

@@ -41,6 +41,7 @@ def is_named(cluster: Cluster) -> bool:
         for one in (cluster, other)
     ]
     same = scalars[0] == scalars[1] and cluster.algorithms == other.algorithms
+    same = same and cluster.devices_per_host == other.devices_per_host
     return same and all(np.array_equal(a, b) for a, b in zip(*arrays, strict=True))
 
 

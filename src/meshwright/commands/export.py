@@ -17,13 +17,16 @@ def register(app: typer.Typer) -> None:
         out: str = typer.Option(..., help="The file to write."),
         cluster: str = typer.Option("", help="Another cluster than the plan's own."),
         model: str = typer.Option("", help="Where the model lies, if no longer where the plan says."),
+        launch: str = typer.Option("", help="Also write what starts a framework on the plan's hosts: slurm, torchrun, k8s."),
     ) -> int:
         """Write a plan for another program, and say what its format could not say."""
         import sys
 
         from meshwright.api import export as exporting
 
-        for note in exporting.export(plan, to, out, cluster=cluster, model=model):
+        for note in exporting.export(plan, to, out, cluster=cluster, model=model, launch=launch):
             print(f"note: {note}", file=sys.stderr)
         print(f"{out}: written")
+        if launch:
+            print(f"{exporting.launch_path(out, launch)}: written")
         return 0

@@ -168,6 +168,9 @@ class Cluster:
     periods : tuple of int
         Lengths of blocks of device ids that are wired alike, each a multiple of the one before: a node, a pod. Traffic inside
         one block slows no block beside it. Empty where nothing is known to repeat.
+    devices_per_host : int
+        How many devices of a node one operating system has, where an NVLink domain spans several hosts (a rack of compute
+        trays); 0: all of a node.
 
     Raises
     ------
@@ -188,6 +191,7 @@ class Cluster:
     reduces_in_switch: bool = False
     algorithms: tuple[str, ...] = ()
     periods: tuple[int, ...] = ()
+    devices_per_host: int = 0
 
     def __post_init__(self) -> None:
         for name in ("kind_of_device", "groups"):

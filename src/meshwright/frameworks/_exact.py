@@ -8,8 +8,9 @@ from typing import Any
 
 from meshwright.base import fields, files
 from meshwright.base.errors import ExportError, InputError
-from meshwright.core.framework import FrameworkLimits, exceeded
+from meshwright.core.framework import Framework, FrameworkLimits, exceeded
 from meshwright.core.graph import Graph
+from meshwright.core.launch import hosts_of
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import MixedPrecision, Problem
 from meshwright.core.result import Result
@@ -21,6 +22,7 @@ __all__ = [
     "ENDS",
     "check",
     "decoder",
+    "environment",
     "launch_sizes",
     "layer_words",
     "one_mesh",
@@ -28,6 +30,7 @@ __all__ = [
     "read_text",
     "refused",
     "table",
+    "torchrun",
     "unsaid",
     "whole",
 ]  # fmt: skip
@@ -126,22 +129,39 @@ def decoder(name: str, problem: Problem) -> dict[str, Any]:
 
 
 def launch_sizes(name: str, result: Result) -> tuple[int, int]:
-    """Return on how many nodes a plan runs and how many of its devices each has.
+    """Return on how many hosts a plan runs and how many of its devices each has.
 
     Raises
     ------
     ExportError
-        When nodes take part with different numbers of devices.
+        When hosts take part with different numbers of devices.
     """
-    plan, cluster = result.plan, result.problem.cluster
-    if cluster is None:
-        return 1, plan.n_devices
-    used = sorted({device for stage in plan.stages for device in stage.devices})
-    nodes = [int(cluster.node_of_device[device]) for device in used]
-    sizes = {nodes.count(node) for node in nodes}
-    if len(sizes) > 1:
-        raise refused(name, ["nodes of different sizes; launchers start the same number of processes on every node"])
-    return len(nodes) // min(sizes), min(sizes)
+    try:
+        hosts = hosts_of(result.plan, result.problem.cluster)
+    except ExportError as error:
+        raise refused(name, [str(error)]) from None
+    return len(hosts.devices), hosts.per_host
+
+
+def torchrun(name: str, result: Result, words: str) -> str:
+    """Return the command that starts a program with torchrun on one host; `words`: the program and its arguments.
+
+    Hosts have the rank that they are given: a rendezvous would number them as they come.
+    Raises `ExportError` as `launch_sizes`.
+    """
+    nodes, per_node = launch_sizes(name, result)
+    return (
+        f'torchrun --nnodes {nodes} --nproc-per-node {per_node} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" '
+        f'--master-port "$MASTER_PORT" {words} "$@"'
+    )
+
+
+def environment(framework: Framework) -> tuple[tuple[str, str, str], ...]:
+    """Return the settings that a framework's memory was priced with and that no configuration says (`Program.environment`)."""
+    if not framework.expandable_segments:
+        return ()
+    why = f"the plan's memory was priced with PyTorch's expandable segments, as {framework.name}'s own launch script sets them"
+    return (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", why),)
 
 
 def predicted(result: Result) -> str:

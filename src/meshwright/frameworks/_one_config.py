@@ -9,9 +9,13 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 
-__all__ = ["MODEL_PARTS", "arguments", "options", "script_options"]
+__all__ = ["MODEL_PARTS", "NEEDS", "arguments", "options", "script_options", "started"]
 
 MODEL_PARTS = "the training script is transformers' run_clm.py; MODEL is a folder with the model's config.json"
+
+
+NEEDS = (("MODEL", "a folder with the config.json of the model"),)
+"""What a launcher's script asks for (`Program.needs`)."""
 
 
 def script_options(plan: Plan, problem: Problem, *, checkpointing: bool) -> list[str]:
@@ -21,6 +25,12 @@ def script_options(plan: Plan, problem: Problem, *, checkpointing: bool) -> list
         "--per_device_train_batch_size", str(plan.micro_batch), "--gradient_accumulation_steps", str(plan.n_microbatches),
         *(["--gradient_checkpointing", "True"] if checkpointing else []),
     ]  # fmt: skip
+
+
+def started(plan: Plan, problem: Problem, *, checkpointing: bool) -> str:
+    """Return transformers' training script and its options in shell words; the model's folder is the variable MODEL."""
+    words = " ".join(script_options(plan, problem, checkpointing=checkpointing))
+    return "run_clm.py " + words.replace("--config_name MODEL ", '--config_name "$MODEL" ')
 
 
 def options(text: str) -> dict[str, str]:

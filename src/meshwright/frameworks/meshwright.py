@@ -6,10 +6,12 @@ from pathlib import Path
 
 from meshwright.core import framework_file
 from meshwright.core.framework import exceeded
+from meshwright.core.launch import Program
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
+from meshwright.core.result import Result
 
-__all__ = ["FRAMEWORK", "VARIANTS", "refusals"]
+__all__ = ["FRAMEWORK", "VARIANTS", "program", "refusals", "write"]
 
 FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parent / "data" / "meshwright.toml")
 
@@ -17,3 +19,23 @@ FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parent / "data" / "mesh
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan is outside its limits."""
     return exceeded(FRAMEWORK.limits, plan, problem.graph, problem.training.precision)
+
+
+def write(result: Result, path: str) -> None:
+    """Write the plan file, which is the runtime's configuration; `meshwright.simulate` and ``run`` read it back."""
+    from meshwright.frameworks import _exact
+    from meshwright.writers import plan_json
+
+    _exact.check("meshwright", refusals(result.plan, result.problem))
+    plan_json.write(result, path)
+
+
+def program(result: Result, path: str) -> Program:
+    """Return what every host starts: ``meshwright run``, whose rank k takes the k-th device of the plan."""
+    import shlex
+
+    from meshwright.frameworks import _exact
+
+    words = f'-m meshwright run {shlex.quote(Path(path).name)} --model "$MODEL" --backend nccl'
+    needs = (("MODEL", "package.module:callable of the model, as for meshwright run"),)
+    return Program(_exact.torchrun("meshwright", result, words), (), needs, _exact.environment(FRAMEWORK))

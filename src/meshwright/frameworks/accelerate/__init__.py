@@ -8,13 +8,14 @@ from pathlib import Path
 from meshwright.base import files
 from meshwright.core import framework_file
 from meshwright.core.graph import Graph
+from meshwright.core.launch import Program
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks import fsdp2
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
 
 _DATA = Path(__file__).parents[1] / "data" / "accelerate.toml"
 FRAMEWORK, VARIANTS = framework_file.of_content(files.read_toml(_DATA), _DATA.stem, _DATA.name, fsdp2.FRAMEWORK)
@@ -39,6 +40,20 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 
     _exact.check("accelerate", refusals(result.plan, result.problem))
     return config.write(result, path)
+
+
+def program(result: Result, path: str) -> Program:
+    """Return what every host starts: Accelerate's launcher with transformers' training script."""
+    import shlex
+
+    from meshwright.frameworks import _one_config
+
+    options = _one_config.started(result.plan, result.problem, checkpointing=False)
+    return Program(
+        f'accelerate launch --config_file {shlex.quote(Path(path).name)} --machine_rank "$NODE_RANK" '
+        f'--main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" {options} "$@"',
+        needs=_one_config.NEEDS,
+    )
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from meshwright.core import framework_file
 from meshwright.core.graph import Graph
+from meshwright.core.launch import Program
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
 
 FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "deepspeed.toml")
 
@@ -31,6 +32,28 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 
     _exact.check("deepspeed", refusals(result.plan, result.problem))
     return config.write(result, path)
+
+
+def program(result: Result, path: str) -> Program:
+    """Return what every host starts: transformers' training script by torchrun, which keeps the order of hosts.
+
+    Raises
+    ------
+    ExportError
+        When `path` is a script: that starts DeepSpeed's own launcher already.
+    """
+    import shlex
+
+    from meshwright.base.errors import ExportError
+    from meshwright.frameworks import _exact, _one_config
+
+    if path.endswith(".sh"):
+        raise ExportError(
+            f"deepspeed: {path} would start DeepSpeed's launcher itself; with --launch, name a file ending in .json"
+        )
+    options = _one_config.started(result.plan, result.problem, checkpointing="full" in result.plan.stages[0].recompute)
+    words = f"{options} --deepspeed {shlex.quote(Path(path).name)}"
+    return Program(_exact.torchrun("deepspeed", result, words), needs=_one_config.NEEDS)
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

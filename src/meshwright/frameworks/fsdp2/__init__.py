@@ -6,12 +6,13 @@ from pathlib import Path
 
 from meshwright.core import framework_file
 from meshwright.core.graph import Graph
+from meshwright.core.launch import Program
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
 
 FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "fsdp2.toml")
 
@@ -30,6 +31,15 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 
     _exact.check("fsdp2", refusals(result.plan, result.problem))
     return script.write(result, path)
+
+
+def program(result: Result, path: str) -> Program:
+    """Return what every host starts: the script that was written."""
+    import shlex
+
+    from meshwright.frameworks import _exact
+
+    return Program(_exact.torchrun("fsdp2", result, shlex.quote(Path(path).name)))
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

@@ -97,7 +97,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     name = problem.model_spec.name
     head = [
         f'"""{name} on {plan.n_devices} devices{_exact.predicted(result)}; written by meshwright, yours to change."""',
-        f"# torchrun --nnodes {nodes} --nproc-per-node {per_node} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
+        f"# torchrun --nnodes {nodes} --nproc-per-node {per_node} --node-rank RANK --master-addr HOST --master-port 29500 "
         f"{Path(path).name}",
         *_imports(strategy),
     ]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 from meshwright.core.graph import Graph
+from meshwright.core.launch import Program
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks.megatron.limits import FRAMEWORK, VARIANTS
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
@@ -31,6 +32,17 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     from meshwright.frameworks.megatron.writers import megatron_args
 
     return megatron_args.write(result, path)
+
+
+def program(result: Result, path: str) -> Program:
+    """Return what every host starts: the script, which calls torchrun."""
+    import shlex
+    from pathlib import Path
+
+    from meshwright.core.framework import layout_of
+
+    outermost = ("pipeline", "data") if layout_of(result.plan) == "data" else ("data", "pipeline")
+    return Program(f'bash {shlex.quote(Path(path).name)} "$@"', ("tensor", "context", *outermost))
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from meshwright.core import framework_file
 from meshwright.core.graph import Graph
+from meshwright.core.launch import Program
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
 
 FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "torchtitan.toml")
 
@@ -41,6 +42,14 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 
     _exact.check("torchtitan", refusals(result.plan, result.problem))
     return module.write(result, path)
+
+
+def program(result: Result, path: str) -> Program:
+    """Return what every host starts: torchtitan's trainer with the module that was written."""
+    from meshwright.frameworks import _exact
+
+    words = f"-m torchtitan.train --module {Path(path).stem} --config plan"
+    return Program(_exact.torchrun("torchtitan", result, words), environment=_exact.environment(FRAMEWORK))
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

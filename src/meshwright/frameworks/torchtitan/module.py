@@ -59,7 +59,7 @@ def _text(result: Result, model: tuple[str, str], sizes: tuple[int, int], name: 
     return "\n".join([
         f'"""{problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for torchtitan 0.3.0.',
         "",
-        f"    torchrun --nnodes {sizes[0]} --nproc-per-node {sizes[1]} --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\",
+        f"    torchrun --nnodes {sizes[0]} --nproc-per-node {sizes[1]} --node-rank RANK --master-addr HOST --master-port 29500 \\",
         f"        -m torchtitan.train --module {name} --config plan",
         '"""',
         "",

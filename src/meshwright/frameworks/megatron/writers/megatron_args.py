@@ -6,6 +6,7 @@ import shlex
 
 from meshwright.base import files
 from meshwright.core.result import Result
+from meshwright.frameworks import _exact
 from meshwright.frameworks.megatron import model as _megatron_model
 from meshwright.frameworks.megatron import options as _options
 
@@ -42,16 +43,8 @@ def _script(
     result: Result, model: tuple[tuple[str, ...], ...], options: tuple[tuple[str, ...], ...], notes: tuple[str, ...]
 ) -> str:
     """Return the script."""
-    plan, cluster = result.plan, result.problem.cluster
-    n_devices = plan.n_devices
-    per_node = n_devices
-    if cluster is not None:
-        used = sorted({device for stage in plan.stages for device in stage.devices})
-        nodes = [int(cluster.node_of_device[device]) for device in used]
-        sizes = {nodes.count(node) for node in nodes}
-        if len(sizes) > 1:
-            raise _options.refused(["nodes of different sizes; torchrun starts the same number of processes on every node"])
-        per_node = sizes.pop()
+    n_devices = result.plan.n_devices
+    nodes, per_node = _exact.launch_sizes("megatron", result)
     step = "" if result.timeline is None else f", {result.timeline.step_seconds:.4g} s a step predicted"
 
     def block(name: str, entries: tuple[tuple[str, ...], ...]) -> list[str]:
@@ -65,7 +58,7 @@ def _script(
         *(f"# {note}" for note in notes),
         "set -eu",
         *block("LAUNCH", (
-            ("--nnodes", str(n_devices // per_node)),
+            ("--nnodes", str(nodes)),
             ("--nproc-per-node", str(per_node)),
         )),
         *block("MODEL", (*model, ("--transformer-impl", "transformer_engine"))),
