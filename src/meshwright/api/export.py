@@ -17,6 +17,7 @@ from meshwright.core.result import Result
 __all__ = ["export", "launch_path", "names"]
 
 _FRAMEWORK_OF: Mapping[str, str] = MappingProxyType({"megatron_args": "megatron"})  # other names of their writers
+_FOR_PLANS: Mapping[str, str] = MappingProxyType({"chakra": "chakra_plan"})  # by a name that 'codesign' has, too
 _WITH_RINGS = ("chrome_trace", "plan_json", "report_html")  # show or keep what was simulated
 
 
@@ -32,7 +33,7 @@ def _writer(to: str) -> ModuleType:
 
     Raises `UnknownNameError` when there is none of this name, `ExportError` when it is made from something else.
     """
-    wanted = to.replace("-", "_")
+    wanted = _FOR_PLANS.get(to, to.replace("-", "_"))
     if wanted in registry.names("writers"):
         writer = registry.load("writers", wanted, "export")
         if _takes_plans(writer):

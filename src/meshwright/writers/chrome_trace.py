@@ -4,6 +4,11 @@ References
 ----------
 .. [1] Trace Event Format, Google, 2016: duration events (``X``), flow events (``s``, ``f``), counters (``C``), metadata
    (``M``); times in microseconds.
+
+Notes
+-----
+Spans have Kineto's column ``stream`` and communication NCCL's names, so that Holistic Trace Analysis reads the file too; it takes
+all pipeline ranks for one device. `meshwright.writers.kineto_trace` writes every rank for itself.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from meshwright.base.errors import InputError
 from meshwright.base.trace_events import durations, in_order, microseconds, names
 from meshwright.core.result import Result
 from meshwright.core.timeline import PHASES, Timeline
+from meshwright.writers.kineto_trace import kernel_name
 
 __all__ = ["as_json", "write"]
 
@@ -40,7 +46,7 @@ def as_json(result: Result) -> dict[str, Any]:
         raise InputError("there is no timeline to write: nothing fits, or the cost model cannot tell how long the stages take")
     ranks = result.plan.ranks()
     rank_of_stage = result.plan.rank_of_stage()
-    spans = _spans(timeline, rank_of_stage)
+    spans = _spans(timeline, rank_of_stage, [stage.strategy.shard > 0 for stage in result.plan.stages])
     used = {(span["pid"], span["tid"]) for span in spans}
     events: list[dict[str, Any]] = []
     for rank, devices in enumerate(ranks):
@@ -49,6 +55,7 @@ def as_json(result: Result) -> dict[str, Any]:
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
+        "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},
         "otherData": {
             "model": result.problem.model_spec.name,
             "cluster": "" if result.problem.cluster is None else result.problem.cluster.name,
@@ -80,8 +87,8 @@ def _title(rank: int, devices: tuple[int, ...]) -> str:
     return f"rank {rank}: {len(devices)} devices, {devices[0]} to {devices[-1]}"
 
 
-def _spans(timeline: Timeline, rank_of_stage: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Return one duration event per span."""
+def _spans(timeline: Timeline, rank_of_stage: tuple[int, ...], shards: list[bool]) -> list[dict[str, Any]]:
+    """Return one duration event per span; `shards`: whether the data axis of a stage shards anything."""
     starts = microseconds(timeline.start_seconds).tolist()
     lengths = durations(timeline.start_seconds, timeline.end_seconds).tolist()
     columns = (timeline.stage, timeline.microbatch, timeline.phase, timeline.start_seconds, timeline.end_seconds)
@@ -91,13 +98,15 @@ def _spans(timeline: Timeline, rank_of_stage: tuple[int, ...]) -> list[dict[str,
     for (stage, microbatch, code, start, _), ts, dur in zip(rows, starts, lengths, strict=True):
         phase, thread = PHASES[code], _COMPUTE
         args = {"stage": stage} if microbatch < 0 else {"stage": stage, "microbatch": microbatch}
+        head = kernel_name(phase, shards[stage]) if phase in ("send", "reduce", "gather") else phase
         if phase == "reduce":
             thread = _REDUCE
         elif phase == "send":
             # What leaves after the stage's backward task is a gradient; an activation has left before.
             args["to_stage"] = stage - 1 if start >= back[stage, microbatch] else stage + 1
             thread = _SEND + rank_of_stage[args["to_stage"]]
-        name = phase if microbatch < 0 else f"{phase} {microbatch}"
+        args["stream"] = thread
+        name = head if microbatch < 0 else f"{head} {microbatch}"
         place = {"pid": rank_of_stage[stage], "tid": thread}
         events.append({"ph": "X", "name": name, "cat": phase, **place, "ts": ts, "dur": dur, "args": args})
     return events

@@ -170,7 +170,7 @@ def test_what_cannot_be_exported_is_refused_in_one_message(tiny: str, tmp_path: 
     with pytest.raises(UnknownNameError, match="did you mean 'piper_json'"):
         mw.export(result, "piper_jsn", str(tmp_path / "x"))
     with pytest.raises(ExportError, match="codesign"):
-        mw.export(result, "chakra", str(tmp_path / "x"))
+        mw.export(result, "wiring_csv", str(tmp_path / "x"))
     with pytest.raises(InputError, match="does not exist"):
         mw.export(result, "dot", str(tmp_path / "no" / "x"))
     with pytest.raises(InputError, match="plan files"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from meshwright import api
+from meshwright.base import chakra_nodes
 from meshwright.base.errors import ExportError, InputError
 from meshwright.planners.topoopt import networks
 from meshwright.planners.topoopt.design import Design
@@ -159,7 +161,9 @@ def nodes(trace: bytes) -> list[dict[str, Any]]:
 def test_traces_are_whole_every_send_is_received_and_every_task_waits_for_tasks_of_its_own_server() -> None:
     design = answer()
     found, step = design.entry.found, design.step
-    traces = [nodes(trace) for trace in chakra.traces(design)]
+    groups = chakra_nodes.Groups()
+    traces = [nodes(trace) for trace in chakra.traces(design, groups)]
+    members = {number: set(some) for number, some in json.loads(groups.text()).items()}
     assert len(traces) == 4
     sends, receives, reduces = {}, {}, defaultdict(list)
     for server, trace in enumerate(traces):
@@ -168,26 +172,28 @@ def test_traces_are_whole_every_send_is_received_and_every_task_waits_for_tasks_
         for one in trace:
             assert set(one["before"]) <= set(of), "a task waits for one of another server"
             kinds = {of[other]["kind"] for other in one["before"]}
-            if one["kind"] == chakra.COMPUTE:
-                assert kinds <= {chakra.COMPUTE, chakra.RECEIVE} and one["num_ops"] == 0
-            elif one["kind"] == chakra.RECEIVE:
+            if one["kind"] == chakra_nodes.COMPUTE:
+                assert kinds <= {chakra_nodes.COMPUTE, chakra_nodes.RECEIVE} and one["num_ops"] == 0
+            elif one["kind"] == chakra_nodes.RECEIVE:
                 assert one["comm_dst"] == server and not one["before"]
                 receives[one["comm_tag"]] = one
-            elif one["kind"] == chakra.SEND:
-                assert one["comm_src"] == server and kinds == {chakra.COMPUTE} and one["comm_size"] > 0
+            elif one["kind"] == chakra_nodes.SEND:
+                assert one["comm_src"] == server and kinds == {chakra_nodes.COMPUTE} and one["comm_size"] > 0
                 sends[one["comm_tag"]] = one
             else:
-                assert one["comm_type"] == chakra.ALL_REDUCE and all(".backward." in of[o]["name"] for o in one["before"])
-                assert one["before"] and str(server) in one["pg_name"].decode().split("-")
+                assert one["comm_type"] == chakra_nodes.COLLECTIVES.index("all_reduce") and all(
+                    ".backward." in of[o]["name"] for o in one["before"]
+                )
+                assert one["before"] and server in members[one["pg_name"].decode()]
                 reduces[one["name"]].append((one["id"], one["pg_name"], one["comm_size"]))
     assert sends and set(sends) == set(receives)
     assert all((one["comm_size"], one["comm_src"], one["comm_dst"]) == (receives[tag]["comm_size"], receives[tag]["comm_src"],
                receives[tag]["comm_dst"]) for tag, one in sends.items())  # fmt: skip
-    everything = [one["id"] for trace in traces for one in trace if one["kind"] != chakra.COLLECTIVE]
+    everything = [one["id"] for trace in traces for one in trace if one["kind"] != chakra_nodes.COLLECTIVE]
     assert len(set(everything)) == len(everything)
-    assert reduces and all(len(set(own)) == 1 and len(own) == len(own[0][1].split(b"-")) for own in reduces.values())
+    assert reduces and all(len(set(own)) == 1 and len(own) == len(members[own[0][1].decode()]) for own in reduces.values())
     assert not set(everything) & {own[0][0] for own in reduces.values()}
-    waited = [other for trace in traces for one in trace if one["kind"] == chakra.COMPUTE for other in one["before"]]
+    waited = [other for trace in traces for one in trace if one["kind"] == chakra_nodes.COMPUTE for other in one["before"]]
     assert {one["id"] for one in receives.values()} <= set(waited), "what is received is waited for"
     chosen = step.chosen(found.placement)
     for op, (choice, servers) in enumerate(zip(chosen, found.placement.servers, strict=True)):
