@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from meshwright.api import codesign, make_problem, plan, read, simulate
+    from meshwright.api.advise import Advice, advise
     from meshwright.api.export import export
     from meshwright.core.cluster import Cluster
     from meshwright.core.graph import Graph
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from meshwright.validation import calibrate, validate
 
 __all__ = [
+    "Advice",
     "Batch",
     "Cluster",
     "Graph",
@@ -26,6 +28,7 @@ __all__ = [
     "Result",
     "Stop",
     "Timeline",
+    "advise",
     "calibrate",
     "codesign",
     "export",
@@ -40,6 +43,7 @@ __version__ = "0.1.0"
 
 _HOMES = (
     ("meshwright.api", ("codesign", "plan", "make_problem", "read", "simulate")),
+    ("meshwright.api.advise", ("Advice", "advise")),
     ("meshwright.api.export", ("export",)),
     ("meshwright.core.cluster", ("Cluster",)),
     ("meshwright.core.graph", ("Graph",)),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from meshwright import api, frameworks, sim
+from meshwright.api import measured_run
 from meshwright.api.evaluation import evaluate
 from meshwright.base import files
+from meshwright.api.measured_run import Measured
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Batch, MixedPrecision, Problem, Stop
+from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Answer, Objective, Result
 from meshwright.core.run_config import RunConfig
 
@@ -66,6 +68,8 @@ class Advice:
         One change after another, each on top of those before, up to the best plan.
     best : Result or None
         The best plan of the framework; None where nothing fits.
+    measured : Measured or None
+        What a trace or a log of the run says; None where none was given.
     """
 
     said: RunConfig
@@ -75,6 +79,7 @@ class Advice:
     changes: tuple[Rung, ...]
     ladder: tuple[Rung, ...]
     best: Result | None
+    measured: Measured | None = None
 
 
 def framework_of_file(path: str) -> str:
@@ -96,20 +101,26 @@ def framework_of_file(path: str) -> str:
 
 
 def advise(
-    path: str, cluster: str, model: str, *, framework: str = "", sequence_length: int = 0, stop: Stop | None = None
-) -> Advice:
+    path: str, cluster: str, model: str = "", *, framework: str = "", sequence_length: int = 0, against: str = "",
+    stop: Stop | None = None,
+) -> Advice:  # fmt: skip
     """Read a configuration and say what can be said of it.
 
     Parameters
     ----------
     path : str
         The file.
-    cluster, model : str
+    cluster : str
         As on the command line.
+    model : str
+        As on the command line; empty for the one that the file names (torchtitan's flavor, our script) or describes
+        (Megatron-LM's options).
     framework : str
         Whose file it is, as after ``--for``; empty to recognise it.
     sequence_length : int
         Tokens of a sample, where the file does not say; 0 for the model's own.
+    against : str
+        A trace of PyTorch's profiler or a log of the run, to be put beside the prediction; empty for none.
     stop : Stop or None
         When to stop the search for the best plan.
 
@@ -121,7 +132,8 @@ def advise(
     Raises
     ------
     InputError
-        When the file, the model or the cluster is wrong, or they contradict each other.
+        When the file, the model, the cluster or what was measured is wrong, or they contradict each other, or the file does
+        not say the model.
     """
     word = framework or framework_of_file(path)
     module = frameworks.load(frameworks.find(word).name)
@@ -130,14 +142,16 @@ def advise(
     from meshwright import clusters
 
     place = clusters.cluster(cluster)
-    spec = api.read(model)
+    spec = api.read(model) if model else _model_of(module, path, 0)
     said: RunConfig = module.read(path, spec.graph, place.n_devices)
     word = f"{word}:{said.variant}" if said.variant and word in frameworks.names() else word
     plan, length = said.plan, said.sequence_length or sequence_length
     if plan.n_devices > place.n_devices:
         raise InputError(f"{path}: runs on {plan.n_devices} devices; cluster {cluster} has {place.n_devices}")
+    if not model and length not in (0, spec.graph.sequence_length):
+        spec = _model_of(module, path, length)
     problem = api.make_problem(
-        model, place, batch=Batch(plan.global_batch, 0, length), framework=word,
+        model or spec, place, batch=Batch(plan.global_batch, 0, length), framework=word,
         training=MixedPrecision.of(said.precision) if said.precision else None,
     )  # fmt: skip
     sim.check_plan(problem, plan)
@@ -145,9 +159,26 @@ def advise(
     result = _priced(problem, plan)
     assert result.timeline is not None
     missing = max(0.0, sim.excess_bytes(problem, plan, result.timeline.peak_bytes))
+    measured = measured_run.read(against, result) if against else None
     best = api.plan(problem, search="best", settings=_NO_RUNNERS_UP, stop=stop)
-    changes, ladder = ((), ()) if not best.feasible else _climb(result, missing, best)
-    return Advice(said, result, refusals, missing, changes, ladder, best if best.feasible else None)
+    if best.feasible and not (missing or refusals) and not _quicker(best, result):
+        best = result  # a search that was stopped early may not have come as far
+    changes, ladder = ((), ()) if not best.feasible or best is result else _climb(result, missing, best)
+    return Advice(said, result, refusals, missing, changes, ladder, best if best.feasible else None, measured)
+
+
+def _quicker(one: Result, other: Result) -> bool:
+    """Return whether a plan's step takes less time than another's."""
+    assert one.timeline is not None and other.timeline is not None
+    return one.timeline.step_seconds < other.timeline.step_seconds
+
+
+def _model_of(module: ModuleType, path: str, sequence_length: int) -> ModelSpec:
+    """Return the model that a file names or describes."""
+    if not hasattr(module, "model_of"):
+        raise InputError(f"{path}: a configuration of {module.FRAMEWORK.name} does not say the model; give --model")
+    spec: ModelSpec = module.model_of(path, sequence_length)
+    return spec
 
 
 def _priced(problem: Problem, plan: Plan) -> Result:
@@ -248,4 +279,17 @@ def as_json(advice: Advice, path: str) -> dict[str, Any]:
         "fits": advice.missing_bytes == 0.0, "missing_bytes": advice.missing_bytes,
         "changes": [row(rung) for rung in advice.changes], "ladder": [row(rung) for rung in advice.ladder],
         "best": None if best is None else plan_json.as_json(replace(best, answer=replace(best.answer, extra={}))),
+        "against": None if advice.measured is None else _against(advice.measured, advice.result),
     }  # fmt: skip
+
+
+def _against(measured: Measured, result: Result) -> dict[str, Any]:
+    """Return what was measured beside what is predicted."""
+    timeline, said = result.timeline, measured_run.predicted(result)
+    assert timeline is not None
+    return {
+        "source": measured.source,
+        "step_seconds": {"measured": measured.step_seconds, "predicted": timeline.step_seconds},
+        "peak_bytes": {"measured": measured.peak_bytes or None, "predicted": max(timeline.allocated_bytes, default=None)},
+        "causes": {word: {"measured": seconds, "predicted": said[word]} for word, seconds in measured.causes},
+    }

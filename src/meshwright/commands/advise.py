@@ -28,11 +28,17 @@ def text_of(advice: Advice, path: str) -> str:
     lines.append(text.explain(result).rstrip())
     own = advice.result.timeline
     assert own is not None
+    if advice.measured is not None:
+        lines += ["", *_beside(advice)]
     if advice.best is None:
         return "\n".join([*lines, "", "no plan of this framework fits here; see 'meshwright plan' for what would"])
     if not advice.ladder:
         return "\n".join(
-            [*lines, "", "nothing else that this framework has (degrees, sharding, recomputation, schedules) is quicker"]
+            [
+                *lines,
+                "",
+                "nothing quicker was found among what this framework has (degrees, sharding, recomputation, schedules)",
+            ]
         )
     if len(advice.changes) > 1:
         lines += ["", "each change by itself, the most helpful first"]
@@ -40,6 +46,25 @@ def text_of(advice: Advice, path: str) -> str:
     lines += ["", "one after another, up to the best plan"]
     lines += [f"  {_row(rung, own.step_seconds)}" for rung in advice.ladder]
     return "\n".join([*lines, f"  then: {describe(advice.best.plan)}"])
+
+
+def _beside(advice: Advice) -> list[str]:
+    """Return what was measured beside the prediction, by cause where a trace tells."""
+    from meshwright.api import measured_run
+    from meshwright.base.units import format_bytes, format_seconds
+
+    measured, own = advice.measured, advice.result.timeline
+    assert measured is not None and own is not None
+    said = measured_run.predicted(advice.result)
+    rows = [("step", measured.step_seconds, own.step_seconds)]
+    rows += [(word, seconds, said[word]) for word, seconds in measured.causes]
+    lines = [f"measured ({measured.source}) beside predicted"]
+    for word, seconds, other in rows:
+        ratio = f", measured is {seconds / other:.2f} times as much" if other > 0.0 else ""
+        lines.append(f"  {word}: {format_seconds(seconds)}, predicted {format_seconds(other)}{ratio}")
+    if measured.peak_bytes and own.allocated_bytes:
+        lines.append(f"  memory: {format_bytes(measured.peak_bytes)}, predicted {format_bytes(max(own.allocated_bytes))}")
+    return lines
 
 
 def _row(rung: Rung, seconds: float) -> str:
@@ -63,9 +88,10 @@ def register(app: typer.Typer) -> None:
     def advise(
         file: str = typer.Argument(help="A Megatron-LM script, a torchtitan module, a DeepSpeed or Accelerate file, ..."),
         cluster: str = typer.Option(..., help="Where it runs, as of 'meshwright plan'."),
-        model: str = typer.Option(..., help="What it trains: a built-in name or a config.json."),
+        model: str = typer.Option("", help="What it trains: a built-in name or a config.json; default: what the file says."),
         for_: str = typer.Option("", "--for", help="Whose file it is (list frameworks); default: recognised."),
         sequence_length: int = typer.Option(0, help="Tokens per sample where the file does not say; 0: the model's own."),
+        against: str = typer.Option("", metavar="TRACE|LOG", help="What was measured, to be put beside the prediction."),
         time_limit: str = typer.Option("", metavar="SECONDS", help="Stop looking for the best plan then (30s)."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
@@ -80,7 +106,8 @@ def register(app: typer.Typer) -> None:
         seconds = units.parse(time_limit, "seconds", place="--time-limit", exclusive=True) if time_limit else 0.0
         with text.progress(f"planning around {file}"):
             advice = advising.advise(
-                file, cluster, model, framework=for_, sequence_length=sequence_length, stop=Stop(seconds=seconds)
-            )
+                file, cluster, model, framework=for_, sequence_length=sequence_length, against=against,
+                stop=Stop(seconds=seconds),
+            )  # fmt: skip
         print(json.dumps(advising.as_json(advice, file)) if json_ else text_of(advice, file))
         return 0

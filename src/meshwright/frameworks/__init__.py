@@ -10,6 +10,7 @@ Promises of a framework's module, checked by ``tests/contract/test_frameworks.py
   sentences what the configuration cannot say, where there is any;
 * ``read(path, graph, n_devices) -> RunConfig``, if its files say enough: the plan that such a file holds of a model, with the
   precision and length of samples where it says them, and warnings. What was written and is read again is the same plan;
+* ``model_of(path, sequence_length) -> ModelSpec``, beside ``read``, if its files name or describe the model;
 * ``program(result, path) -> Program``, if launchers can start it: what every host starts once `path` is written;
 * ``recognises(text)``, beside ``read``: whether a file is one of its own.
 """

@@ -109,8 +109,8 @@ class _Trace:
         self.before = [first]
         if phase in _PART:
             beside = self._collectives(stage, f"{_PART[phase]}_beside", name, waits)
-            for one in _of(cost, _PART[phase]):
-                self.before = self._one(stage, one, f"{name}.{one.kind}", self.before)
+            for k, one in enumerate(_of(cost, _PART[phase])):
+                self.before = self._one(stage, one, f"{name}.{one.kind}.{k}", self.before)
             self.before += beside
             after = stage + 1 if phase == FORWARD else stage - 1
             if 0 <= after < len(self.plan.stages):
@@ -127,7 +127,8 @@ class _Trace:
 
     def _collectives(self, stage: int, part: str, name: str, before: list[int]) -> list[int]:
         """Add the collectives of a part, all at once; return them."""
-        return [i for one in _of(self.costs[stage], part) for i in self._one(stage, one, f"{name}.{one.kind}", before)]
+        some = enumerate(_of(self.costs[stage], part))
+        return [i for k, one in some for i in self._one(stage, one, f"{name}.{part}.{one.kind}.{k}", before)]
 
     def _one(self, stage: int, one: Collective, name: str, before: list[int]) -> list[int]:
         """Add all of one kind of collective as one node; return it."""

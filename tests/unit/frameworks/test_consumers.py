@@ -1,5 +1,4 @@
-"""What the frameworks themselves make of our files: Accelerate, DeepSpeed, Megatron-Core, torchtitan and transformers read them
-on a CPU.
+"""What others make of our files, on a CPU: Accelerate, DeepSpeed, Megatron-Core, torchtitan, transformers, Holistic Trace Analysis.
 
 Each runs in a process of its own; ``make frameworks`` installs them. What is not installed is skipped.
 """
@@ -247,6 +246,49 @@ def test_megatron_core_builds_the_stages_on_the_ranks_of_the_plan(
         width = strategy.tensor * strategy.context
         row = [device for k, device in enumerate(plan.stages[mine[0]].devices) if k % width == (0 if rank == 0 else width - 1)]
         assert answer["data"] == row
+
+
+ANALYSIS = """
+import json, logging, sys
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+traces = TraceAnalysis(trace_dir=sys.argv[1])
+table = traces.get_temporal_breakdown(visualize=False).sort_values("rank")
+idle, _ = traces.get_idle_time_breakdown(ranks=[0], visualize=False)
+kinds, kernels = traces.get_gpu_kernel_breakdown(visualize=False)
+print(json.dumps({
+    "ranks": [int(rank) for rank in table["rank"]],
+    **{word: [float(x) for x in table[f"{word}_time(us)"]] for word in ("idle", "compute", "non_compute", "kernel")},
+    "overlap": [float(x) for x in traces.get_comm_comp_overlap(visualize=False)["comp_comm_overlap_pctg"]],
+    "categories": {str(k): float(v) for k, v in idle.groupby("idle_category", observed=True)["idle_time"].sum().items()},
+    "kinds": sorted(kinds["kernel_type"]),
+    "launches": len(traces.get_cuda_kernel_launch_stats(ranks=[0], visualize=False)[0]),
+}))
+"""
+
+
+@needs("HolisticTraceAnalysis")
+def test_holistic_trace_analysis_finds_the_plan_in_its_trace(tmp_path: pathlib.Path) -> None:
+    from meshwright.api.evaluation import evaluate
+    from meshwright.writers import kineto_trace
+
+    case = made("llama-3.1-8b", "megatron", Strategy(2, 2, 1, 1, True, 1), [16, 16], 2, word="core_attn")
+    stage_costs, timeline = evaluate(*case)
+    assert timeline is not None
+    result = Result(case[0], "best", 0, Answer(case[1]), stage_costs, timeline)
+    kineto_trace.write(result, str(tmp_path / "trace"))
+    said = asked(ANALYSIS, str(tmp_path), folder=tmp_path)
+    assert said["ranks"] == [0, 1] and said["kinds"] == ["COMMUNICATION", "COMPUTATION"]
+    for rank, cost in enumerate(stage_costs):
+        compute = 8 * (
+            cost.forward_seconds + cost.backward_input_seconds + cost.backward_weight_seconds + cost.recompute_seconds
+        )
+        assert said["compute"][rank] == pytest.approx((compute + cost.optimizer_seconds) * 1e6, rel=2e-3)
+        whole = said["idle"][rank] + said["compute"][rank] + said["non_compute"][rank]
+        assert whole == pytest.approx(said["kernel"][rank], rel=1e-6) and said["idle"][rank] > 0
+    assert said["kernel"][0] == pytest.approx(timeline.step_seconds * 1e6, rel=1e-3)
+    assert said["categories"].get("host_wait", 0.0) == 0.0, "the simulator knows no host"
+    assert said["launches"] > 8
 
 
 TORCHTITAN = """

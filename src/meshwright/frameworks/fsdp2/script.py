@@ -12,12 +12,13 @@ from typing import Any
 from meshwright.base import files
 from meshwright.base.errors import ExportError, InputError
 from meshwright.core.graph import Graph
+from meshwright.core.problem import ModelSpec
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact
 
-__all__ = ["read", "write"]
+__all__ = ["model_of", "read", "write"]
 
 _DTYPES: Mapping[str, str] = MappingProxyType({"bf16": "bfloat16", "fp32": "float32"})
 
@@ -247,6 +248,28 @@ def read(path: str, graph: Graph) -> RunConfig:
         raise InputError(f"{path}: PRECISION is {told['PRECISION']}; it must be torch.bfloat16 or torch.float32")
     plan = _exact.one_mesh(path, graph, strategy, words, (entry["MICRO_BATCHES"], entry["MICRO_BATCH"]))
     return RunConfig(plan, precision, entry["SEQUENCE_LENGTH"], warnings)
+
+
+def model_of(path: str, sequence_length: int) -> ModelSpec:
+    """Return the model of a script, with samples of so many tokens; 0 for the script's own.
+
+    Raises
+    ------
+    InputError
+        When the constant MODEL is missing or wrong.
+    """
+    from meshwright.models.readers import huggingface
+
+    told, _ = _assigned(path)
+    fields = told.get("MODEL")
+    if not isinstance(fields, dict):
+        raise InputError(
+            f"{path}: MODEL is {'missing' if fields is None else repr(fields)}; it must be the model's configuration"
+        )
+    length = sequence_length or _exact.whole(told, "SEQUENCE_LENGTH", path)
+    name = f"the model of {path}"
+    graph = huggingface.graph_of(fields, name, sequence_length=length)
+    return ModelSpec(name, "huggingface", "", graph, costs="analytic", search="best")
 
 
 def _flag(told: Mapping[str, Any], name: str, place: str) -> bool:

@@ -7,12 +7,12 @@ import re
 from meshwright.core.graph import Graph
 from meshwright.core.launch import Program
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Problem
+from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks.megatron.limits import FRAMEWORK, VARIANTS
 
-__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "model_of", "program", "read", "recognises", "refusals", "write"]
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
@@ -50,6 +50,13 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     from meshwright.frameworks.megatron import told
 
     return told.read(path, graph, n_devices)
+
+
+def model_of(path: str, sequence_length: int = 0) -> ModelSpec:
+    """Return the model that a script's options describe."""
+    from meshwright.frameworks.megatron import shape
+
+    return shape.model_of(path, sequence_length)
 
 
 def recognises(text: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["START", "flavor", "n_layers"]
+__all__ = ["START", "flavor", "model_name", "n_layers"]
 
 START: Mapping[str, str] = MappingProxyType(
     {"llama3": "llama3_8b", "qwen3": "qwen3_14b", "deepseek_v3": "deepseek_v3_16b", "gpt_oss": "gpt_oss_20b"}
@@ -40,6 +40,13 @@ def flavor(fields: Mapping[str, Any]) -> tuple[str, str]:
     scaling = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
     plain = found[0] == "llama3" and (scaling.get("rope_type") or scaling.get("type")) != "llama3"
     return ("", "") if plain else found
+
+
+def model_name(family: str, name: str) -> str:
+    """Return the built-in model that a flavor of a family is; empty where there is none."""
+    from meshwright.models.readers import huggingface
+
+    return next((one for one in huggingface.names() if flavor(huggingface.configuration(one)) == (family, name)), "")
 
 
 def n_layers(family: str, name: str) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import ModelSpec
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact
@@ -17,7 +18,7 @@ from meshwright.frameworks.torchtitan import flavors
 from meshwright.frameworks.torchtitan.degrees import SCHEDULES
 from meshwright.frameworks.torchtitan.module import CHECKPOINTING, DTYPES
 
-__all__ = ["read"]
+__all__ = ["model_of", "read"]
 
 _CLASSES: Mapping[str, str] = MappingProxyType({"ParallelismConfig": "parallelism", "TrainingConfig": "training"})
 
@@ -113,6 +114,28 @@ def _note_model(tree: ast.Module, fields: _Fields) -> None:
                 fields.family = str(node.module).split(".")[2]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("model_registry") and node.args:
             fields.flavor = str(getattr(node.args[0], "value", ""))
+
+
+def model_of(path: str, sequence_length: int) -> ModelSpec:
+    """Return the model that a configuration names, with samples of so many tokens; 0 for the configuration's own.
+
+    Raises
+    ------
+    InputError
+        When it names none, or one that is not among the built-in models.
+    """
+    from meshwright import models
+
+    fields = _collect(path)
+    if not fields.flavor:
+        raise InputError(f"{path}: no model_registry(...) names the model; give --model")
+    name = flavors.model_name(fields.family, fields.flavor)
+    if not name:
+        raise InputError(
+            f"{path}: model_registry: {fields.family} {fields.flavor} is none of the built-in models; give --model"
+        )
+    length = sequence_length or _exact.whole(fields.found["training"], "seq_len", path, 2048)
+    return models.read(name, sequence_length=length)
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

@@ -1,0 +1,156 @@
+"""The model that Megatron-LM's options describe, as the Hugging Face configuration of the family that has them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from meshwright.base.errors import InputError
+from meshwright.core.problem import ModelSpec
+from meshwright.frameworks import _exact
+from meshwright.frameworks.megatron import told
+from meshwright.models.readers import huggingface
+
+__all__ = ["fields_of", "model_of"]
+
+Options = Mapping[str, tuple[str, ...]]
+
+_LIST = re.compile(r"[\[\]()0-9,+* ]+")
+
+
+def model_of(path: str, sequence_length: int) -> ModelSpec:
+    """Return the model that a script describes, with samples of so many tokens; 0 for its own ``--seq-length``.
+
+    Raises
+    ------
+    InputError
+        When an option that is needed is missing or wrong, or the architecture is none that is built from options.
+    """
+    options = told.options_of(_exact.read_text(path), path)
+    fields = fields_of(options, path)
+    length = sequence_length or (_number(options, "--seq-length", path) if "--seq-length" in options else 0)
+    graph = huggingface.graph_of(fields, f"the model of {path}", sequence_length=length)
+    return ModelSpec(f"the model of {path}", "huggingface", "", graph, costs="analytic", search="best")
+
+
+def fields_of(options: Options, place: str) -> dict[str, Any]:
+    """Return the fields of a configuration: sizes of the layers, experts, latent attention.
+
+    Raises
+    ------
+    InputError
+        As `model_of`.
+    """
+    for name in ("--num-layers", "--hidden-size", "--num-attention-heads", "--vocab-size"):
+        if name not in options:
+            raise InputError(f"{place}: {name} is missing, so that the model is not known; give --model")
+    hidden, heads = _number(options, "--hidden-size", place), _number(options, "--num-attention-heads", place)
+    gated = "--swiglu" in options
+    usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden  # validate_args of Megatron-LM
+    fields: dict[str, Any] = {
+        "num_hidden_layers": _number(options, "--num-layers", place), "hidden_size": hidden, "num_attention_heads": heads,
+        "intermediate_size": _number(options, "--ffn-hidden-size", place, usual),
+        "vocab_size": _number(options, "--vocab-size", place),
+        "max_position_embeddings": _number(options, "--max-position-embeddings", place, 10**6),
+        "tie_word_embeddings": "--untie-embeddings-and-output-weights" not in options,
+    }  # fmt: skip
+    if not gated:
+        if (
+            options.get("--position-embedding-type", ("learned_absolute",)) != ("learned_absolute",)
+            or "--num-experts" in options
+        ):
+            raise InputError(
+                f"{place}: layers without --swiglu, but not those of GPT-2, are not built from options; give --model"
+            )
+        said = (("n_layer", "num_hidden_layers"), ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"),
+                ("n_inner", "intermediate_size"), ("n_positions", "max_position_embeddings"))  # fmt: skip
+        own = {new: fields[old] for new, old in said}
+        return {"model_type": "gpt2", **own, **{name: fields[name] for name in ("vocab_size", "tie_word_embeddings")}}
+    grouped = "--group-query-attention" in options
+    fields["num_key_value_heads"] = _number(options, "--num-query-groups", place, 1) if grouped else heads
+    fields["head_dim"] = _number(options, "--kv-channels", place, max(hidden // heads, 1))
+    if "--multi-latent-attention" in options:
+        return fields | _latent(options, place, fields)
+    if "--num-experts" not in options:
+        family = "qwen3" if "--qk-layernorm" in options else "qwen2" if "--add-qkv-bias" in options else "llama"
+        return fields | {"model_type": family}
+    return fields | _experts(options, place, fields)
+
+
+def _experts(options: Options, place: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a mixture without latent attention."""
+    width = _number(options, "--moe-ffn-hidden-size", place, fields["intermediate_size"])
+    found: dict[str, Any] = {
+        "num_experts": _number(options, "--num-experts", place), "moe_intermediate_size": width,
+        "num_experts_per_tok": _number(options, "--moe-router-topk", place, 2),
+    }  # fmt: skip
+    layers = _expert_layers(options, place, fields["num_hidden_layers"])
+    dense = [i for i, has in enumerate(layers) if not has]
+    if "--qk-layernorm" in options:
+        return found | {"model_type": "qwen3_moe", "mlp_only_layers": dense}
+    shared = _number(options, "--moe-shared-expert-intermediate-size", place, 0, least=0)
+    if shared or "--add-qkv-bias" in options:
+        return found | {"model_type": "qwen2_moe", "mlp_only_layers": dense, "shared_expert_intermediate_size": shared}
+    if dense:
+        raise InputError(
+            f"{place}: --moe-layer-freq: experts in some layers only are not built from these options; give --model"
+        )
+    return {"model_type": "mixtral", "num_local_experts": found["num_experts"], "intermediate_size": width,
+            "num_experts_per_tok": found["num_experts_per_tok"]}  # fmt: skip
+
+
+def _latent(options: Options, place: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of latent attention and its experts."""
+    newer = options.get("--moe-router-score-function") == ("sigmoid",)
+    found: dict[str, Any] = {
+        "model_type": "deepseek_v3" if newer else "deepseek_v2",
+        "q_lora_rank": _number(options, "--q-lora-rank", place, 0, least=0) or None,
+        "kv_lora_rank": _number(options, "--kv-lora-rank", place, 32),
+        "qk_nope_head_dim": _number(options, "--qk-head-dim", place, 128),
+        "qk_rope_head_dim": _number(options, "--qk-pos-emb-head-dim", place, 64),
+        "v_head_dim": _number(options, "--v-head-dim", place, 128),
+        "num_nextn_predict_layers": _number(options, "--mtp-num-layers", place, 0, least=0),
+    }  # fmt: skip
+    if "--num-experts" not in options:
+        raise InputError(f"{place}: --multi-latent-attention without --num-experts is not built from options; give --model")
+    layers = _expert_layers(options, place, fields["num_hidden_layers"])
+    n_dense = layers.index(True) if True in layers else len(layers)
+    width = _number(options, "--moe-ffn-hidden-size", place, fields["intermediate_size"])
+    shared = _number(options, "--moe-shared-expert-intermediate-size", place, 0, least=0)
+    if not all(layers[n_dense:]) or shared % width:
+        raise InputError(
+            f"{place}: --moe-layer-freq: dense layers come first in models that are built from options; give --model"
+        )
+    return found | {
+        "n_routed_experts": _number(options, "--num-experts", place), "moe_intermediate_size": width,
+        "num_experts_per_tok": _number(options, "--moe-router-topk", place, 2), "n_shared_experts": shared // width,
+        "first_k_dense_replace": n_dense,
+    }  # fmt: skip
+
+
+def _expert_layers(options: Options, place: str, n_layers: int) -> list[bool]:
+    """Return whether each layer has experts: a number k for every k-th from the first on, or an expression like ([0]*3+[1]*58)."""
+    text = "".join(options.get("--moe-layer-freq", ("1",)))
+    if re.fullmatch(r"[1-9]\d{0,3}", text):
+        return [i % int(text) == 0 for i in range(n_layers)]
+    found: list[int] = []
+    for part in re.split(r"\+", text.strip("()")) if _LIST.fullmatch(text) else []:
+        items, _, count = part.partition("*")
+        found += list(ast.literal_eval(items)) * int(count or 1) if re.fullmatch(r"\[[01, ]+\]", items) else []
+    if len(found) != n_layers:
+        raise InputError(
+            f"{place}: --moe-layer-freq is '{text}'; it must be a number, or a list of 0 and 1 for {n_layers} layers"
+        )
+    return [bool(one) for one in found]
+
+
+def _number(options: Options, name: str, place: str, default: int | None = None, *, least: int = 1) -> int:
+    """Return a whole number; `default` where the option is not given."""
+    if name not in options and default is not None:
+        return default
+    text = " ".join(options.get(name, ()))
+    if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
+        raise InputError(f"{place}: {name} is '{text}'; it must be a whole number from {least} on")
+    return int(text)
