@@ -1,4 +1,4 @@
-"""Every launcher keeps the promises of its room: an ending of its own, the same text of the same job, shell or YAML that parses."""
+"""Every launcher keeps the promises of its room: an ending of its own, the same text of the same job, which parses."""
 
 from __future__ import annotations
 

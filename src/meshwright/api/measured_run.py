@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -29,7 +29,7 @@ COMPARED: Mapping[str, tuple[str, ...]] = MappingProxyType({
 computes, and nothing."""
 
 _NUMBER = r"([0-9][0-9,]*\.?[0-9]*(?:[eE][-+]?\d+)?)"
-_LOGS = (  # pattern, what a step's seconds are, given the number, the samples and tokens of a step, and the devices
+_LOGS: tuple[tuple[str, str, Callable[[float, int, int, int], float]], ...] = (
     ("Megatron-LM", rf"elapsed time per iteration \(ms\):\s*{_NUMBER}", lambda x, samples, tokens, n: x / 1e3),
     ("torchtitan", rf"\btps:\s*{_NUMBER}", lambda x, samples, tokens, n: tokens / (x * n)),
     ("DeepSpeed", rf"\bCurrSamplesPerSec=\s*{_NUMBER}", lambda x, samples, tokens, n: samples / x),
@@ -40,6 +40,8 @@ _LOGS = (  # pattern, what a step's seconds are, given the number, the samples a
         lambda x, samples, tokens, n: x,
     ),
 )
+"""Kind of log, pattern of its number, and a step's seconds: of the number, samples and tokens of a step, and devices."""
+
 _MEMORY = (
     (rf"max allocated:\s*{_NUMBER}", 2.0**20), (rf"\bmemory:\s*{_NUMBER}\s*GiB", 2.0**30),
     (rf"\bMaxMemAllocated=\s*{_NUMBER}\s*GB", 2.0**30),
@@ -124,8 +126,8 @@ def _of_log(text: str, path: str, result: Result) -> Measured:
         found = [float(word.replace(",", "")) * unit for pattern, unit in _MEMORY for word in re.findall(pattern, text)]
         return Measured(f"{kind}, {len(kept)} line{'s' if len(kept) > 1 else ''}", seconds, (), max(found, default=0.0))
     raise InputError(
-        f"--against {path}: says nothing of the time of a step; lines of {', '.join(kind for kind, _, _ in _LOGS[:-1])} and 'step "
-        "time: 1.2' are read, and traces of PyTorch's profiler"
+        f"--against {path}: says nothing of the time of a step; lines of {', '.join(kind for kind, _, _ in _LOGS[:-1])} and "
+        "'step time: 1.2' are read, and traces of PyTorch's profiler"
     )
 
 

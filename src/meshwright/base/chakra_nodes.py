@@ -13,7 +13,8 @@ import json
 from collections.abc import Iterator, Sequence
 
 __all__ = [
-    "COLLECTIVE", "COLLECTIVES", "COMPUTE", "RECEIVE", "SEND", "VERSION", "Groups", "beginning", "collective", "compute", "message",
+    "COLLECTIVE", "COLLECTIVES", "COMPUTE", "RECEIVE", "SEND", "VERSION", "Groups", "beginning", "collective", "compute",
+    "message",
 ]  # fmt: skip
 
 COMPUTE, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7

@@ -131,7 +131,7 @@ def hosts_of(plan: Plan, cluster: Cluster | None) -> Hosts:
     sizes = sorted({len(some) for some in devices})
     if len(sizes) > 1:
         raise ExportError(
-            f"nodes of different sizes: hosts take part with {' and '.join(map(str, sizes))} devices, and launchers start the same "
-            "number of processes on every host"
+            f"nodes of different sizes: hosts take part with {' and '.join(map(str, sizes))} devices, and launchers start the "
+            "same number of processes on every host"
         )
     return Hosts(devices, tuple(key[0] for key in found), tuple(cluster.device(some[0]).name for some in devices), tuple(first))

@@ -42,8 +42,8 @@ def checked(plan: Plan, cluster: Cluster | None, axes: tuple[str, ...]) -> tuple
                 n_wanted, n_got = len(np.unique(node[wanted])), len(np.unique(node[got]))
                 if n_got > n_wanted:
                     raise ExportError(
-                        f"launch: the {axis} group of devices {wanted.tolist()} was planned in {n_wanted} node(s), but the ranks "
-                        f"that the framework puts into one group lie in {n_got}: devices {got.tolist()}"
+                        f"launch: the {axis} group of devices {wanted.tolist()} was planned in {n_wanted} node(s), but the "
+                        f"ranks that the framework puts into one group lie in {n_got}: devices {got.tolist()}"
                     )
                 widest, size = max(widest, n_wanted), max(size, len(places))
         if size > 1 and node is not None:

@@ -22,8 +22,8 @@ def with_environment(program: Program, cluster: Cluster | None, hosts: Hosts) ->
         if cluster.reduces_in_switch:
             found.append((
                 "NCCL_COLLNET_ENABLE", "1",
-                "the plan was priced with reduction in switches (SHARP), which NCCL leaves off by default: NCCL's documentation, "
-                "NCCL_COLLNET_ENABLE",
+                "the plan was priced with reduction in switches (SHARP), which NCCL leaves off by default: NCCL's "
+                "documentation, NCCL_COLLNET_ENABLE",
             ))  # fmt: skip
         if _only_rails(cluster):
             found.append((

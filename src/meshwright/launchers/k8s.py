@@ -51,8 +51,8 @@ def text(job: Job) -> str:
         )
     if len(job.text.encode()) > _MOST_BYTES:
         raise ExportError(
-            f"launch k8s: {job.file} has {len(job.text.encode())} bytes, and an object of Kubernetes at most {_MOST_BYTES}; use "
-            "--launch torchrun in pods that mount it"
+            f"launch k8s: {job.file} has {len(job.text.encode())} bytes, and an object of Kubernetes at most {_MOST_BYTES}; "
+            "use --launch torchrun in pods that mount it"
         )
     sliced = hosts.per_domain > 1 and n > hosts.per_domain
     lines = [

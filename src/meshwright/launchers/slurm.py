@@ -2,8 +2,8 @@
 
 References
 ----------
-.. [1] SchedMD, sbatch and srun: ``--segment`` (nodes of one block together), ``--distribution=arbitrary`` (tasks in the order of
-   the file that SLURM_HOSTFILE names), ``--cpu-bind``, SLURM_TOPOLOGY_ADDR (the switches or blocks above a node, and it).
+.. [1] SchedMD, sbatch and srun: ``--segment`` (nodes of one block together), ``--distribution=arbitrary`` (tasks in the order
+   of the file that SLURM_HOSTFILE names), ``--cpu-bind``, SLURM_TOPOLOGY_ADDR (the switches or blocks above a node, and it).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if [ -z "${{HOSTFILE:-}}" ] && [ "${{#hosts[@]}}" -gt 0 ]; then
       hosts[k]=${{places[k]##* }}
       block=${{places[k]%% *}} first=${{places[k - k % {segment}]%% *}}
       if [ "${{block%.*}}" != "${{first%.*}}" ]; then
-        echo "hosts ${{hosts[k - k % {segment}]}} and ${{hosts[k]}} share an NVLink domain in the plan, but lie under ${{first%.*}} and" \\
-          "${{block%.*}}; give HOSTFILE, or more hosts of one block" >&2
+        echo "hosts ${{hosts[k - k % {segment}]}} and ${{hosts[k]}} share an NVLink domain in the plan, but lie under" \\
+          "${{first%.*}} and ${{block%.*}}; give HOSTFILE, or more hosts of one block" >&2
         exit 1
       fi
     done
   else
-    echo "Slurm tells no topology: hosts stay in its order; check that every {segment} hosts in a row share an NVLink domain" >&2
+    echo "Slurm tells no topology: hosts stay in its order; check that {segment} in a row share an NVLink domain" >&2
   fi
 fi
 """

@@ -2,9 +2,9 @@
 
 Notes
 -----
-Every device runs its tasks in the plan's order. A task is a node of its compute and, after it, one of each kind of collective that
-blocks it, with all their bytes together: how they alternate inside a task is left out. What runs beside compute starts with it, and
-the next task waits for both. Durations are whole microseconds. Devices are numbered in the order of their ids.
+Every device runs its tasks in the plan's order. A task is a node of its compute and, after it, one of each kind of collective
+that blocks it, with all their bytes together: how they alternate inside a task is left out. What runs beside compute starts
+with it, and the next task waits for both. Durations are whole microseconds. Devices are numbered in the order of their ids.
 """
 
 from __future__ import annotations

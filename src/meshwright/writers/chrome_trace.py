@@ -7,8 +7,8 @@ References
 
 Notes
 -----
-Spans have Kineto's column ``stream`` and communication NCCL's names, so that Holistic Trace Analysis reads the file too; it takes
-all pipeline ranks for one device. `meshwright.writers.kineto_trace` writes every rank for itself.
+Spans have Kineto's column ``stream`` and communication NCCL's names, so that Holistic Trace Analysis reads the file too; it
+takes all pipeline ranks for one device. `meshwright.writers.kineto_trace` writes every rank for itself.
 """
 
 from __future__ import annotations

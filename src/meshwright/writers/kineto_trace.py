@@ -1,7 +1,7 @@
 """The simulated step as PyTorch's profiler (Kineto) would have recorded it: one file for every pipeline rank.
 
-Holistic Trace Analysis and other programs that read profiles of training runs read these: kernels on streams, each with the call
-that launched it, collectives under NCCL's names, the step as ``ProfilerStep#0``.
+Holistic Trace Analysis and other programs that read profiles of training runs read these: kernels on streams, each with the
+call that launched it, collectives under NCCL's names, the step as ``ProfilerStep#0``.
 
 Notes
 -----

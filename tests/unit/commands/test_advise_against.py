@@ -14,8 +14,8 @@ from meshwright.api import measured_run
 from meshwright.base.errors import InputError
 from meshwright.core.result import Result
 
-SCRIPT = """torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --vocab-size 1000 \\
-  --swiglu --micro-batch-size 1 --global-batch-size 32 --seq-length 128 --tensor-model-parallel-size 2 --bf16
+SCRIPT = """torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 \\
+  --vocab-size 1000 --swiglu --micro-batch-size 1 --global-batch-size 32 --seq-length 128 --tensor-model-parallel-size 2 --bf16
 """
 LOGS = {
     "megatron": ("elapsed time per iteration (ms): 90.0 |\nelapsed time per iteration (ms): 50.0\nelapsed time per iteration "
@@ -57,9 +57,7 @@ def trace(**said: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_trace_says_compute_what_communication_adds_and_waiting(
-    packed: bool, planned: Result, tmp_path: pathlib.Path
-) -> None:
+def test_a_trace_says_compute_and_what_communication_adds(packed: bool, planned: Result, tmp_path: pathlib.Path) -> None:
     path, text = tmp_path / "t.json", json.dumps(trace())
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
     found = measured_run.read(str(path), planned)

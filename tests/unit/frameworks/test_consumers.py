@@ -1,4 +1,4 @@
-"""What others make of our files, on a CPU: Accelerate, DeepSpeed, Megatron-Core, torchtitan, transformers, Holistic Trace Analysis.
+"""What others make of our files on a CPU: Accelerate, DeepSpeed, Megatron-Core, torchtitan, transformers, trace analysis.
 
 Each runs in a process of its own; ``make frameworks`` installs them. What is not installed is skipped.
 """

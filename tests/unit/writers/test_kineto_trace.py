@@ -1,4 +1,4 @@
-"""Kineto's traces hold every span once, communication under NCCL's names, and what a reader of profiles makes of them is the plan."""
+"""Kineto's traces hold every span once and communication under NCCL's names, and add up to the step."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from meshwright.writers import chrome_trace, kineto_trace
 TINY = str(pathlib.Path(__file__).resolve().parents[2] / "data" / "tiny_llama.json")
 
 
-def piped(strategy: Strategy = Strategy(2, 2, sequence_parallel=True), schedule: str = "1f1b") -> Result:
+def piped(strategy: Strategy | None = None) -> Result:
     """Return a plan of two stages on eight devices, played."""
+    strategy = strategy or Strategy(2, 2, sequence_parallel=True)
     problem = api.make_problem(TINY, "dgx-a100:8", batch=Batch(8, 1, 128))
     ops = (0, 1, 2), (3, 4, 5)
     stages = tuple(
         Stage(ops[r], tuple(range(4 * r, 4 * r + 4)), strategy, tuple("none" if op in (0, 5) else "full" for op in ops[r]))
         for r in range(2)
     )
-    plan = Plan(stages, 4, 1, schedule, 4 * strategy.data)
+    plan = Plan(stages, 4, 1, "1f1b", 4 * strategy.data)
     stage_costs, timeline = api.evaluate(problem, plan)
     return Result(problem, "test", 0, Answer(plan), stage_costs, timeline)
 

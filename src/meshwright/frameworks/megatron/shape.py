@@ -131,7 +131,7 @@ def _latent(options: Options, place: str, fields: Mapping[str, Any]) -> dict[str
 
 
 def _expert_layers(options: Options, place: str, n_layers: int) -> list[bool]:
-    """Return whether each layer has experts: a number k for every k-th from the first on, or an expression like ([0]*3+[1]*58)."""
+    """Return whether each layer has experts: k for every k-th from the first on, or an expression like ([0]*3+[1]*58)."""
     text = "".join(options.get("--moe-layer-freq", ("1",)))
     if re.fullmatch(r"[1-9]\d{0,3}", text):
         return [i % int(text) == 0 for i in range(n_layers)]

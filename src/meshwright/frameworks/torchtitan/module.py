@@ -59,8 +59,8 @@ def _text(result: Result, model: tuple[str, str], sizes: tuple[int, int], name: 
     return "\n".join([
         f'"""{problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for torchtitan 0.3.0.',
         "",
-        f"    torchrun --nnodes {sizes[0]} --nproc-per-node {sizes[1]} --node-rank RANK --master-addr HOST --master-port 29500 \\",
-        f"        -m torchtitan.train --module {name} --config plan",
+        f"    torchrun --nnodes {sizes[0]} --nproc-per-node {sizes[1]} --node-rank RANK --master-addr HOST \\",
+        f"        --master-port 29500 -m torchtitan.train --module {name} --config plan",
         '"""',
         "",
         *(["import tempfile", ""] if order else []),
