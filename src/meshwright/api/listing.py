@@ -26,6 +26,7 @@ def rooms() -> dict[str, Callable[[], Entries]]:
         "costs": lambda: _files("costs", "cost model"),
         "schedules": _schedules,
         "frameworks": _frameworks,
+        "launchers": lambda: _files("launchers", "launcher"),
         "formats": lambda: _files("readers", "format"),
         "exports": lambda: _files("writers", "export"),
         "measured": _measured,

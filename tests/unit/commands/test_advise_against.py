@@ -48,8 +48,8 @@ def trace(**said: Any) -> dict[str, Any]:
     def kernel(name: str, ts: float, dur: float) -> dict[str, Any]:
         return {"ph": "X", "name": name, "cat": "kernel", "ts": ts, "dur": dur, "pid": 0, "tid": 7, "args": {"stream": 7}}
 
-    steps = [{"ph": "X", "name": f"ProfilerStep#{k}", "cat": "user_annotation", "ts": 100.0 * k, "dur": 100.0, "pid": 1, "tid": 1}
-             for k in range(2)]  # fmt: skip
+    steps = [{"ph": "X", "name": f"ProfilerStep#{k}", "cat": "user_annotation", "ts": 100.0 * k, "dur": 100.0, "pid": 1,
+              "tid": 1} for k in range(2)]  # fmt: skip
     kernels = [kernel("gemm", 0, 60), kernel("gemm", 100, 60), kernel("ncclDevKernel_AllReduce", 50, 30),
                kernel("ncclDevKernel_AllReduce", 150, 40)]  # fmt: skip
     host = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "ts": 0.0, "dur": 200.0, "pid": 1, "tid": 1, "args": {}}
