@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from meshwright.base.errors import ExportError
 from meshwright.core.cluster import Cluster
 from meshwright.core.launch import Hosts, Program
 
@@ -13,9 +14,20 @@ __all__ = ["with_environment"]
 
 
 def with_environment(program: Program, cluster: Cluster | None, hosts: Hosts) -> Program:
-    """Return a program with the settings that this cluster and these hosts need."""
+    """Return a program with the settings that this cluster and these hosts need.
+
+    Raises
+    ------
+    ExportError
+        When hosts take part with different devices of theirs, which one setting for all cannot say.
+    """
     found = list(program.environment)
-    if hosts.first != (0,) * len(hosts.first) and len(set(hosts.first)) == 1:
+    if len(set(hosts.first)) > 1:
+        numbers = ", ".join(map(str, sorted(set(hosts.first))))
+        raise ExportError(
+            f"launch: hosts take part with different devices of theirs, from number {numbers} on; plan for whole hosts"
+        )
+    if hosts.first[0]:
         some = range(hosts.first[0], hosts.first[0] + hosts.per_host)
         found.append(("CUDA_VISIBLE_DEVICES", ",".join(map(str, some)), "the devices of each host that the plan uses"))
     if cluster is not None and len(set(hosts.nodes)) > 1:

@@ -7,8 +7,8 @@ References
 
 Notes
 -----
-Spans have Kineto's column ``stream`` and communication NCCL's names, so that Holistic Trace Analysis reads the file too; it
-takes all pipeline ranks for one device. `meshwright.writers.kineto_trace` writes every rank for itself.
+Spans of the first pipeline rank have Kineto's column ``stream``, and communication NCCL's names, so that Holistic Trace
+Analysis reads the file as the trace of that rank. `meshwright.writers.kineto_trace` writes every rank for itself, with launches.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _spans(timeline: Timeline, rank_of_stage: tuple[int, ...], shards: list[bool
             # What leaves after the stage's backward task is a gradient; an activation has left before.
             args["to_stage"] = stage - 1 if start >= back[stage, microbatch] else stage + 1
             thread = _SEND + rank_of_stage[args["to_stage"]]
-        args["stream"] = thread
+        args |= {"stream": thread} if rank_of_stage[stage] == 0 else {}
         name = head if microbatch < 0 else f"{head} {microbatch}"
         place = {"pid": rank_of_stage[stage], "tid": thread}
         events.append({"ph": "X", "name": name, "cat": phase, **place, "ts": ts, "dur": dur, "args": args})
