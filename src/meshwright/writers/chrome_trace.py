@@ -8,7 +8,7 @@ References
 Notes
 -----
 Spans of the first pipeline rank have Kineto's column ``stream``, and communication NCCL's names, so that Holistic Trace
-Analysis reads the file as the trace of that rank. `meshwright.writers.kineto_trace` writes every rank for itself, with launches.
+Analysis reads the file as the trace of that rank; `meshwright.writers.kineto_trace` writes every rank, with launches.
 """
 
 from __future__ import annotations

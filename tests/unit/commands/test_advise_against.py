@@ -113,6 +113,10 @@ def test_torchtitans_flavors_are_built_in_models(tmp_path: pathlib.Path) -> None
         path.write_text(text.format(family, flavor))
         spec = frameworks.load("torchtitan").model_of(str(path))
         assert (spec.name, spec.graph.sequence_length) == (name, 64)
+    path.write_text(
+        "from torchtitan.models.llama3.config_registry import llama3_70b\nc = llama3_70b()\nc.training.seq_len = 8\n"
+    )
+    assert frameworks.load("torchtitan").model_of(str(path)).name == "llama-3.1-70b"
     for family, flavor, told in (("qwen3", "0.6B", "none of the built-in models"), ("llama3", "", "names the model")):
         path.write_text(text.format(family, flavor))
         with pytest.raises(InputError, match=f"{told}.*--model"):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["START", "flavor", "model_name", "n_layers"]
+__all__ = ["START", "flavor", "flavor_of_function", "model_name", "n_layers"]
 
 START: Mapping[str, str] = MappingProxyType(
     {"llama3": "llama3_8b", "qwen3": "qwen3_14b", "deepseek_v3": "deepseek_v3_16b", "gpt_oss": "gpt_oss_20b"}
@@ -40,6 +40,12 @@ def flavor(fields: Mapping[str, Any]) -> tuple[str, str]:
     scaling = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
     plain = found[0] == "llama3" and (scaling.get("rope_type") or scaling.get("type")) != "llama3"
     return ("", "") if plain else found
+
+
+def flavor_of_function(family: str, function: str) -> str:
+    """Return the flavor that a function of a family's ``config_registry`` is called after; empty where there is none."""
+    word = function.removeprefix(f"{family}_").lower().replace("_", "-")
+    return next((name for own, name in _FLAVORS.values() if own == family and name.lower() == word), "")
 
 
 def model_name(family: str, name: str) -> str:

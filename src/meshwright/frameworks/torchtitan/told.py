@@ -45,6 +45,7 @@ class _Fields:
         self.order = ""
         self.warnings: list[str] = []
         self.family = self.flavor = ""
+        self.start = ("", "")
 
     def put(self, part: str, name: str, node: ast.expr) -> None:
         """Keep a field; warn of one that nothing is known of."""
@@ -110,8 +111,11 @@ def _note_model(tree: ast.Module, fields: _Fields) -> None:
     """Keep which model of the registry a module names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtitan.models."):
-            if any(name.name == "model_registry" for name in node.names):
-                fields.family = str(node.module).split(".")[2]
+            family = str(node.module).split(".")[2]
+            for name in node.names:
+                flavor = flavors.flavor_of_function(family, name.name)
+                fields.start = (family, flavor) if flavor else fields.start
+                fields.family = family if name.name == "model_registry" else fields.family
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("model_registry") and node.args:
             fields.flavor = str(getattr(node.args[0], "value", ""))
 
@@ -127,13 +131,12 @@ def model_of(path: str, sequence_length: int) -> ModelSpec:
     from meshwright import models
 
     fields = _collect(path)
-    if not fields.flavor:
+    family, flavor = (fields.family, fields.flavor) if fields.flavor else fields.start  # what the configuration starts from
+    if not flavor:
         raise InputError(f"{path}: no model_registry(...) names the model; give --model")
-    name = flavors.model_name(fields.family, fields.flavor)
+    name = flavors.model_name(family, flavor)
     if not name:
-        raise InputError(
-            f"{path}: model_registry: {fields.family} {fields.flavor} is none of the built-in models; give --model"
-        )
+        raise InputError(f"{path}: model_registry: {family} {flavor} is none of the built-in models; give --model")
     length = sequence_length or _exact.whole(fields.found["training"], "seq_len", path, 2048)
     return models.read(name, sequence_length=length)
 
