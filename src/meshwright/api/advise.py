@@ -8,16 +8,15 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from meshwright import api, frameworks, sim
-from meshwright.api import measured_run
+from meshwright import api, frameworks, sim, validation
 from meshwright.api.evaluation import evaluate
 from meshwright.base import files
-from meshwright.api.measured_run import Measured
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Answer, Objective, Result
 from meshwright.core.run_config import RunConfig
+from meshwright.validation import MeasuredRun, TraceCauses
 
 __all__ = ["Advice", "Rung", "advise", "as_json", "framework_of_file"]
 
@@ -68,8 +67,10 @@ class Advice:
         One change after another, each on top of those before, up to the best plan.
     best : Result or None
         The best plan of the framework; None where nothing fits.
-    measured : Measured or None
+    measured : TraceCauses or MeasuredRun or None
         What a trace or a log of the run says; None where none was given.
+    measured_seconds : float
+        Of a step, by it; 0 where none was given.
     """
 
     said: RunConfig
@@ -79,7 +80,8 @@ class Advice:
     changes: tuple[Rung, ...]
     ladder: tuple[Rung, ...]
     best: Result | None
-    measured: Measured | None = None
+    measured: TraceCauses | MeasuredRun | None = None
+    measured_seconds: float = 0.0
 
 
 def framework_of_file(path: str) -> str:
@@ -159,12 +161,21 @@ def advise(
     result = _priced(problem, plan)
     assert result.timeline is not None
     missing = max(0.0, sim.excess_bytes(problem, plan, result.timeline.peak_bytes))
-    measured = measured_run.read(against, result) if against else None
+    measured, seconds = _measured(against, result) if against else (None, 0.0)
     best = api.plan(problem, search="best", settings=_NO_RUNNERS_UP, stop=stop)
     if best.feasible and not (missing or refusals) and not _quicker(best, result):
         best = result  # a search that was stopped early may not have come as far
     changes, ladder = ((), ()) if not best.feasible or best is result else _climb(result, missing, best)
-    return Advice(said, result, refusals, missing, changes, ladder, best if best.feasible else None, measured)
+    return Advice(said, result, refusals, missing, changes, ladder, best if best.feasible else None, measured, seconds)
+
+
+def _measured(path: str, result: Result) -> tuple[TraceCauses | MeasuredRun, float]:
+    """Return what a trace or a log says, and the seconds of a step by it."""
+    if validation.is_trace(path):
+        trace = validation.trace_causes(path)
+        return trace, trace.step_seconds
+    run, plan = validation.measured_run(path), result.plan
+    return run, run.seconds_of(plan.global_batch, result.problem.graph.sequence_length, plan.n_devices)
 
 
 def _quicker(one: Result, other: Result) -> bool:
@@ -279,17 +290,23 @@ def as_json(advice: Advice, path: str) -> dict[str, Any]:
         "fits": advice.missing_bytes == 0.0, "missing_bytes": advice.missing_bytes,
         "changes": [row(rung) for rung in advice.changes], "ladder": [row(rung) for rung in advice.ladder],
         "best": None if best is None else plan_json.as_json(replace(best, answer=replace(best.answer, extra={}))),
-        "against": None if advice.measured is None else _against(advice.measured, advice.result),
+        "against": None if advice.measured is None else _against(advice),
     }  # fmt: skip
 
 
-def _against(measured: Measured, result: Result) -> dict[str, Any]:
+def _against(advice: Advice) -> dict[str, Any]:
     """Return what was measured beside what is predicted."""
-    timeline, said = result.timeline, measured_run.predicted(result)
-    assert timeline is not None
+    measured, timeline = advice.measured, advice.result.timeline
+    assert measured is not None and timeline is not None
+    by_trace = isinstance(measured, TraceCauses)
+    rows = validation.beside(measured, timeline.causes) if isinstance(measured, TraceCauses) else ()
     return {
-        "source": measured.source,
-        "step_seconds": {"measured": measured.step_seconds, "predicted": timeline.step_seconds},
-        "peak_bytes": {"measured": measured.peak_bytes or None, "predicted": max(timeline.allocated_bytes, default=None)},
-        "causes": {word: {"measured": seconds, "predicted": said[word]} for word, seconds in measured.causes},
-    }
+        "file": measured.file, "kind": "trace" if by_trace else "log",
+        "step_seconds": {"measured": advice.measured_seconds, "predicted": timeline.step_seconds},
+        "peak_bytes": {
+            "measured": (measured.allocated_bytes or None) if isinstance(measured, MeasuredRun) else None,
+            "predicted": max(timeline.allocated_bytes, default=None),
+        },
+        "causes": {name: {"measured": seconds, "predicted": said} for name, seconds, said in rows},
+        "notes": list(measured.notes),
+    }  # fmt: skip

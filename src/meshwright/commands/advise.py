@@ -50,21 +50,24 @@ def text_of(advice: Advice, path: str) -> str:
 
 def _beside(advice: Advice) -> list[str]:
     """Return what was measured beside the prediction, by cause where a trace tells."""
-    from meshwright.api import measured_run
+    from meshwright import validation
     from meshwright.base.units import format_bytes, format_seconds
 
     measured, own = advice.measured, advice.result.timeline
     assert measured is not None and own is not None
-    said = measured_run.predicted(advice.result)
-    rows = [("step", measured.step_seconds, own.step_seconds)]
-    rows += [(word, seconds, said[word]) for word, seconds in measured.causes]
-    lines = [f"measured ({measured.source}) beside predicted"]
+    rows = [("step", advice.measured_seconds, own.step_seconds)]
+    if isinstance(measured, validation.TraceCauses):
+        head = f"measured (a trace of {measured.n_steps} step{'s' * (measured.n_steps > 1)}) beside predicted"
+        rows += validation.beside(measured, own.causes)
+    else:
+        head = f"measured ({measured.words}) beside predicted"
+    lines = [head]
     for word, seconds, other in rows:
         ratio = f", measured is {seconds / other:.2f} times as much" if other > 0.0 else ""
         lines.append(f"  {word}: {format_seconds(seconds)}, predicted {format_seconds(other)}{ratio}")
-    if measured.peak_bytes and own.allocated_bytes:
-        lines.append(f"  memory: {format_bytes(measured.peak_bytes)}, predicted {format_bytes(max(own.allocated_bytes))}")
-    return lines
+    if isinstance(measured, validation.MeasuredRun) and measured.allocated_bytes and own.allocated_bytes:
+        lines.append(f"  memory: {format_bytes(measured.allocated_bytes)}, predicted {format_bytes(max(own.allocated_bytes))}")
+    return [*lines, *(f"note: {note}" for note in measured.notes)]
 
 
 def _row(rung: Rung, seconds: float) -> str:

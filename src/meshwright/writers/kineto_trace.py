@@ -36,7 +36,7 @@ _HOST, _COMPUTE, _REDUCE, _SEND = 1, 7, 20, 24
 """Thread of the host, and streams: compute (PyTorch's default stream is 7), reductions, sends."""
 
 _KERNELS = {
-    "send": "SendRecv", "context": "SendRecv", "expert": "SendRecv", "reduce": "ReduceScatter", "gather": "AllGather",
+    "send": "SendRecv", "context": "AllGather", "expert": "SendRecv", "reduce": "ReduceScatter", "gather": "AllGather",
     "tensor": "AllGather", "transfer": "SendRecv",
 }  # fmt: skip
 
@@ -138,6 +138,7 @@ def _trace(result: Result, timeline: Timeline, rank: int, kernels: list[Kernel])
         spans.append({**launch, "ts": before[stream], "dur": 0.0, "args": {**ids, "cbid": 211}})
         args = {**ids, "device": 0, "context": 1, "stream": stream, "stage": stage}
         args |= {"microbatch": microbatch} if microbatch >= 0 else {}
+        args |= {"Collective name": "all_to_allv"} if name.endswith(": expert") else {}  # NCCL runs it as sends and receives
         spans.append({"ph": "X", "name": name, "cat": "kernel", "pid": 0, "tid": stream, "ts": ts, "dur": dur, "args": args})
         before[stream] = ts
     return {

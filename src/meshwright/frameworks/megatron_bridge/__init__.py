@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from meshwright.core.graph import Graph
+from meshwright.core.launch import Program
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks.megatron_bridge.limits import FRAMEWORK, VARIANTS
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
@@ -26,6 +27,18 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 
     _exact.check("megatron_bridge", refusals(result.plan, result.problem))
     return recipe.write(result, path)
+
+
+def program(result: Result, path: str) -> Program:
+    """Return what every host starts: the recipe."""
+    import shlex
+    from pathlib import Path
+
+    from meshwright.core.framework import layout_of
+    from meshwright.frameworks import _exact
+
+    outermost = ("pipeline", "data") if layout_of(result.plan) == "data" else ("data", "pipeline")
+    return Program(_exact.torchrun("megatron_bridge", result, shlex.quote(Path(path).name)), ("tensor", "context", *outermost))
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

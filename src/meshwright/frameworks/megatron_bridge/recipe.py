@@ -49,7 +49,7 @@ def _lines(result: Result, imports: list[str], made: list[str], sizes: tuple[int
     problem, plan = result.problem, result.plan
     said = _fields(result)
     precision = next((name for name, word in fields.PRECISIONS.items() if word == problem.training.precision), "")
-    endpoint = " --rdzv-backend c10d --rdzv-endpoint HOST:29500" if sizes[0] > 1 else ""
+    endpoint = " --node-rank RANK --master-addr HOST" if sizes[0] > 1 else ""
     optimizer = {"bf16_mixed": "bf16-mixed", "fp16_mixed": "16-mixed", "": "32"}.get(precision, "bf16-mixed")
     by_bridge = any("AutoBridge" in line for line in imports)
     return [

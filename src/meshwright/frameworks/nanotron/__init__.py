@@ -8,12 +8,13 @@ from pathlib import Path
 
 from meshwright.core import framework_file
 from meshwright.core.graph import Graph
+from meshwright.core.launch import Program
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
 
 FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "nanotron.toml")
 
@@ -46,6 +47,19 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 
     _exact.check("nanotron", refusals(result.plan, result.problem))
     return config.write(result, path)
+
+
+def program(result: Result, path: str) -> Program:
+    """Return what every host starts: nanotron's ``run_train.py`` with the file that was written."""
+    import shlex
+
+    from meshwright.frameworks import _exact
+
+    why = "nanotron's README starts it so: collectives keep the order in which they are issued"
+    return Program(
+        _exact.torchrun("nanotron", result, f"run_train.py --config-file {shlex.quote(Path(path).name)}"),
+        environment=(("CUDA_DEVICE_MAX_CONNECTIONS", "1", why),),
+    )
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

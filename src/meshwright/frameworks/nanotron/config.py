@@ -80,7 +80,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
             "train_steps": 1000,
         },
     }  # fmt: skip
-    endpoint = " --rdzv-backend c10d --rdzv-endpoint HOST:29500" if nodes > 1 else ""
+    endpoint = " --node-rank RANK --master-addr HOST" if nodes > 1 else ""
     head = [
         f"# {problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for nanotron's main of 2025.",
         "# CUDA_DEVICE_MAX_CONNECTIONS=1 \\",

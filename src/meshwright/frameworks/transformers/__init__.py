@@ -9,13 +9,14 @@ from meshwright.base import files
 from meshwright.core import framework_file
 from meshwright.core.framework import FrameworkLimits
 from meshwright.core.graph import Graph
+from meshwright.core.launch import Program
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks import accelerate
 
-__all__ = ["FRAMEWORK", "VARIANTS", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
 
 _DATA = Path(__file__).parents[1] / "data" / "transformers.toml"
 FRAMEWORK, VARIANTS = framework_file.of_content(files.read_toml(_DATA), _DATA.stem, _DATA.name, accelerate.FRAMEWORK)
@@ -45,6 +46,24 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 
     _exact.check("transformers", refusals(result.plan, result.problem))
     return arguments.write(result, path)
+
+
+def program(result: Result, path: str) -> Program:
+    """Return what every host starts: ``run_clm.py`` with the file that was written.
+
+    Raises
+    ------
+    ExportError
+        When `path` is a module of arguments, which a script of one's own imports.
+    """
+    import shlex
+
+    from meshwright.base.errors import ExportError
+    from meshwright.frameworks import _exact
+
+    if not path.endswith(".json"):
+        raise ExportError(f"transformers: {path} is imported by a script of yours; with --launch, name a file ending in .json")
+    return Program(_exact.torchrun("transformers", result, f"run_clm.py {shlex.quote(Path(path).name)}"))
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

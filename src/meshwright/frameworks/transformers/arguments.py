@@ -36,7 +36,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     said, mesh = _said(result, str(fields["model_type"])), _mesh(result)
     if one.tensor > 1 and str(fields["model_type"]) in _NO_TENSOR_PLAN:
         raise ExportError(f"transformers: it has no plan of tensor parallelism for {fields['model_type']}; plan with tensor=1")
-    endpoint = " --rdzv-backend c10d --rdzv-endpoint HOST:29500" if sizes[0] > 1 else ""
+    endpoint = " --node-rank RANK --master-addr HOST" if sizes[0] > 1 else ""
     launch = f"torchrun --nnodes {sizes[0]} --nproc-per-node {sizes[1]}{endpoint}"
     if not path.endswith(".json"):
         files.write(path, _module(result, said, mesh, launch))
