@@ -10,7 +10,6 @@ with it, and the next task waits for both. Durations are whole microseconds. Dev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -82,17 +81,15 @@ def _traces(result: Result, groups: chakra_nodes.Groups) -> Iterator[bytes]:
         yield trace.content()
 
 
-@dataclass(slots=True)
 class _Trace:
     """The nodes of one device, and what the next one waits for."""
 
-    plan: Plan
-    costs: tuple[StageCost, ...]
-    groups: chakra_nodes.Groups
-    place: dict[int, int]
-    index: int
-    before: list[int] = field(default_factory=list)
-    nodes: list[bytes] = field(default_factory=list)
+    def __init__(
+        self, plan: Plan, costs: tuple[StageCost, ...], groups: chakra_nodes.Groups, place: dict[int, int], index: int
+    ) -> None:
+        self.plan, self.costs, self.groups, self.place, self.index = plan, costs, groups, place, index
+        self.before: list[int] = []
+        self.nodes: list[bytes] = []
 
     def content(self) -> bytes:
         """Return the file."""

@@ -278,7 +278,7 @@ def test_holistic_trace_analysis_finds_the_plan_in_its_trace(tmp_path: pathlib.P
     result = Result(case[0], "best", 0, Answer(case[1]), stage_costs, timeline)
     kineto_trace.write(result, str(tmp_path / "trace"))
     said = asked(ANALYSIS, str(tmp_path), folder=tmp_path)
-    assert said["ranks"] == [0, 1] and said["kinds"] == ["COMMUNICATION", "COMPUTATION"]
+    assert said["ranks"] == [0, 1] and {"COMMUNICATION", "COMPUTATION"} <= set(said["kinds"])
     for rank, cost in enumerate(stage_costs):
         compute = 8 * (
             cost.forward_seconds + cost.backward_input_seconds + cost.backward_weight_seconds + cost.recompute_seconds
