@@ -18,7 +18,9 @@ References
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,10 +37,10 @@ __all__ = ["as_json", "kernel_name", "write"]
 _HOST, _COMPUTE, _REDUCE, _SEND = 1, 7, 20, 24
 """Thread of the host, and streams: compute (PyTorch's default stream is 7), reductions, sends."""
 
-_KERNELS = {
+_KERNELS: Mapping[str, str] = MappingProxyType({
     "send": "SendRecv", "context": "AllGather", "expert": "SendRecv", "reduce": "ReduceScatter", "gather": "AllGather",
     "tensor": "AllGather", "transfer": "SendRecv",
-}  # fmt: skip
+})  # fmt: skip
 
 Kernel = tuple[float, float, int, str, int, int]
 """Start, end, stream, name, stage and micro-batch."""
