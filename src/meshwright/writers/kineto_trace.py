@@ -138,7 +138,7 @@ def _trace(result: Result, timeline: Timeline, rank: int, kernels: list[Kernel])
         ids = {"correlation": i, "External id": i}
         launch = {"ph": "X", "name": "cudaLaunchKernel", "cat": "cuda_runtime", "pid": host, "tid": _HOST}
         spans.append({**launch, "ts": before[stream], "dur": 0.0, "args": {**ids, "cbid": 211}})
-        args = {**ids, "device": 0, "context": 1, "stream": stream, "stage": stage}
+        args: dict[str, Any] = {**ids, "device": 0, "context": 1, "stream": stream, "stage": stage}
         args |= {"microbatch": microbatch} if microbatch >= 0 else {}
         args |= {"Collective name": "all_to_allv"} if name.endswith(": expert") else {}  # NCCL runs it as sends and receives
         spans.append({"ph": "X", "name": name, "cat": "kernel", "pid": 0, "tid": stream, "ts": ts, "dur": dur, "args": args})

@@ -46,6 +46,9 @@ def fields_of(options: Options, place: str) -> dict[str, Any]:
     for name in ("--num-layers", "--hidden-size", "--num-attention-heads", "--vocab-size"):
         if name not in options:
             raise InputError(f"{place}: {name} is missing, so that the model is not known; give --model")
+    for name in ("--window-size", "--window-attn-skip-freq", "--softmax-type"):
+        if name in options:
+            raise InputError(f"{place}: {name}: attention in windows or with sinks is not built from options; give --model")
     hidden, heads = _number(options, "--hidden-size", place), _number(options, "--num-attention-heads", place)
     gated = "--swiglu" in options
     usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden  # validate_args of Megatron-LM
