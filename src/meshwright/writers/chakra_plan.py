@@ -9,7 +9,8 @@ with it, and the next task waits for both. Durations are whole microseconds. Dev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from meshwright.sim import tasks
 
 __all__ = ["traces", "write"]
 
-_PART = {FORWARD: "forward", BACKWARD: "backward", BACKWARD_INPUT: "backward"}
+_PART: Mapping[int, str] = MappingProxyType({FORWARD: "forward", BACKWARD: "backward", BACKWARD_INPUT: "backward"})
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:

@@ -18,7 +18,9 @@ References
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,10 +37,10 @@ __all__ = ["as_json", "kernel_name", "write"]
 _HOST, _COMPUTE, _REDUCE, _SEND = 1, 7, 20, 24
 """Thread of the host, and streams: compute (PyTorch's default stream is 7), reductions, sends."""
 
-_KERNELS = {
+_KERNELS: Mapping[str, str] = MappingProxyType({
     "send": "SendRecv", "context": "AllGather", "expert": "SendRecv", "reduce": "ReduceScatter", "gather": "AllGather",
     "tensor": "AllGather", "transfer": "SendRecv",
-}  # fmt: skip
+})  # fmt: skip
 
 Kernel = tuple[float, float, int, str, int, int]
 """Start, end, stream, name, stage and micro-batch."""
@@ -136,7 +138,7 @@ def _trace(result: Result, timeline: Timeline, rank: int, kernels: list[Kernel])
         ids = {"correlation": i, "External id": i}
         launch = {"ph": "X", "name": "cudaLaunchKernel", "cat": "cuda_runtime", "pid": host, "tid": _HOST}
         spans.append({**launch, "ts": before[stream], "dur": 0.0, "args": {**ids, "cbid": 211}})
-        args = {**ids, "device": 0, "context": 1, "stream": stream, "stage": stage}
+        args: dict[str, Any] = {**ids, "device": 0, "context": 1, "stream": stream, "stage": stage}
         args |= {"microbatch": microbatch} if microbatch >= 0 else {}
         args |= {"Collective name": "all_to_allv"} if name.endswith(": expert") else {}  # NCCL runs it as sends and receives
         spans.append({"ph": "X", "name": name, "cat": "kernel", "pid": 0, "tid": stream, "ts": ts, "dur": dur, "args": args})
