@@ -13,6 +13,8 @@ from meshwright import api
 from meshwright.api import plan_files
 from meshwright.clusters import cluster
 from meshwright.core.cluster import Cluster
+from meshwright.planners.parmesan.on_unlike import nothing_fits
+from meshwright.planners.parmesan.operators import question
 from meshwright.planners.parmesan.search import partition
 from meshwright.report import text
 from meshwright.writers import plan_json
@@ -46,6 +48,21 @@ def test_that_nothing_fits_is_proven_and_what_is_missing_is_told(search: str) ->
     assert not answer.feasible and answer.answer.infeasible_proven
     assert answer.answer.missing_bytes == pytest.approx(3e9)
     assert "Nothing fits." in text._nothing_fits(answer)
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "most_stages", "answer"),
+    [
+        ((80e9, 16e9), 0, (0.0, False)), ((80e9, 16e9), 2, (0.0, False)), ((40e9, 16e9), 1, (0.0, False)),
+        ((32e9, 16e9), 0, (0.0, False)), ((32e9, 16e9), 1, (3e9, True)), ((28e9, 2e9), 0, (3e9, True)),
+    ],
+)  # fmt: skip
+def test_nothing_fits_only_where_no_partition_onto_so_many_devices_does(
+    memory_bytes: tuple[float, float], most_stages: int, answer: tuple[float, bool]
+) -> None:
+    """30 GB and 5 GB, on as many devices as there are where no number is asked for."""
+    problem = api.make_problem(GRAPH, unlike(memory_bytes=memory_bytes))
+    assert nothing_fits(problem, question(problem, 0.0), most_stages) == (pytest.approx(answer[0]), answer[1])
 
 
 def test_none_found_is_not_called_none_there() -> None:
