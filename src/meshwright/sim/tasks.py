@@ -166,20 +166,20 @@ def order(plan: Plan, stage_times: Durations) -> Actions:
     ------
     InputError
         When there is no such schedule, or it would place the stages on other ranks than the plan does.
+    PluginError
+        As `meshwright.schedules.ordered`.
     """
-    module = schedules.load(plan.schedule)
     ranks = plan.rank_of_stage()
     n_ranks = max(ranks) + 1
     n_chunks, rest = divmod(len(ranks), n_ranks)
-    expected = module.placement(n_ranks, n_chunks)
+    expected = schedules.load(plan.schedule).placement(n_ranks, n_chunks)
     if rest or tuple(expected) != ranks:
         raise InputError(
             f"schedule {plan.schedule}: the plan's {len(ranks)} stages lie on pipeline ranks {list(ranks)}; the schedule needs "
             "the "
             f"same number of stages on every rank, in the order {[int(rank) for rank in expected]}"
         )
-    result: Actions = module.order(n_ranks, n_chunks, plan.n_microbatches, stage_times)
-    return result
+    return schedules.ordered(plan.schedule, n_ranks, n_chunks, plan.n_microbatches, stage_times)
 
 
 def task_seconds(stage_times: Durations) -> NDArray[np.float64]:
