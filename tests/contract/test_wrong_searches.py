@@ -14,7 +14,7 @@ import test_search as contract
 
 from meshwright import api
 from meshwright.base import registry
-from meshwright.base.errors import InputError
+from meshwright.base.errors import InputError, PluginError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.result import Answer, Bound, Objective
@@ -176,5 +176,5 @@ def test_a_wrong_search_fails_the_test_of_the_promise_that_it_breaks(wrong: str,
     search, caught_by = WRONG[wrong]
     name = f"planted_{wrong.replace(' ', '_')}"
     plant(name, search)
-    with pytest.raises((AssertionError, pytest.fail.Exception, InputError, TypeError)):
+    with pytest.raises((AssertionError, pytest.fail.Exception, InputError, PluginError, TypeError)):
         getattr(contract, caught_by)(name)

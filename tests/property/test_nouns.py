@@ -77,6 +77,15 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (Operator, "dims"): st.just((("sequence", 4), ("in", 8), ("out", 8))),
     (Graph, "ops"): st.sampled_from([(Op("a", "x"), Op("b", "x")), (Op("b", "x"), Op("c", "x"), Op("a", "x"))]),
     (Graph, "edges"): st.sampled_from([(), (Edge(0, 1, 4),), (Edge(1, 0, 2),), (Edge(0, 2, 1),)]),
+    **{(Device, f"{name}_ratio"): st.sampled_from([0.5, 1.0]) for name in ("matmul", "attention", "memory", "fp8", "fp4")},
+    **{(Device, f"memory_{name}"): st.sampled_from([1.0, 2.0]) for name in ("bytes", "bytes_per_second")},
+    (Device, "name"): st.sampled_from(["a", "b"]),
+    (Device, "flops_per_second"): st.sampled_from([(("a", 1.0),), (("a", 2.0), ("bf16", 1.0))]),
+    (Device, "attention_of"): st.sampled_from([(), (("a", 0.5),)]),
+    (Cluster, "kind_of_device"): st.sampled_from([[0, 0], [1, 0]]).map(np.array),
+    (Cluster, "links"): st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=2, max_size=2).map(
+        lambda rates: Links(np.array([0, 1]), np.array([1, 0]), np.array(rates), np.zeros(2))
+    ),
     (Cluster, "groups"): st.sampled_from([[[0, 0]], [[0, 1]]]).map(np.array),
     (Strategy, "data"): st.integers(1, 3),
     (Strategy, "tensor"): st.integers(1, 3),

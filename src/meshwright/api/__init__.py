@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from meshwright.api import answers
 from meshwright.api.evaluation import evaluate, judged, simulate
 from meshwright.base import fields, options, registry
 from meshwright.base.errors import InputError, MeshwrightError, UnknownNameError
@@ -14,7 +15,6 @@ from meshwright.base.units import format_bytes
 from meshwright.core import peaks
 from meshwright.core.cluster import Cluster
 from meshwright.core.interval import MEASURED_COSTS
-from meshwright.core.plan import Plan
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Answer, Result
 
@@ -194,6 +194,8 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     ------
     InputError
         When anything in the question is wrong, or the search's answer is no plan of the model on the cluster.
+    PluginError
+        When the search answers another question, or claims what cannot be true.
     """
     from meshwright.api import targets
 
@@ -235,26 +237,18 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     seconds = time.perf_counter() - started
     unheeded = () if getattr(module, "STOPS_EARLY", False) else stop.unheeded(name)
     answer = replace(answer, notes=problem.model_spec.notes + answer.notes + unheeded)
-    asked, problem = problem, answer.problem or problem
+    answers.check_extra(answer, name)
+    asked, problem = problem, answers.same_question(problem, answer.problem or problem, name)
     result = Result(
         problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=told, asked=asked
     )
     if answer.plan is None:
         return result
-    _check(problem, answer.plan, name)
+    answers.check_plan(problem, answer.plan, name)
     targets.checked(result)
     result = judged(result)
+    answers.check_claims(result)
     return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result)))
-
-
-def _check(problem: Problem, plan: Plan, search: str) -> None:
-    """Refuse what a search answered unless every layer is in one stage and the devices are there, whatever costs can tell."""
-    from meshwright import sim
-
-    try:
-        sim.check_plan(problem, plan)
-    except InputError as error:
-        raise InputError(f"search {search}: its answer is no plan: {error}") from None
 
 
 def _too_large(result: Result) -> tuple[str, ...]:
@@ -299,7 +293,7 @@ def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Pro
     if not hasattr(module, "completed"):
         return problem
     question: Problem = module.completed(problem, options.parse(module.Params, dict(settings), f"search {search}"))
-    return question
+    return answers.same_question(problem, question, search)
 
 
 def codesign(  # noqa: PLR0913  as many as the command line has

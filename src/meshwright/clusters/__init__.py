@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from meshwright.base import options, registry
-from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base.errors import InputError, PluginError, UnknownNameError
 from meshwright.clusters import nodes
 from meshwright.clusters.wires import count
 from meshwright.core.cluster import Cluster
@@ -114,4 +114,6 @@ def _generated(word: str, rest: str, spec: str) -> Cluster:
     params = options.parse(module.Params, settings, f"cluster {spec}", prefix="")
     built: Cluster = module.build(params, spec)
     registry.checked(built, Cluster, "topologies", word)
+    if built.name != spec:
+        raise PluginError(f"topology {word}: built a cluster called '{built.name}' for {spec}; it must have that name")
     return built

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from meshwright.base import units
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.clusters.file_fields import ClusterFile, KindEntry, NodeEntry
-from meshwright.clusters.wires import check_connected, check_count, device, device_names
+from meshwright.clusters.wires import check_count, device, device_names
+from meshwright.core import connected
 from meshwright.core.cluster import Cluster, Device, Links
 
 __all__ = ["assemble", "disassemble"]
@@ -40,12 +41,16 @@ def assemble(file: ClusterFile, place: str) -> Cluster:
         (np.array(column) for column in zip(*columns, strict=True)) if columns else (np.zeros(0),) * 4
     )
     node_of_device = np.repeat(np.arange(len(nodes)), [len(node.devices) for _, node in nodes])
-    cluster = Cluster(
+    links = Links(source.astype(np.int64), target.astype(np.int64), rate, latency)
+    apart = connected.fault(links, len(devices), len(switches), forwards=file.forwards, names=devices)
+    if apart:
+        raise InputError(f"cluster {file.name or place}: {apart}")  # by the names of the file
+    return Cluster(
         name=file.name or place,
         kinds=kinds,
         kind_of_device=kind_of_device,
         n_switches=len(switches),
-        links=Links(source.astype(np.int64), target.astype(np.int64), rate, latency),
+        links=links,
         groups=np.stack([node_of_device, *_levels(file, nodes, node_of_device, place)]),
         forwards=file.forwards,
         reconfiguration_seconds=units.parse(file.reconfiguration, "seconds", place=f"{place}: reconfiguration"),
@@ -55,7 +60,6 @@ def assemble(file: ClusterFile, place: str) -> Cluster:
         algorithms=tuple(file.algorithms),
         devices_per_host=file.devices_per_host,
     )
-    return check_connected(cluster, devices)
 
 
 def _named_nodes(file: ClusterFile, place: str) -> list[tuple[str, NodeEntry]]:

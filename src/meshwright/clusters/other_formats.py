@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.base import files, units, yaml_text
 from meshwright.base.errors import InputError
-from meshwright.clusters.wires import Wires, check_connected, check_count, device
+from meshwright.clusters.wires import Wires, check_count, device
 from meshwright.core.cluster import Cluster, Device
 
 __all__ = ["read"]
@@ -67,11 +67,10 @@ def read(path: Path, spec: str) -> Cluster | None:
 def _made(
     spec: str, wires: Wires, kind: Device, n: int, n_switches: int, groups: Any, source: str, *, forwards: bool
 ) -> Cluster:
-    cluster = Cluster(
+    return Cluster(
         name=spec, kinds=(kind,), kind_of_device=np.zeros(n, dtype=np.int64), n_switches=n_switches, links=wires.links(),
         groups=groups, forwards=forwards, source=source,
     )  # fmt: skip
-    return check_connected(cluster)
 
 
 def _astra(text: str, path: Path, spec: str) -> Cluster:

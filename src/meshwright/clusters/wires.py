@@ -1,8 +1,8 @@
-"""Building blocks of topologies: wires in both directions, device kinds from data files, the check that all is connected."""
+"""Building blocks of topologies: wires in both directions, device kinds from data files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from meshwright.base import fields, files, units
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.clusters.file_fields import DeviceFile, Figure
-from meshwright.core.cluster import Cluster, Device, Links
+from meshwright.core.cluster import Device, Links
 
-__all__ = ["DATA", "MOST_DEVICES", "Wires", "check_connected", "check_count", "count", "device", "device_names", "quantity"]
+__all__ = ["DATA", "MOST_DEVICES", "Wires", "check_count", "count", "device", "device_names", "quantity"]
 
 DATA = Path(__file__).parent / "data"
 """Where the figures of devices and cluster kinds lie."""
@@ -126,78 +126,3 @@ def check_count(number: int, kind: str) -> int:
     if not 1 <= number <= MOST_DEVICES:
         raise InputError(f"{kind}: {number} devices; must be between 1 and {MOST_DEVICES}")
     return number
-
-
-def check_connected(cluster: Cluster, names: Sequence[str] = ()) -> Cluster:
-    """Return the cluster if every device reaches every other.
-
-    `cluster`: to check. Where devices do not forward, only switches and direct links count.
-    `names`: names of the devices, for the message; their ids where empty.
-    Raises `InputError` when a device cannot reach another; the message names both.
-    """
-    start = 0
-    for direction in ("reach", "be reached from"):
-        seen = _reached(cluster, start, backwards=direction != "reach")
-        lost = np.flatnonzero(~seen[: cluster.n_devices])
-        if len(lost):
-            label = [names[i] if names else f"device {i}" for i in (start, int(lost[0]))]
-            more = f" (nor {len(lost) - 1} others)" if len(lost) > 1 else ""
-            raise InputError(f"cluster {cluster.name}: {label[0]} cannot {direction} {label[1]}{more}; add links or switches")
-    if not cluster.forwards:
-        _check_without_forwarding(cluster, names)
-    return cluster
-
-
-def _reached(cluster: Cluster, start: int, *, backwards: bool) -> NDArray[np.bool_]:
-    """Return which nodes are reached from `start` when every node forwards."""
-    source, target = cluster.links.source, cluster.links.target
-    if backwards:
-        source, target = target, source
-    seen = np.zeros(cluster.n_devices + cluster.n_switches, dtype=bool)
-    seen[start] = True
-    n_seen = 0
-    while int(seen.sum()) != n_seen:
-        n_seen = int(seen.sum())
-        seen[target[seen[source]]] = True
-    return seen
-
-
-def _check_without_forwarding(cluster: Cluster, names: Sequence[str]) -> None:
-    """Check that devices which pass on no traffic reach each other over switches and direct links alone."""
-    n, links = cluster.n_devices, cluster.links
-    between = (links.source >= n) & (links.target >= n)
-    label = np.arange(n + cluster.n_switches)
-    while True:  # the smallest switch id of each component of switches
-        smaller = label.copy()
-        np.minimum.at(smaller, links.target[between], label[links.source[between]])
-        np.minimum.at(smaller, links.source[between], label[links.target[between]])
-        smaller = smaller[smaller]
-        if np.array_equal(smaller, label):
-            break
-        label = smaller
-    up = (links.source < n) & (links.target >= n)
-    parts = np.unique(np.stack([links.source[up], label[links.target[up]]]), axis=1)
-    _, sizes = np.unique(parts[1], return_counts=True)
-    if n in sizes or n == 1:
-        return
-    member: dict[int, set[int]] = {}
-    for device_id, part in parts.T.tolist():
-        member.setdefault(part, set()).add(device_id)
-    direct: dict[int, set[int]] = {}
-    for a, b in zip(links.source.tolist(), links.target.tolist(), strict=True):
-        if a < n and b < n:
-            direct.setdefault(a, set()).add(b)
-    of_device: dict[int, list[int]] = {}
-    for device_id, part in parts.T.tolist():
-        of_device.setdefault(device_id, []).append(part)
-    for i in range(n):
-        reach = {i} | direct.get(i, set())
-        for part in of_device.get(i, []):
-            reach |= member[part]
-        if len(reach) < n:
-            other = next(j for j in range(n) if j not in reach)
-            a, b = (names[k] if names else f"device {k}" for k in (i, other))
-            raise InputError(
-                f"cluster {cluster.name}: {a} reaches {b} only through other devices, which do not forward; "
-                "add a switch or let devices forward (forwards: true)"
-            )

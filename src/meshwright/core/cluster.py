@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.base.identity import read_only
+from meshwright.core import connected
 
 __all__ = ["Cluster", "Device", "Links"]
 
@@ -68,6 +71,24 @@ class Device:
     fp4_ratio: float = 0.0
     attention_of: tuple[tuple[str, float], ...] = ()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InputError(f"a device has the name {self.name!r}; give it one, as in H100-SXM-80GB")
+        place = f"device {self.name}"
+        for precision, flops in self.flops_per_second:
+            _check_number(flops, f"{place}: flops_per_second of {precision}", above=True)
+        computes = bool(self.flops_per_second)  # published instances bring times instead, and no figures
+        for name in ("memory_bytes", "memory_bytes_per_second"):
+            _check_number(getattr(self, name), f"{place}: {name}", above=computes)
+        for name in ("launch_seconds", "reserved_bytes", "issue_seconds", "n_multiprocessors"):
+            _check_number(getattr(self, name), f"{place}: {name}")
+        for name in ("matmul_ratio", "attention_ratio", "memory_ratio"):
+            _check_number(getattr(self, name), f"{place}: {name}", above=True, most=1.0)
+        for name in ("fp8_ratio", "fp4_ratio"):
+            _check_number(getattr(self, name), f"{place}: {name}", most=1.0)
+        for software, ratio in self.attention_of:
+            _check_number(ratio, f"{place}: attention_of {software}", above=True, most=1.0)
+
     def attention(self, software: str = "") -> float:
         """Return the share of its peak that fused attention reaches by some software: the best there is where none is told, or
         it is not known for this device.
@@ -94,6 +115,14 @@ class Device:
         raise InputError(
             f"device {self.name} has no {precision} matrix unit; it has {', '.join(name for name, _ in self.flops_per_second)}"
         )
+
+
+def _check_number(value: object, place: str, *, above: bool = False, most: float = math.inf) -> None:
+    """Refuse what is no finite number of at least 0 (`above`: above 0) and at most `most`."""
+    if isinstance(value, Real) and math.isfinite(value) and (value > 0 if above else value >= 0) and value <= most:
+        return
+    up_to = "" if most == math.inf else f" and at most {most:g}"
+    raise InputError(f"{place} is {value!r}; it must be a finite number {'above' if above else 'of at least'} 0{up_to}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +204,8 @@ class Cluster:
     Raises
     ------
     InputError
-        When a link has an unknown end or a bandwidth that is not positive, or when devices cannot all reach each other.
+        When there are no devices, one has no kind or no group, a link has an unknown end or a bandwidth that is not positive, a
+        time is negative or not finite, or when devices cannot all reach each other.
     """
 
     name: str
@@ -196,6 +226,9 @@ class Cluster:
     def __post_init__(self) -> None:
         for name in ("kind_of_device", "groups"):
             object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
+        self._check_devices()
+        for name in ("launch_seconds", "reconfiguration_seconds", "n_switches"):
+            _check_number(getattr(self, name), f"cluster {self.name}: {name}")
         n_nodes = self.n_devices + self.n_switches
         links = self.links
         for i in np.flatnonzero(
@@ -215,6 +248,25 @@ class Cluster:
             raise InputError(
                 f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: latency_seconds is "
                 f"{links.latency_seconds[i]}; must be >= 0"
+            )
+        wrong = connected.fault(links, self.n_devices, self.n_switches, forwards=self.forwards)
+        if wrong:
+            raise InputError(f"cluster {self.name}: {wrong}")
+
+    def _check_devices(self) -> None:
+        """Refuse a cluster without devices, and devices without a kind or a group."""
+        n, kind = self.n_devices, self.kind_of_device
+        if not n or kind.shape != (n,):
+            raise InputError(
+                f"cluster {self.name}: kind_of_device has shape {kind.shape}; it must name the kind of 1 device or more"
+            )
+        for i in np.flatnonzero((kind < 0) | (kind >= len(self.kinds)))[:1]:
+            raise InputError(
+                f"cluster {self.name}: device {i} is of kind {kind[i]}; there are {len(self.kinds)} kinds, from 0 on"
+            )
+        if self.groups.ndim != 2 or not len(self.groups) or self.groups.shape[1] != n:
+            raise InputError(
+                f"cluster {self.name}: groups has shape {self.groups.shape}; it must be (levels, {n}), with one level or more"
             )
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:

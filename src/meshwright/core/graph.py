@@ -164,7 +164,8 @@ class Graph:
     Raises
     ------
     InputError
-        When names repeat, an edge has an unknown end, or the edges form a cycle.
+        When names repeat, layers that are said to be alike (`Op.like`) have different bodies, an edge has an unknown end, or
+        the edges form a cycle.
     """
 
     name: str
@@ -183,6 +184,7 @@ class Graph:
                 raise InputError(
                     f"model {self.name}: the name '{op.name}' is given to nodes {first[op.name]} and {i}; names must be unique"
                 )
+        self._check_alike()
         for edge in self.edges:
             for end in (edge.source, edge.target):
                 if not 0 <= end < len(self.ops):
@@ -191,6 +193,19 @@ class Graph:
                         f"0..{len(self.ops) - 1}"
                     )
         self.topological_order()
+
+    def _check_alike(self) -> None:
+        """Refuse layers that are said to be alike and are not: they are costed once. Shared bodies are not compared."""
+        bodies: dict[int, tuple[Operator, ...]] = {}
+        for i, op in enumerate(self.ops):
+            if op.like in (-1, i):
+                continue
+            body = bodies.setdefault(op.like, self.ops[op.like].body if 0 <= op.like < len(self.ops) else op.body)
+            if body is not op.body and body != op.body:
+                raise InputError(
+                    f"model {self.name}: layer '{op.name}' has like={op.like}, but another body than that layer; layers that "
+                    "are alike have equal bodies: give it the same body, or like=-1"
+                )
 
     @property
     def n_parameters(self) -> int:

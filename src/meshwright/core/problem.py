@@ -186,6 +186,11 @@ class Problem:
         How the user named it; empty where one is assumed.
     memory_risk : float
         Chance that a plan may have of needing more memory than its devices have; 0.5 takes predictions as they are.
+
+    Raises
+    ------
+    InputError
+        When the chance is none, or the batch has another sequence length than the model was read at.
     """
 
     model_spec: ModelSpec
@@ -199,6 +204,12 @@ class Problem:
 
     def __post_init__(self) -> None:
         peaks.risk(self.memory_risk, "memory_risk")
+        length, wanted = self.graph.sequence_length, self.batch.sequence_length
+        if wanted not in (0, length):
+            raise InputError(
+                f"Batch.sequence_length {wanted}: model {self.model_spec.name} was read at {length} tokens a sample; read it "
+                f"with sequence_length={wanted}, or leave the batch's at 0"
+            )
 
     @property
     def memory_ratio(self) -> float:

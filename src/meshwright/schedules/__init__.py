@@ -15,7 +15,7 @@ each at least 1; ``times`` are the `Durations` of the tasks, or None for tasks o
 (n_ranks,), ``placement`` shape (n_ranks * n_chunks,), both int64.
 
 `load` finds a schedule by the word the user types: a file's name (``zb_h1``, ``zb-h1``) or one of the field's own names that
-cannot be a file's name (``1f1b``).
+cannot be a file's name (``1f1b``). `ordered` asks one for its order of work and refuses an order that breaks these promises.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base import registry
-from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base.errors import InputError, PluginError, UnknownNameError
 from meshwright.base.identity import read_only
+from meshwright.core.timeline import PHASES
 
 __all__ = [
     "BACKWARD",
@@ -41,6 +42,7 @@ __all__ = [
     "load",
     "looped",
     "one_chunk",
+    "ordered",
     "slots",
     "v_shaped",
     "word",
@@ -191,6 +193,69 @@ def load(name: str) -> ModuleType:
         return registry.load("schedules", _file(name), "schedule")
     except UnknownNameError:
         raise UnknownNameError("schedule", name, words()) from None
+
+
+def ordered(name: str, n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
+    """Return the order of work that a schedule gives each rank, every task in it looked at.
+
+    Parameters
+    ----------
+    name : str
+        As of `load`.
+    n_ranks, n_chunks, n_microbatches : int
+        Pipeline ranks, stages per rank, micro-batches of one step.
+    times : Durations or None
+        Of the tasks, for schedules that are fitted to them.
+
+    Raises
+    ------
+    InputError
+        When there is no such schedule, or it cannot run so many stages per rank.
+    PluginError
+        When its order leaves out a task, has one twice, one that the plan does not have, or one on the wrong rank.
+    """
+    made = load(name).order(n_ranks, n_chunks, n_microbatches, times)
+    registry.checked(made, Actions, "schedules", _file(name))
+    wrong = _faults(made, n_ranks, n_ranks * n_chunks, n_microbatches)
+    if wrong:
+        brought_by = registry.package("schedules", _file(name))
+        raise PluginError(
+            f"schedule {_file(name)}{f' of package {brought_by}' if brought_by else ''}: its order of work {wrong}"
+        )
+    return made
+
+
+def _faults(made: Actions, n_ranks: int, n_stages: int, n_microbatches: int) -> str:
+    """Return what is wrong with an order of work, in words; empty where every task of the step is in it once."""
+    n_tasks = len(made.stage)
+    columns = {"stage": (made.stage, n_stages), "microbatch": (made.microbatch, n_microbatches), "phase": (made.phase, 4)}
+    for name, (column, n) in columns.items():
+        if column.shape != (n_tasks,):
+            return f"has {n_tasks} stages beside {name} of shape {column.shape}; every task needs one of each"
+        outside = column[(column < 0) | (column >= n)]
+        if len(outside):
+            return f"has a task with {name} {outside[0]}; there are 0..{n - 1}"
+    first, rank_of_stage = made.first, made.rank_of_stage
+    if first.shape != (n_ranks + 1,) or first[0] != 0 or first[-1] != n_tasks or (first[1:] < first[:-1]).any():
+        return f"has first {first.tolist()}; it must rise from 0 to {n_tasks}, the number of tasks, over {n_ranks} ranks"
+    if rank_of_stage.shape != (n_stages,):
+        return f"has rank_of_stage of shape {rank_of_stage.shape}; it must name the rank of each of {n_stages} stages"
+    strange = np.flatnonzero(rank_of_stage[made.stage] != np.repeat(np.arange(n_ranks), first[1:] - first[:-1]))
+    if len(strange):
+        stage = made.stage[strange[0]]
+        return f"has a task of stage {stage} on another rank than {rank_of_stage[stage]}, where rank_of_stage has it"
+    code = (made.phase * n_stages + made.stage) * n_microbatches + made.microbatch
+    counts = np.bincount(code, minlength=4 * n_stages * n_microbatches).reshape(4, n_stages, n_microbatches)
+    both = counts[BACKWARD]
+    right = (counts[FORWARD] == 1) & (both + counts[BACKWARD_INPUT] == 1) & (both + counts[BACKWARD_WEIGHT] == 1)
+    if right.all():
+        return ""
+    stage, i = np.argwhere(~right)[0]
+    found = ", ".join(f"{n} {phase}" for n, phase in zip(counts[:, stage, i], PHASES, strict=False))
+    return (
+        f"has {found} tasks of micro-batch {i} on stage {stage}; it must have one forward, and one backward or one each of "
+        "backward_input and backward_weight"
+    )
 
 
 def _file(name: str) -> str:

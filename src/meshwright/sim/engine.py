@@ -208,7 +208,7 @@ def step_seconds(
         When the schedule is unknown or cannot run so many stages per rank.
     """
     stage_times = Durations(forward_seconds, backward_input_seconds, backward_weight_seconds, transfer_seconds)
-    slots = schedules.load(schedule).order(n_ranks, n_chunks, n_microbatches, stage_times)
+    slots = schedules.ordered(schedule, n_ranks, n_chunks, n_microbatches, stage_times)
     sends = transfers.fixed(slots.rank_of_stage, transfer_seconds)
     return float(_alone(slots, tasks.task_seconds(stage_times), sends, schedule).end.max())
 

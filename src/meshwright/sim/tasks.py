@@ -22,7 +22,8 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     """Refuse a plan that cannot be played on the problem's cluster, before anything is computed from it.
 
     Raises `InputError` when there are no stages or micro-batches, a stage has no devices or unknown ones, a device belongs to
-    two different groups, a layer of the model is in no stage, in two, or unknown, or micro-batches do not make the batch.
+    two different groups, a layer of the model is in no stage, in two, unknown, or before one that it reads from, or
+    micro-batches do not make the batch.
     """
     if not plan.stages:
         raise InputError("the plan has no stages, so there is nothing to simulate")
@@ -86,6 +87,28 @@ def _check_layers(graph: Graph, plan: Plan) -> None:
     if lost:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         raise InputError(f"layer '{lost[0]}'{more} is in no stage; {rule}")
+    _check_sequence(graph, plan, stage_of)
+
+
+def _check_sequence(graph: Graph, plan: Plan, stage_of: dict[int, int]) -> None:
+    """Refuse a layer before one that it reads from: in an earlier stage, or earlier in its own.
+
+    Layers of kind ``backward``, which operator graphs of a whole step have, go through the stages the other way.
+    """
+    place = {op: k for stage in plan.stages for k, op in enumerate(stage.ops)}
+    for edge in graph.edges:
+        a, b = edge.source, edge.target
+        if stage_of[a] == stage_of[b]:
+            if place[a] > place[b]:
+                raise InputError(
+                    f"stage {stage_of[b]}: layer '{graph.ops[b].name}' is before '{graph.ops[a].name}', which it reads from; "
+                    "a stage has its layers in topological order"
+                )
+        elif stage_of[a] > stage_of[b] and graph.ops[b].kind != "backward":
+            raise InputError(
+                f"layer '{graph.ops[b].name}' of stage {stage_of[b]} reads from '{graph.ops[a].name}' of stage {stage_of[a]}; "
+                "stages are in pipeline order, so that layers read from their own stage and from earlier ones"
+            )
 
 
 def check_loads(plan: Plan, stage_costs: tuple[StageCost, ...]) -> None:
@@ -166,20 +189,20 @@ def order(plan: Plan, stage_times: Durations) -> Actions:
     ------
     InputError
         When there is no such schedule, or it would place the stages on other ranks than the plan does.
+    PluginError
+        As `meshwright.schedules.ordered`.
     """
-    module = schedules.load(plan.schedule)
     ranks = plan.rank_of_stage()
     n_ranks = max(ranks) + 1
     n_chunks, rest = divmod(len(ranks), n_ranks)
-    expected = module.placement(n_ranks, n_chunks)
+    expected = schedules.load(plan.schedule).placement(n_ranks, n_chunks)
     if rest or tuple(expected) != ranks:
         raise InputError(
             f"schedule {plan.schedule}: the plan's {len(ranks)} stages lie on pipeline ranks {list(ranks)}; the schedule needs "
             "the "
             f"same number of stages on every rank, in the order {[int(rank) for rank in expected]}"
         )
-    result: Actions = module.order(n_ranks, n_chunks, plan.n_microbatches, stage_times)
-    return result
+    return schedules.ordered(plan.schedule, n_ranks, n_chunks, plan.n_microbatches, stage_times)
 
 
 def task_seconds(stage_times: Durations) -> NDArray[np.float64]:

@@ -121,7 +121,8 @@ def test_tables_show_the_axes_and_layers_that_there_are() -> None:
 
 def cluster(*kinds: Device) -> Cluster:
     n = len(kinds)
-    links = Links(np.arange(n), np.full(n, n), np.ones(n), np.zeros(n))
+    ids, switch = np.arange(n), np.full(n, n)
+    links = Links(np.r_[ids, switch], np.r_[switch, ids], np.ones(2 * n), np.zeros(2 * n))
     return Cluster("c", kinds, np.arange(n), 1, links, np.zeros((1, n), dtype=np.int64))
 
 

@@ -39,7 +39,8 @@ def device(**figures: float) -> Device:
 
 def cluster(n_devices: int, *kinds: Device) -> Cluster:
     ids = np.arange(n_devices)
-    links = Links(ids, np.full(n_devices, n_devices), np.full(n_devices, 1e11), np.zeros(n_devices))
+    switch = np.full(n_devices, n_devices)
+    links = Links(np.r_[ids, switch], np.r_[switch, ids], np.full(2 * n_devices, 1e11), np.zeros(2 * n_devices))
     kinds = kinds or (device(),)
     return Cluster("plain", kinds, ids * len(kinds) // n_devices, 1, links, np.zeros((1, n_devices), dtype=np.int64))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshwright import clusters
 from meshwright.base.errors import InputError
-from meshwright.clusters.wires import Wires, check_connected
+from meshwright.clusters.wires import Wires
 from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.network import routes
 
@@ -25,7 +25,8 @@ def _cluster(n_devices: int, n_switches: int, links: Links, *, forwards: bool) -
 
 
 @st.composite
-def _clusters(draw: st.DrawFn) -> Cluster:
+def _clusters(draw: st.DrawFn) -> Cluster | None:
+    """Return a cluster; None where its devices do not reach each other."""
     n_devices, n_switches = draw(st.integers(2, 4)), draw(st.integers(0, 4))
     nodes = st.integers(0, n_devices + n_switches - 1)
     wires = Wires()
@@ -34,15 +35,17 @@ def _clusters(draw: st.DrawFn) -> Cluster:
     ):
         if a != b:
             wires.join(a, b, rate, latency)
-    return _cluster(n_devices, n_switches, wires.links(), forwards=draw(st.booleans()))
+    forwards = draw(st.booleans())
+    try:
+        return _cluster(n_devices, n_switches, wires.links(), forwards=forwards)
+    except InputError:
+        return None
 
 
 @settings(max_examples=150, deadline=None)
 @given(cluster=_clusters())
-def test_loads_and_latencies_equal_the_slow_twin(routes_oracle: ModuleType, cluster: Cluster) -> None:
-    try:
-        check_connected(cluster)
-    except InputError:
+def test_loads_and_latencies_equal_the_slow_twin(routes_oracle: ModuleType, cluster: Cluster | None) -> None:
+    if cluster is None:
         return
     n = cluster.n_devices
     pairs = [(a, b) for a in range(n) for b in range(n)]

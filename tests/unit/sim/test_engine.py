@@ -9,7 +9,7 @@ import pytest
 
 from meshwright import sim
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.core.graph import Graph, Op
+from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost
@@ -160,6 +160,27 @@ def test_a_plan_that_cannot_be_played_is_refused_with_the_reason(plan: Plan, mes
 def test_virtual_stages_on_one_device_and_layers_in_any_order_are_a_plan() -> None:
     plan = Plan((Stage((2,), (0,)), Stage((0, 1), (1,)), Stage((3,), (0,)), Stage((), (1,))), 2, 1, "interleaved_1f1b", 2)
     sim.check_plan(posed(4), plan)
+
+
+def test_layers_come_after_those_that_they_read_from() -> None:
+    """In the wrong order a pipeline would send nothing, or play transfers that do not happen."""
+    ops = tuple(Op(f"layers.{i}", "mlp") for i in range(4))
+    chain = Graph("tiny", ops, tuple(Edge(i, i + 1) for i in range(3)))
+    problem = Problem(ModelSpec("tiny", "test", "tiny", chain))
+
+    def cut(*parts: tuple[int, ...]) -> Plan:
+        return Plan(tuple(Stage(part, (i,)) for i, part in enumerate(parts)), 2, 1, "1f1b", 2)
+
+    sim.check_plan(problem, cut((0, 1), (2, 3)))
+    for parts, told in (
+        (((2, 3), (0, 1)), "layer 'layers.2' of stage 0 reads from 'layers.1' of stage 1; stages are in pipeline order"),
+        (((0, 2), (1, 3)), "layer 'layers.2' of stage 0 reads from 'layers.1' of stage 1"),
+        (((1, 0), (2, 3)), "stage 0: layer 'layers.1' is before 'layers.0', which it reads from; .* topological order"),
+    ):
+        with pytest.raises(InputError, match=told):
+            sim.check_plan(problem, cut(*parts))
+    back = Graph("step", (*ops[:2], Op("b.1", "backward"), Op("b.0", "backward")), chain.edges)  # the whole step as one graph
+    sim.check_plan(replace(problem, model_spec=replace(problem.model_spec, graph=back)), cut((0, 3), (1, 2)))
 
 
 def test_a_published_cost_model_may_round_and_ours_may_not() -> None:

@@ -47,7 +47,8 @@ def test_every_micro_batch_in_flight_wastes_its_share() -> None:
 def test_a_plan_fits_if_the_smallest_device_of_every_rank_has_room() -> None:
     """Rank 0 on devices of 80 and 40 bytes holds 50: 10 too many; rank 1 on two of 80 holds 79: one to spare."""
     large, small = (Device(name, (("bf16", 1.0),), n_bytes, 1.0) for name, n_bytes in (("large", 80.0), ("small", 40.0)))
-    links = Links(np.arange(4), np.full(4, 4), np.ones(4), np.zeros(4))
+    ids, switch = np.arange(4), np.full(4, 4)
+    links = Links(np.r_[ids, switch], np.r_[switch, ids], np.ones(8), np.zeros(8))
     cluster = Cluster("mixed", (large, small), np.array([0, 1, 0, 0]), 1, links, np.zeros((1, 4), dtype=np.int64))
     plan = Plan((Stage((0,), (0, 1), Strategy(data=2)), Stage((1,), (2, 3), Strategy(data=2))), 2, 1, "1f1b", 2)
     problem = Problem(ModelSpec("two", "test", "two", Graph("two", (Op("a", "x"), Op("b", "x")))), cluster)

@@ -195,7 +195,7 @@ def layout(plan: Plan, order: Sequence[Sequence[tuple[int, int, int]]] = ()) -> 
     if order:
         slots = schedules.slots([list(row) for row in order], np.array(ranks))
     else:
-        slots = module.order(n_ranks, n_chunks, plan.n_microbatches)
+        slots = schedules.ordered(plan.schedule, n_ranks, n_chunks, plan.n_microbatches)
     return Layout(plan, devices, tuple(tuple(rank_of_device[d] for d in stage.devices) for stage in plan.stages), slots)
 
 

@@ -1,0 +1,86 @@
+"""Whether every device of a cluster reaches every other: what `Cluster` refuses where it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from meshwright.core.cluster import Links
+
+__all__ = ["fault"]
+
+
+def fault(links: Links, n_devices: int, n_switches: int, *, forwards: bool, names: Sequence[str] = ()) -> str:
+    """Return which device cannot reach which, in words; empty where every device reaches every other.
+
+    Parameters
+    ----------
+    links : Links
+        Directed; their ends are there.
+    n_devices, n_switches : int
+        At least one device.
+    forwards : bool
+        Whether devices pass on traffic; where not, only switches and direct links count.
+    names : sequence of str
+        Names of the devices, for the message; their ids where empty.
+    """
+    n_nodes = n_devices + n_switches
+    for verb, source, target in (("reach", links.source, links.target), ("be reached from", links.target, links.source)):
+        lost = np.flatnonzero(_smallest_before(source, target, n_nodes)[:n_devices])
+        if len(lost):
+            more = f" (nor {len(lost) - 1} others)" if len(lost) > 1 else ""
+            return f"{_called(0, names)} cannot {verb} {_called(lost[0], names)}{more}; add links or switches"
+    return "" if forwards else _fault_without_forwarding(links, n_devices, n_nodes, names)
+
+
+def _called(i: int, names: Sequence[str]) -> str:
+    return names[i] if names else f"device {i}"
+
+
+def _smallest_before(source: NDArray[np.int64], target: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64]:
+    """Return the smallest id that reaches each node, itself included: 0 for all that node 0 reaches.
+
+    What reaches the smallest id before a node reaches that node too, so each round looks twice as far where ids rise along the
+    links.
+    """
+    found = np.arange(n_nodes)
+    while True:
+        smaller = found.copy()
+        np.minimum.at(smaller, target, found[source])
+        smaller = smaller[smaller]
+        if np.array_equal(smaller, found):
+            return found
+        found = smaller
+
+
+def _fault_without_forwarding(links: Links, n: int, n_nodes: int, names: Sequence[str]) -> str:
+    """Return which device reaches which over other devices only; `fault` has seen that switches join all when these forward."""
+    up, down = links.target >= n, links.source >= n
+    between = up & down
+    ends = links.source[between], links.target[between]
+    part = _smallest_before(np.concatenate(ends), np.concatenate(ends[::-1]), n_nodes)
+    into = np.unique(part[links.target[up & ~down]] * n + links.source[up & ~down])
+    out = np.unique(part[links.source[down & ~up]] * n + links.target[down & ~up])
+    if n == 1 or (np.bincount(np.intersect1d(into, out, assume_unique=True) // n) == n).any():
+        return ""  # one net of switches joins all of them
+    direct = ~(up | down)
+    reached_from: list[set[int]] = [{i} for i in range(n)]
+    for a, b in zip(links.source[direct].tolist(), links.target[direct].tolist(), strict=True):
+        reached_from[a].add(b)
+    members: dict[int, set[int]] = {}
+    for code in out.tolist():
+        members.setdefault(code // n, set()).add(code % n)
+    for code in into.tolist():
+        reached_from[code % n] |= members.get(code // n, set())
+    for i, reach in enumerate(reached_from):
+        if len(reach) < n:
+            other = next(j for j in range(n) if j not in reach)
+            return (
+                f"{_called(i, names)} reaches {_called(other, names)} only through other devices, which do not forward; "
+                "add a switch or let devices forward (forwards: true)"
+            )
+    return ""
