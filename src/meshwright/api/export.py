@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 from meshwright.api import plan_files, targets
-from meshwright.base import files, registry
-from meshwright.base.errors import ExportError, InputError, UnknownNameError
+from meshwright.base import files, kinds, registry
+from meshwright.base.errors import ExportError, InputError, PluginError, UnknownNameError
 from meshwright.core.result import Result
 
 __all__ = ["export", "names"]
@@ -89,13 +92,32 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
     if wanted not in (*_WITH_RINGS, "dot") and wanted not in registry.names("frameworks"):
         targets.whole_only(result.problem.graph, writer, f"--to {to}")
     try:
-        notes: tuple[str, ...] | None = writer.write(result, path)
+        notes = _written(writer, wanted, result, path)
     except ExportError as error:
         raise ExportError(f"{error}{_nearest(result, wanted)}") from None
-    notes = notes or ()
     if wanted not in _WITH_RINGS and any(stage.ring for stage in result.plan.stages):
         notes += ("the order of the gradient rings is left out: the communication library finds its own",)
     return notes
+
+
+def _written(writer: ModuleType, name: str, result: Result, path: str) -> tuple[str, ...]:
+    """Let a writer write; return what is to be told. What another package's leaves is put in place only once it is done."""
+    room = "writers" if name in registry.names("writers") else "frameworks"
+    if not registry.package(room, name):
+        notes: Sequence[str] | None = writer.write(result, path)
+        return tuple(notes or ())
+    target = Path(path)
+    with tempfile.TemporaryDirectory() as folder, registry.blamed(room, name):
+        notes = writer.write(result, str(Path(folder) / target.name))
+        given = tuple(notes) if isinstance(notes, list) else notes
+        wrong = kinds.mismatch(given, tuple[str, ...] | None, "notes")
+        left = sorted(file for file in Path(folder).iterdir() if file.is_file())
+        if wrong or target.name not in [file.name for file in left]:
+            raise PluginError(f"{registry.title(room, name)} {f'returned {wrong}' if wrong else 'wrote no file'}")
+        contents = [(target.parent / file.name, file.read_bytes()) for file in left]
+    for file, content in contents:
+        files.write(file, content)
+    return tuple(" ".join(note.split()) for note in notes or ())
 
 
 def _nearest(result: Result, to: str) -> str:

@@ -123,7 +123,7 @@ def runs_on(result: Result) -> tuple[Target, ...]:
         try:
             own = frameworks.for_problem(name, problem.graph, problem.cluster, precision)
             reasons = frameworks.refusals(own, plan, problem)
-        except PluginError as error:
+        except PluginError as error:  # nobody named it
             registry.warn(f"{error}; it is left out")
             continue
         seconds = 0.0

@@ -47,13 +47,17 @@ def describe(word: str) -> Description:
     if wanted in kinds:
         title, example, found = figures.kind(kinds[wanted])
     else:
-        title, example, found = figures.generated(registry.load("topologies", wanted, "topology"))
+        module = registry.load("topologies", wanted, "topology")
+        with registry.blamed("topologies", wanted, "topology"):
+            title, example, found = figures.generated(module)
     return Description(wanted, title, f"{wanted}:{example}", found)
 
 
 def names() -> tuple[str, ...]:
     """Return every word that may stand before the colon: built-in kinds first, then generated topologies."""
-    return (*nodes.kinds(), *(name.replace("_", "-") for name in registry.names("topologies")))
+    kinds = nodes.kinds()
+    generated = registry.names("topologies", {kind.replace("-", "_") for kind in kinds})
+    return (*kinds, *(name.replace("_", "-") for name in generated))
 
 
 def cluster(spec: str) -> Cluster:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 from meshwright.base import files, registry
-from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base.errors import InputError, PluginError, UnknownNameError
 from meshwright.core import framework_file
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework, exceeded
@@ -52,6 +52,12 @@ def load(name: str) -> ModuleType:
     """
     module = registry.load("frameworks", name, "framework")
     registry.checked(module.FRAMEWORK, Framework, "frameworks", name)
+    called = registry.title("frameworks", name, "framework")
+    if module.FRAMEWORK.name.replace("-", "_") != name.replace("-", "_").lower():
+        raise PluginError(f"{called} has a FRAMEWORK with the name '{module.FRAMEWORK.name}'; it must be its own")
+    others = getattr(module, "VARIANTS", ())
+    if not isinstance(others, tuple) or not all(isinstance(one, Variant) for one in others):
+        raise PluginError(f"{called} has VARIANTS that are no tuple of Variant")
     return module
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "Durations",
     "load",
     "looped",
+    "names",
     "one_chunk",
     "slots",
     "v_shaped",
@@ -160,7 +161,12 @@ def one_chunk(schedule: str, n_chunks: int) -> None:
 
 def words() -> tuple[str, ...]:
     """Return the schedules as the user types them, sorted."""
-    return tuple(sorted(word(name) for name in registry.names("schedules")))
+    return tuple(sorted(word(name) for name in names()))
+
+
+def names() -> tuple[str, ...]:
+    """Return the schedules as their files are called, sorted; see `word`."""
+    return registry.names("schedules", _ALIASES)
 
 
 def word(name: str) -> str:
