@@ -195,3 +195,24 @@ def test_a_cost_model_that_breaks_is_named(install: Install, returned: str, told
     with pytest.raises(MeshwrightError) as caught:
         meshwright.plan("gpt2", "flat:2", search="one", costs="mine", batch=api.Batch(1))
     assert told in str(caught.value) and "mine of package guarded_costs_mine" in str(caught.value)
+
+
+def test_a_cost_model_of_one_function_is_planned_with_and_one_that_prices_layers_by_best(install: Install) -> None:
+    whole = (
+        "from meshwright.core.stage_cost import StageCost\n"
+        "def stage_costs(problem, plan):\n    return tuple(StageCost(1.0 * len(s.ops), 2.0) for s in plan.stages)\n"
+    )
+    install("costs", whole=whole, layered="from meshwright.costs.analytic import *\n")
+    size = api.Batch(8)
+    found = meshwright.plan("gpt2", "flat:2", search="stage_mapping", costs="whole", batch=size)
+    assert found.feasible and found.bound is None
+    with pytest.raises(InputError, match=r"search best: needs .* of a cost model; whole has no illegal"):
+        meshwright.plan("gpt2", "flat:2", costs="whole", batch=size)
+    with pytest.raises(InputError, match="costs whole know no frameworks"):
+        meshwright.plan("gpt2", "flat:2", costs="whole", batch=size, framework="megatron")
+    settings = {"alternatives": "1", "tensor": "1", "pipeline": "1"}
+    mine, ours = (
+        meshwright.plan("gpt2", "flat:2", costs=costs, batch=size, framework="megatron", settings=settings)
+        for costs in ("layered", "analytic")
+    )
+    assert mine.step_seconds == ours.step_seconds and mine.plan == ours.plan
