@@ -15,8 +15,6 @@ from meshwright.core.result import Result
 
 __all__ = ["export", "names"]
 
-_WITH_RINGS = ("chrome_trace", "plan_json", "report_html")  # show or keep what was simulated
-
 
 def names() -> tuple[str, ...]:
     """Return what takes a plan: writers whose first argument is called ``result``, and frameworks that can be told one."""
@@ -89,13 +87,13 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
         result = plan
     if not result.feasible:
         raise InputError("nothing fits, so there is no plan to export")
-    if wanted not in (*_WITH_RINGS, "dot") and wanted not in registry.names("frameworks"):
-        targets.whole_only(result.problem.graph, writer, f"--to {to}")
+    if wanted not in registry.names("frameworks"):
+        targets.whole_only(result.problem.graph, writer, f"--to {to}", "export it to another format, like plan_json or dot")
     try:
         notes = _written(writer, wanted, result, path)
     except ExportError as error:
         raise ExportError(f"{error}{_nearest(result, wanted)}") from None
-    if wanted not in _WITH_RINGS and any(stage.ring for stage in result.plan.stages):
+    if not getattr(writer, "RINGS", False) and any(stage.ring for stage in result.plan.stages):
         notes += ("the order of the gradient rings is left out: the communication library finds its own",)
     return notes
 

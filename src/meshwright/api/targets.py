@@ -81,15 +81,21 @@ def framework_of(word: str, spec: ModelSpec, cluster: Cluster | None, costs: str
     return Framework()
 
 
-def whole_only(graph: Graph, module: ModuleType, what: str) -> None:
+def whole_only(
+    graph: Graph,
+    module: ModuleType,
+    what: str,
+    instead: str = "leave the option out: search best with costs analytic counts what is trained",
+) -> None:
     """Refuse a model with frozen weights where a cost model or search would count gradients and state for all of them.
 
-    `what`: how it is called in the message. Modules that count only trained weights say so: ``FROZEN = True``.
+    `what`: how it is called in the message; `instead`: what to do. Modules that count only trained weights say so:
+    ``FROZEN = True``.
     """
     if not graph.fully_trained and not getattr(module, "FROZEN", False):
         raise InputError(
-            f"{what}: {_frozen(graph)}, and it would count gradients and optimizer state for all weights; leave the "
-            "option out: search best with costs analytic counts what is trained"
+            f"{what}: {_frozen(graph)}, and it does not say (by FROZEN) that it counts gradients and optimizer "
+            f"state for trained weights only; {instead}"
         )
 
 

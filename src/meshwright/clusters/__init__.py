@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from pathlib import Path
 
 from meshwright.base import options, registry
@@ -113,7 +114,7 @@ def _generated(word: str, rest: str, spec: str) -> Cluster:
         settings[key] = value.strip()
     if not settings.get(first):
         raise InputError(f"cluster {spec}: say its {first.replace('_', ' ')}: {word}:{module.EXAMPLE}")
-    if first == "shape":
+    if typing.get_origin(typing.get_type_hints(module.Params)[first]) is tuple:
         settings[first] = settings[first].replace("x", ",")
     params = options.parse(module.Params, settings, f"cluster {spec}", prefix="")
     built: Cluster = module.build(params, spec)

@@ -9,7 +9,8 @@ Promises of a framework's module, checked by ``tests/contract/test_frameworks.py
 * ``write(result, path)``, if it can be told: its own configuration of a plan, or an `ExportError` and no file; it returns in
   sentences what the configuration cannot say, where there is any;
 * ``read(path, graph, n_devices) -> RunConfig``, if its files say enough: the plan that such a file holds of a model, with the
-  precision and length of samples where it says them, and warnings. What was written and is read again is the same plan;
+  precision and length of samples where it says them, and warnings. ``n_devices`` is how many devices there are, for files that
+  leave the data degree to the launcher. What was written and is read again is the same plan;
 * ``recognises(text)``, beside ``read``: whether a file is one of its own.
 """
 

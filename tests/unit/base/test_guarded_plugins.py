@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
@@ -216,3 +217,31 @@ def test_a_cost_model_of_one_function_is_planned_with_and_one_that_prices_layers
         for costs in ("layered", "analytic")
     )
     assert mine.step_seconds == ours.step_seconds and mine.plan == ours.plan
+
+
+def test_a_writer_says_by_attributes_what_it_holds_of_frozen_weights_and_rings(
+    install: Install, tmp_path: pathlib.Path
+) -> None:
+    code = "from pathlib import Path\ndef write(result, path):\n    Path(path).write_text('x')\n"
+    install("writers", silent=code, knowing=code + "FROZEN = True\nRINGS = True\n")
+    out = str(tmp_path / "out")
+    frozen = api.make_problem("gpt2", "flat:2", batch=api.Batch(2), lora="r=4,targets=query")
+    result = meshwright.plan(frozen, search="data_parallel")
+    with pytest.raises(InputError, match=r"--to silent: .* are frozen, and it does not say .*export it to another format"):
+        export.export(result, "silent", out)
+    assert export.export(result, "knowing", out) == ()
+    whole = meshwright.plan("gpt2", "flat:2", search="data_parallel", batch=api.Batch(2))
+    stage = dataclasses.replace(whole.plan.stages[0], ring=(1, 0))
+    plan = dataclasses.replace(whole.plan, stages=(stage,))
+    ringed = dataclasses.replace(whole, answer=dataclasses.replace(whole.answer, plan=plan))
+    assert "the order of the gradient rings is left out" in export.export(ringed, "silent", out)[0]
+    assert export.export(ringed, "knowing", out) == export.export(ringed, "plan_json", out) == ()
+
+
+def test_a_first_field_of_several_numbers_is_written_with_an_x_whatever_it_is_called(install: Install) -> None:
+    code = (
+        PARAMS.replace("n: int = 1", "sizes: tuple[int, ...]") + "EXAMPLE = '2x4'\ndef build(params, name):\n"
+        "    from meshwright import clusters\n    return clusters.cluster(f'torus:{params.sizes[0]}x{params.sizes[1]}')\n"
+    )
+    install("topologies", grid_of_mine=code)
+    assert clusters.cluster("grid-of-mine:2x4").n_devices == 8
