@@ -40,6 +40,7 @@ def _add_commands(app: typer.Typer) -> None:
     from typer.main import get_group
 
     from meshwright.base import registry
+    from meshwright.base.errors import PluginError
 
     for name, module in registry.each("commands", "command"):
         if registry.home("commands", name) is not None:
@@ -50,7 +51,9 @@ def _add_commands(app: typer.Typer) -> None:
             module.register(apart)
             taken = sorted(set(get_group(apart).commands) & set(get_group(app).commands))
         except Exception as error:
-            registry.warn(f"command {name} of package {registry.package('commands', name)} is left out: {_first_line(error)}")
+            called = registry.title("commands", name, "command")
+            said = str(error) if isinstance(error, PluginError) else f"{called}: {registry.one_line(error)}"
+            registry.warn(f"{said}; it is left out")
             continue
         if taken:
             brought_by = registry.package("commands", name)
@@ -58,10 +61,6 @@ def _add_commands(app: typer.Typer) -> None:
             continue
         app.registered_commands += apart.registered_commands
         app.registered_groups += apart.registered_groups
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 class _Output:

@@ -181,7 +181,7 @@ def test_what_is_written_and_read_again_is_the_same_plan_and_what_is_refused_lea
         module.write(result, str(path))
         assert path.read_bytes() == once
         if hasattr(module, "read"):
-            said = module.read(str(path), problem.graph)
+            said = module.read(str(path), problem.graph, plan.n_devices)
             assert said.plan == plan and said.precision in ("", "bf16")
             assert said.sequence_length in (0, problem.graph.sequence_length)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -242,13 +243,25 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     result = Result(
         problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=told, asked=asked
     )
-    if answer.plan is None:
-        return result
-    answers.check_plan(problem, answer.plan, name)
-    targets.checked(result)
-    result = judged(result)
-    answers.check_claims(result)
+    with registry.blamed("search", name):
+        if registry.package("search", name):
+            _json_ready(answer)
+        if answer.plan is None:
+            return result
+        answers.check_plan(problem, answer.plan, name)
+        targets.checked(result)
+        result = judged(result)
+        answers.check_claims(result)
     return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result)))
+
+
+def _json_ready(answer: Answer) -> None:
+    """Refuse further fields that no file can hold."""
+    for place, held in (("extra", answer.extra), ("certificate", answer.certificate or {})):
+        try:
+            json.dumps(dict(held))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"its answer's {place} is not JSON-ready: {error}") from error
 
 
 def _too_large(result: Result) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwright import api, frameworks, sim, validation
 from meshwright.api.evaluation import evaluate
-from meshwright.base import files
+from meshwright.base import files, registry
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
@@ -93,10 +93,12 @@ def framework_of_file(path: str) -> str:
         When it cannot be read, or is that of none or of several.
     """
     text = files.read_text(path)
-    modules = {name: frameworks.load(name) for name in frameworks.names()}
-    found = [name for name, module in modules.items() if hasattr(module, "recognises") and module.recognises(text)]
+    modules = tuple(
+        registry.asked("frameworks", "framework", lambda module: hasattr(module, "recognises") and module.recognises(text))
+    )
+    found = [name for name, _, its_own in modules if its_own]
     if len(found) != 1:
-        known = ", ".join(name for name, module in modules.items() if hasattr(module, "read"))
+        known = ", ".join(sorted(name for name, module, _ in modules if hasattr(module, "read")))
         which = f"could be of {' and '.join(found)}" if found else f"is no configuration of {known}"
         raise InputError(f"{path}: {which}; say whose it is: --for NAME")
     return found[0]

@@ -32,11 +32,22 @@ def evaluate(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timel
     timeline : Timeline or None
         None where the cost model cannot tell.
     """
-    module = registry.load("costs", problem.costs, "cost model")
-    stage_costs: tuple[StageCost, ...] = module.stage_costs(problem, plan)
-    if not stage_costs:
-        return (), None
-    return stage_costs, simulate(problem, plan, stage_costs)
+    stage_costs = _stage_costs(problem, plan)
+    return stage_costs, simulate(problem, plan, stage_costs) if stage_costs else None
+
+
+def _stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
+    """Return what the problem's cost model says of each stage; refuse what is none of its room's kind."""
+    from meshwright.sim import tasks
+
+    made: tuple[StageCost, ...] = registry.load("costs", problem.costs, "cost model").stage_costs(problem, plan)
+    registry.checked(made, tuple, "costs", problem.costs)
+    for one in made:
+        registry.checked(one, StageCost, "costs", problem.costs)
+    with registry.blamed("costs", problem.costs):
+        if made:
+            tasks.check_loads(plan, made)
+    return made
 
 
 def judged(result: Result) -> Result:
@@ -83,7 +94,7 @@ def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...] | 
     from meshwright import sim
 
     if stage_costs is None:
-        stage_costs = registry.load("costs", problem.costs, "cost model").stage_costs(problem, plan)
+        stage_costs = _stage_costs(problem, plan)
         if not stage_costs:
             raise InputError(
                 f"costs {problem.costs}: cannot say how long the stages of this plan take, so there is nothing to play"

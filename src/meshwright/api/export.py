@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import inspect
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from meshwright import launchers
 from meshwright.api import plan_files, targets
-from meshwright.base import files, registry
-from meshwright.base.errors import ExportError, InputError, UnknownNameError
+from meshwright.base import files, kinds, registry
+from meshwright.base.errors import ExportError, InputError, PluginError, UnknownNameError
 from meshwright.core.result import Result
 
 __all__ = ["export", "launch_path", "names"]
 
 _FRAMEWORK_OF: Mapping[str, str] = MappingProxyType({"megatron_args": "megatron"})  # other names of their writers
 _FOR_PLANS: Mapping[str, str] = MappingProxyType({"chakra": "chakra_plan"})  # by a name that 'codesign' has, too
-_WITH_RINGS = ("chrome_trace", "plan_json", "report_html")  # show or keep what was simulated
 
 
 def names() -> tuple[str, ...]:
@@ -125,16 +124,17 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
         result = plan
     if not result.feasible:
         raise InputError("nothing fits, so there is no plan to export")
-    if wanted not in (*_WITH_RINGS, "dot") and wanted not in registry.names("frameworks"):
-        targets.whole_only(result.problem.graph, writer, f"--to {to}")
+    if wanted not in registry.names("frameworks"):
+        targets.whole_only(result.problem.graph, writer, f"--to {to}", "export it to another format, like plan_json or dot")
     try:
-        notes: tuple[str, ...] | None = (
-            writer.write(result, path) if started is None else _write_both(result, writer, started, (path, beside), launch)
+        notes = (
+            _written(writer, wanted, result, path)
+            if started is None
+            else _write_both(result, (writer, wanted), started, (path, beside), launch)
         )
     except ExportError as error:
         raise ExportError(f"{error}{_nearest(result, wanted)}") from None
-    notes = notes or ()
-    if wanted not in _WITH_RINGS and any(stage.ring for stage in result.plan.stages):
+    if not getattr(writer, "RINGS", False) and any(stage.ring for stage in result.plan.stages):
         notes += ("the order of the gradient rings is left out: the communication library finds its own",)
     return notes
 
@@ -149,19 +149,39 @@ def _started(to: str) -> ModuleType:
 
 
 def _write_both(
-    result: Result, writer: ModuleType, started: ModuleType, paths: tuple[str, str], launch: str
+    result: Result, writer: tuple[ModuleType, str], started: ModuleType, paths: tuple[str, str], launch: str
 ) -> tuple[str, ...]:
     """Write a configuration and its launcher, both or neither; return what is to be told."""
     path, beside = paths
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / Path(path).name
-        notes: tuple[str, ...] = writer.write(result, str(draft)) or ()
-        text = draft.read_text(encoding="utf-8")
+        notes = _written(*writer, result, str(draft))
+        text = files.read_text(draft)
     job = launchers.job_of(result, started.program(result, path), path, text)
     started_by: str = launchers.load(launch).text(job)
     files.write(path, text)
     files.write(beside, started_by)
     return (*notes, *job.remarks)
+
+
+def _written(writer: ModuleType, name: str, result: Result, path: str) -> tuple[str, ...]:
+    """Let a writer write; return what is to be told. What another package's leaves is put in place only once it is done."""
+    room = "writers" if name in registry.names("writers") else "frameworks"
+    if not registry.package(room, name):
+        notes: Sequence[str] | None = writer.write(result, path)
+        return tuple(notes or ())
+    target = Path(path)
+    with tempfile.TemporaryDirectory() as folder, registry.blamed(room, name):
+        notes = writer.write(result, str(Path(folder) / target.name))
+        given = tuple(notes) if isinstance(notes, list) else notes
+        wrong = kinds.mismatch(given, tuple[str, ...] | None, "notes")
+        left = sorted(file for file in Path(folder).iterdir() if file.is_file())
+        if wrong or target.name not in [file.name for file in left]:
+            raise PluginError(f"{registry.title(room, name)} {f'returned {wrong}' if wrong else 'wrote no file'}")
+        contents = [(target.parent / file.name, file.read_bytes()) for file in left]
+    for file, content in contents:
+        files.write(file, content)
+    return tuple(" ".join(note.split()) for note in notes or ())
 
 
 def _nearest(result: Result, to: str) -> str:

@@ -33,14 +33,15 @@ def rooms() -> dict[str, Callable[[], Entries]]:
     }
 
 
-def _files(room: str, kind: str) -> Entries:
+def _files(room: str, kind: str, known: tuple[str, ...] = ()) -> Entries:
     """Return the plug-ins of a room, each called a `kind`, with its first sentence.
 
+    `known`: which; empty for all.
     Ours are not imported (optional packages stay optional); those of other packages are: a broken one is left out with a
     warning.
     """
     entries = []
-    for name in registry.names(room):
+    for name in known or registry.names(room):
         home = registry.home(room, name)
         spec = find_spec(home) if home else None
         if spec is None or spec.origin is None:
@@ -69,12 +70,12 @@ def _frameworks() -> Entries:
     entries = []
     for name, line in _files("frameworks", "framework"):
         try:
-            version = frameworks.plain(name).version
+            version, variants = frameworks.plain(name).version, frameworks.variants(name)
         except PluginError as error:
             registry.warn(f"{error}; it is left out")
             continue
         entries.append((name, f"{line.rstrip('.')} ({version})" if version else line.rstrip(".")))
-        for one in frameworks.variants(name):
+        for one in variants:
             keys = {key for key, _ in one.when}
             suits = bool(keys) and keys <= {"experts", "host", "precision"}  # what a model and a cluster can tell
             chosen = "chosen where the model and the cluster ask for it" if suits else "chosen by name"
@@ -85,7 +86,7 @@ def _frameworks() -> Entries:
 def _schedules() -> Entries:
     from meshwright import schedules
 
-    return sorted((schedules.word(name), line) for name, line in _files("schedules", "schedule"))
+    return sorted((schedules.word(name), line) for name, line in _files("schedules", "schedule", schedules.names()))
 
 
 def _models() -> Entries:
@@ -126,4 +127,7 @@ def _measured() -> Entries:
 
 
 def _topologies() -> Entries:
-    return [(name.replace("_", "-"), line) for name, line in _files("topologies", "topology")]
+    from meshwright import clusters
+
+    known = tuple(name.replace("-", "_") for name in clusters.names())
+    return [(name.replace("_", "-"), line) for name, line in _files("topologies", "topology") if name in known]

@@ -18,11 +18,9 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
+from meshwright.costs import knows_frameworks
 
 __all__ = ["Near", "Target", "as_json", "checked", "framework_of", "nearest", "runs_on", "whole_only", "with_targets"]
-
-COSTS = ("analytic", "sharded")
-"""Cost models that know frameworks; others reproduce published figures or measured times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ def framework_of(word: str, spec: ModelSpec, cluster: Cluster | None, costs: str
     InputError
         When there is none of this name, or the cost model knows no frameworks.
     """
-    if costs in COSTS and any(op.body for op in spec.graph.ops):
+    if knows_frameworks(costs) and any(op.body for op in spec.graph.ops):
         found = frameworks.for_problem(word, spec.graph, cluster, precision)
         if word and not (found.limits.frozen_weights or spec.graph.fully_trained):
             raise InputError(
@@ -74,19 +72,30 @@ def framework_of(word: str, spec: ModelSpec, cluster: Cluster | None, costs: str
             )
         return found
     if word:
-        raise InputError(f"--for {word}: costs {costs} know no frameworks; they are for models of ours ({', '.join(COSTS)})")
+        why = (
+            "the model's layers do not say what they compute"
+            if knows_frameworks(costs)
+            else f"costs {costs} know no frameworks"
+        )
+        raise InputError(f"--for {word}: {why}; leave it out")
     return Framework()
 
 
-def whole_only(graph: Graph, module: ModuleType, what: str) -> None:
+def whole_only(
+    graph: Graph,
+    module: ModuleType,
+    what: str,
+    instead: str = "leave the option out: search best with costs analytic counts what is trained",
+) -> None:
     """Refuse a model with frozen weights where a cost model or search would count gradients and state for all of them.
 
-    `what`: how it is called in the message. Modules that count only trained weights say so: ``FROZEN = True``.
+    `what`: how it is called in the message; `instead`: what to do. Modules that count only trained weights say so:
+    ``FROZEN = True``.
     """
     if not graph.fully_trained and not getattr(module, "FROZEN", False):
         raise InputError(
-            f"{what}: {_frozen(graph)}, and it would count gradients and optimizer state for all weights; leave the "
-            "option out: search best with costs analytic counts what is trained"
+            f"{what}: {_frozen(graph)}, and it does not say (by FROZEN) that it counts gradients and optimizer "
+            f"state for trained weights only; {instead}"
         )
 
 
@@ -123,7 +132,7 @@ def runs_on(result: Result) -> tuple[Target, ...]:
         try:
             own = frameworks.for_problem(name, problem.graph, problem.cluster, precision)
             reasons = frameworks.refusals(own, plan, problem)
-        except PluginError as error:
+        except PluginError as error:  # nobody named it
             registry.warn(f"{error}; it is left out")
             continue
         seconds = 0.0
@@ -197,7 +206,7 @@ def nearest(result: Result, name: str) -> Near | None:
     from meshwright import sim
 
     problem, plan = result.problem, result.plan
-    if problem.costs not in COSTS:
+    if not knows_frameworks(problem.costs):
         return None
     own = frameworks.for_problem(name, problem.graph, problem.cluster, problem.training.precision)
     posed, found = replace(problem, framework=own), None

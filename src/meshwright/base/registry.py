@@ -3,25 +3,48 @@ types.
 
 Other packages add plug-ins by entry points of the group ``meshwright.ROOM``. One that is broken troubles nobody but those who
 name it: named, it is a `PluginError` in one sentence; met while looking through its room, it is left out with one
-`PluginWarning`.
+`PluginWarning`. That holds for what its functions do as well: `load` returns the plug-ins of other packages behind a guard,
+which turns whatever they raise into an error with their name, and keeps what they print off standard output. What our own
+raise stays as it is: that is a bug of ours, with its traceback.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import importlib
 import importlib.metadata
 import inspect
 import pkgutil
+import re
+import sys
+import typing
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
+from typing import Any
 
-from meshwright.base.errors import PluginError, PluginWarning, UnknownNameError
+from meshwright.base import kinds
+from meshwright.base.errors import MeshwrightError, PluginError, PluginWarning, UnknownNameError
 
-__all__ = ["ROOMS", "beside", "checked", "each", "home", "load", "names", "package", "warn"]
+__all__ = [
+    "ROOMS",
+    "asked",
+    "beside",
+    "blamed",
+    "checked",
+    "each",
+    "home",
+    "load",
+    "names",
+    "one_line",
+    "package",
+    "title",
+    "warn",
+]
 
 ROOMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -45,15 +68,25 @@ ROOMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 _PACKAGE = Path(__file__).parent.parent
 
+_ANSWERS = ("in_flight", "placement", "recognises", "refusals")
+"""Functions that answer a question and may not refuse it: whatever they raise is a bug of the plug-in."""
 
-def names(room: str) -> tuple[str, ...]:
+
+def names(room: str, taken: Container[str] = ()) -> tuple[str, ...]:
     """Return the plug-ins of a room, sorted: its files without a leading underscore, and entry points of other packages.
 
     `room`: the folder's name: ``search``, ``topologies``, ... It may lie at the top of the package or up to two folders
     down (``planners/piper/search``).
+    `taken`: words that mean something else in this room: a plug-in of another package called so is left out with a warning.
     Returns: names as typed by the user: underscores of the file name are kept.
     """
-    return tuple(sorted({*_homes(room), *_others(room)}))
+    found = []
+    for name in sorted({*_homes(room), *_others(room)}):
+        if name in taken and name not in _homes(room):
+            warn(f"{title(room, name)} is left out: meshwright itself means something else by '{name}'")
+        else:
+            found.append(name)
+    return tuple(found)
 
 
 def home(room: str, name: str) -> str | None:
@@ -61,13 +94,14 @@ def home(room: str, name: str) -> str | None:
 
     `name`: one of `names`.
     """
-    return _homes(room).get(name)
+    return _homes(room).get(_word(name))
 
 
 def package(room: str, name: str) -> str:
     """Return the package that brings a plug-in, with its version, without importing it; empty for our own and for no such
     name.
     """
+    name = _word(name)
     point = None if name in _homes(room) else _others(room).get(name)
     return "" if point is None else _package(point)
 
@@ -76,13 +110,13 @@ def load(room: str, name: str, kind: str) -> ModuleType:
     """Import one plug-in of a room.
 
     `room`: the folder's name.
-    `name`: the plug-in; dashes are read as underscores.
+    `name`: the plug-in; dashes are read as underscores, capitals as small letters.
     `kind`: what a plug-in of this room is called in messages: ``"search"``.
-    Returns: the plug-in.
+    Returns: the plug-in; that of another package behind a guard, see above.
     Raises `UnknownNameError` when the room has no such plug-in.
     Raises `PluginError` when it cannot be imported, or lacks what `ROOMS` asks for.
     """
-    wanted = name.replace("-", "_")
+    wanted = _word(name)
     if wanted not in _others(room) and wanted not in _homes(room):
         raise UnknownNameError(kind, name, names(room))
     return _loaded(room, wanted, kind)
@@ -103,13 +137,43 @@ def each(room: str, kind: str) -> Iterator[tuple[str, ModuleType]]:
         yield name, module
 
 
-def checked(made: object, kind: type, room: str, name: str) -> None:
-    """Refuse what a plug-in returned where it is not what its room promises.
+def asked(room: str, kind: str, question: Callable[[ModuleType], Any]) -> Iterator[tuple[str, ModuleType, Any]]:
+    """Ask every plug-in of a room the same, one by one.
 
-    Raises `PluginError` when `made` is no `kind`.
+    `room`, `kind`: as in `load`.
+    `question`: what is asked: a function of the plug-in.
+    Yields (str, module, answer): name, plug-in and what it answered. One that breaks is left out with a `PluginWarning`.
+    """
+    for name, module in each(room, kind):
+        try:
+            answer = question(module)
+        except PluginError as error:
+            warn(f"{error}; it is left out")
+            continue
+        yield name, module, answer
+
+
+def checked(made: object, kind: type, room: str, name: str) -> None:
+    """Refuse what a plug-in returned where it is not what its room promises: the kind, and the kinds of all it holds.
+
+    Raises `PluginError` when `made` is no `kind`; where another package brings the plug-in, also when a field of it holds what
+    its annotation does not allow.
     """
     if not isinstance(made, kind):
-        raise PluginError(f"{_title(room, name)} returned {type(made).__name__}; it must return {kind.__name__}")
+        raise PluginError(f"{title(room, name)} returned {type(made).__name__}; it must return {kind.__name__}")
+    wrong = kinds.mismatch(made, kind, kind.__name__) if package(room, name) else ""
+    if wrong:
+        raise PluginError(f"{title(room, name)} returned {wrong}")
+
+
+def blamed(room: str, name: str, kind: str = "") -> contextlib.AbstractContextManager[None]:
+    """Return a context for looking at what a plug-in returned: errors inside it get the name of a plug-in of another package.
+
+    `room`, `name`, `kind`: as in `title`. Errors that are none of ours become a `PluginError`; nothing is changed for our own.
+    """
+    if not package(room, name):
+        return contextlib.nullcontext()
+    return _blamed(_word(name), title(room, name, kind), "returned what cannot be used")
 
 
 def beside(name: str) -> dict[str, str]:
@@ -136,14 +200,87 @@ def _loaded(room: str, name: str, kind: str) -> ModuleType:
     """Import a plug-in and check it against its room; done once, whoever asks."""
     path = _homes(room).get(name)
     try:
-        module: ModuleType = _others(room)[name].load() if path is None else importlib.import_module(path)
+        if path is not None:
+            module = importlib.import_module(path)
+        else:
+            with contextlib.redirect_stdout(sys.stderr):
+                module = _Guarded(_others(room)[name].load(), name, title(room, name, kind))
+    except MemoryError:
+        raise
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())
-        raise PluginError(f"{_title(room, name, kind)} cannot be loaded: {type(error).__name__}: {said}") from error
+        raise PluginError(f"{title(room, name, kind)} cannot be loaded: {one_line(error)}") from error
     wrong = [text for text in (_lacking(module, need) for need in ROOMS.get(room, ())) if text]
+    if not wrong and "Params" in ROOMS.get(room, ()):
+        wrong = [text for text in (_wrong_params(module.Params, room),) if text]
     if wrong:
-        raise PluginError(f"{_title(room, name, kind)} {wrong[0]}")
+        raise PluginError(f"{title(room, name, kind)} {wrong[0]}")
     return module
+
+
+class _Guarded(ModuleType):
+    """A plug-in of another package: its functions, where they break, do so with its name, and print to standard error."""
+
+    def __init__(self, module: ModuleType, name: str, called: str) -> None:
+        super().__init__(getattr(module, "__name__", name), module.__doc__)
+        self._module, self._called = module, (name, called)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        return _guard(found, *self._called) if inspect.isroutine(found) else found
+
+
+def _guard(function: Callable[..., Any], name: str, called: str) -> Callable[..., Any]:
+    """Return a plug-in's function that raises nothing but errors of ours, with the plug-in's name, and interrupts.
+
+    `name`, `called`: the plug-in, alone and with its package. Errors of ours keep their kind: callers wait for them.
+    """
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.redirect_stdout(sys.stderr), _blamed(name, called, f"breaks in {function.__name__}"):
+            return function(*args, **kwargs)
+
+    return guarded
+
+
+@contextlib.contextmanager
+def _blamed(name: str, called: str, what: str) -> Iterator[None]:
+    """Turn what is raised inside into errors with a plug-in's name; interrupts and a full memory pass."""
+    try:
+        yield
+    except (MemoryError, PluginError):
+        raise
+    except MeshwrightError as error:
+        said = " ".join(str(error).split())
+        if what.removeprefix("breaks in ") in _ANSWERS:
+            raise PluginError(f"{called} {what}: {said}") from error
+        error.args = (said if name in said.replace("-", "_") else f"{called}: {said}",)
+        if isinstance(error, ImportError):
+            error.msg = error.args[0]  # which is what it says of itself
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{called} {what}: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's kind and what it says, in one line."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _wrong_params(params: type, room: str) -> str:
+    """Return what is wrong with the options of a plug-in, in words; empty for nothing."""
+    try:
+        typing.get_type_hints(params)
+    except Exception as error:
+        return f"has a Params with an annotation that cannot be resolved: {one_line(error)}"
+    if room == "topologies":
+        return "" if dataclasses.fields(params) else "has a Params without a field"
+    try:
+        params()
+    except Exception as error:
+        return f"has a Params that cannot be built without arguments: {one_line(error)}"
+    return ""
 
 
 def _lacking(module: ModuleType, need: str) -> str:
@@ -162,13 +299,21 @@ def _lacking(module: ModuleType, need: str) -> str:
     return ""
 
 
+def _word(name: str) -> str:
+    """Return the one spelling of a name: users and entry points may write dashes and capitals."""
+    return name.strip().lower().replace("-", "_")
+
+
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _title(room: str, name: str, kind: str = "") -> str:
-    """Return how messages call a plug-in, with its package where that is not ours."""
-    name = name.replace("-", "_")
+def title(room: str, name: str, kind: str = "") -> str:
+    """Return how messages call a plug-in, with its package where that is not ours.
+
+    `kind`: what a plug-in of the room is called; empty for the room's name.
+    """
+    name = _word(name)
     brought_by = package(room, name)
     return f"{kind or room} {name}" + (f" of package {brought_by}" if brought_by else "")
 
@@ -192,10 +337,15 @@ def _homes(room: str) -> Mapping[str, str]:
 
 @cache
 def _others(room: str) -> Mapping[str, importlib.metadata.EntryPoint]:
-    """Return what other packages add to a room; one with a name that is taken is left out with a warning."""
+    """Return what other packages add to a room; one with a name that is taken, or that nobody can type, is left out with a
+    warning.
+    """
     found: dict[str, importlib.metadata.EntryPoint] = {}
     for point in _entry_points().get(room, ()):
-        name = point.name.replace("-", "_")
+        name = _word(point.name)
+        if not re.fullmatch("[a-z0-9_]+", name):
+            warn(f"{room} {point.name} of package {_package(point)} is left out: a name has letters, digits and dashes only")
+            continue
         if name not in _homes(room) and name not in found:
             found[name] = point
             continue

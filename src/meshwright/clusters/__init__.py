@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from pathlib import Path
 
 from meshwright.base import options, registry
@@ -47,13 +48,17 @@ def describe(word: str) -> Description:
     if wanted in kinds:
         title, example, found = figures.kind(kinds[wanted])
     else:
-        title, example, found = figures.generated(registry.load("topologies", wanted, "topology"))
+        module = registry.load("topologies", wanted, "topology")
+        with registry.blamed("topologies", wanted, "topology"):
+            title, example, found = figures.generated(module)
     return Description(wanted, title, f"{wanted}:{example}", found)
 
 
 def names() -> tuple[str, ...]:
     """Return every word that may stand before the colon: built-in kinds first, then generated topologies."""
-    return (*nodes.kinds(), *(name.replace("_", "-") for name in registry.names("topologies")))
+    kinds = nodes.kinds()
+    generated = registry.names("topologies", {kind.replace("-", "_") for kind in kinds})
+    return (*kinds, *(name.replace("_", "-") for name in generated))
 
 
 def cluster(spec: str) -> Cluster:
@@ -109,7 +114,7 @@ def _generated(word: str, rest: str, spec: str) -> Cluster:
         settings[key] = value.strip()
     if not settings.get(first):
         raise InputError(f"cluster {spec}: say its {first.replace('_', ' ')}: {word}:{module.EXAMPLE}")
-    if first == "shape":
+    if typing.get_origin(typing.get_type_hints(module.Params)[first]) is tuple:
         settings[first] = settings[first].replace("x", ",")
     params = options.parse(module.Params, settings, f"cluster {spec}", prefix="")
     built: Cluster = module.build(params, spec)

@@ -18,7 +18,13 @@ from meshwright.core.cluster import Cluster, Device
 __all__ = ["read"]
 
 NVLINK_BYTES_PER_SECOND = 25e9
-"""One NVLink of the second to fourth generation, one direction."""
+"""One NVLink of the second to fourth generation (V100, A100, H100), one direction."""
+
+NVLINK_5_BYTES_PER_SECOND = 50e9
+"""One NVLink of the fifth generation, one direction: the 18 of a B200 carry 900 GB/s."""
+
+FIRST_WITH_NVLINK_5 = 100
+"""Compute capability from which on devices have it."""
 
 PCIE_SECONDS = 1e-6
 MATRIX_SPEEDS = (("PIX", 24e9), ("PXB", 20e9), ("PHB", 16e9), ("NODE", 12e9), ("SYS", 10e9))
@@ -35,7 +41,7 @@ COMPUTE_CAPABILITY = (
     ("90", "h100-sxm-80gb"),
     ("100", "b200-sxm-180gb"),
 )
-"""The kind of device assumed for a compute capability."""
+"""The kind of device assumed for a compute capability: the one that servers with several of them mostly have."""
 
 
 def read(path: Path, spec: str) -> Cluster | None:
@@ -59,7 +65,7 @@ def read(path: Path, spec: str) -> Cluster | None:
     if re.search(r"^\s*npus_count\s*:", text, re.M):
         return _astra(text, path, spec)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    if re.search(r"^\s+GPU0\s", plain, re.M):
+    if re.search(r"^[ \t]+GPU0\s", plain, re.M):
         return _matrix(plain, path, spec)
     return None
 
@@ -124,7 +130,7 @@ def _astra(text: str, path: Path, spec: str) -> Cluster:
 def _matrix(text: str, path: Path, spec: str) -> Cluster:
     """Return one server from the connection matrix that ``nvidia-smi topo -m`` prints."""
     lines = [line for line in text.splitlines() if line.strip()]
-    start = next(i for i, line in enumerate(lines) if re.match(r"\s+GPU0\s", line))
+    start = next(i for i, line in enumerate(lines) if re.match(r"[ \t]+GPU0\s", line))
     header = lines[start].split()
     n = sum(1 for word in header if re.fullmatch(r"GPU\d+", word))
     check_count(n, str(path))
@@ -187,12 +193,30 @@ def _nccl(text: str, path: Path, spec: str) -> Cluster:
     for a, b in pairwise(cpus):
         wires.join(number[a], number[b], dict(MATRIX_SPEEDS)["SYS"], PCIE_SECONDS)
     switch = len(number)
-    uses_switch = _nvlinks(gpus, wires, switch)
-    _, first = next(iter(gpus.values()))
-    kind = device(dict(COMPUTE_CAPABILITY).get(str(first.get("sm")), "a100-sxm-80gb"))
+    capability, kind, told = _device(gpus, path)
+    per_link = NVLINK_5_BYTES_PER_SECOND if capability >= FIRST_WITH_NVLINK_5 else NVLINK_BYTES_PER_SECOND
+    uses_switch = _nvlinks(gpus, wires, switch, per_link, path)
     n_switches = len(number) - n + int(uses_switch)
-    source = f"{path}: NCCL topology; the kind of device is assumed from its compute capability"
+    source = f"{path}: NCCL topology; {told}"
     return _made(spec, wires, kind, n, n_switches, np.zeros((1, n), dtype=np.int64), source, forwards=False)
+
+
+def _device(gpus: dict[str, tuple[int, Xml.Element]], path: Path) -> tuple[int, Device, str]:
+    """Return compute capability (0 where it is not said) and kind of the GPUs, and in words how the kind is known."""
+    found = sorted({str(gpu.get("sm", "")).strip() for _, gpu in gpus.values()})
+    known = dict(COMPUTE_CAPABILITY)
+    if found == [""]:
+        kind = device("a100-sxm-80gb")
+        return 0, kind, f"it says no compute capability (sm), {kind.name} is assumed"
+    if len(found) > 1:
+        raise InputError(f"{path}: GPUs of several compute capabilities (sm: {', '.join(found)}); write the cluster as YAML")
+    if found[0] not in known:
+        raise InputError(
+            f'{path}: sm="{found[0]}": no one kind of device has this compute capability (known: {", ".join(known)}); write '
+            "the cluster as YAML with its kind of device"
+        )
+    kind = device(known[found[0]])
+    return int(found[0]), kind, f"{kind.name} is assumed from compute capability {found[0]}, which others have too"
 
 
 def _pci_tree(tree: Xml.Element) -> tuple[dict[str, tuple[int, Xml.Element]], list[tuple[str, str, float]], list[str]]:
@@ -230,12 +254,15 @@ def _pcie(element: Xml.Element) -> float:
     return lane * (int(width) if width.isdigit() and int(width) else 16)
 
 
-def _nvlinks(gpus: dict[str, tuple[int, Xml.Element]], wires: Wires, switch: int) -> bool:
-    """Lay the NVLinks; return whether some lead into a switch."""
+def _nvlinks(gpus: dict[str, tuple[int, Xml.Element]], wires: Wires, switch: int, per_link: float, path: Path) -> bool:
+    """Lay the NVLinks, each of a rate; return whether some lead into a switch."""
     switched = False
     for index, gpu in gpus.values():
         for link in gpu.findall("nvlink"):
-            target, rate = str(link.get("target", "")), int(link.get("count", "1")) * NVLINK_BYTES_PER_SECOND
+            target, said = str(link.get("target", "")), str(link.get("count", "1"))
+            if not re.fullmatch("[1-9][0-9]{0,3}", said):
+                raise InputError(f'{path}: nvlink count="{said}" of GPU {index}: must be a whole number of at least 1')
+            rate = int(said) * per_link
             if target in gpus:
                 if index < gpus[target][0]:
                     wires.join(index, gpus[target][0], rate, PCIE_SECONDS)

@@ -10,5 +10,57 @@ Promises of a cost model module, checked by ``tests/contract/test_costs.py``:
 * ``ROUNDS = True`` where the model shares the global batch out itself, so that a plan's `micro_batch` may be off by less than a
   sample; where it is missing, micro-batches that do not make the global batch are refused.
 
+What else a cost model may offer; the searches that need it refuse one without it, others do without:
+
+* ``illegal(problem, strategy, micro_batch) -> str``: why a strategy cannot run the model, empty where it can;
+  ``compute_seconds(problem, strategy, micro_batch, device)``: the least seconds of compute of each row of
+  `meshwright.costs.analytic.rows`. Searches of the joint space and bounds look at them;
+* ``row_costs`` and ``axis_times``, with the arguments of those of `meshwright.costs.analytic`: what one layer does, and what of
+  the network it depends on. With the two above, ``best``, ``data_parallel`` and ``megatron_grid`` search with the model;
+  ``stage_costs`` is then what `meshwright.costs.analytic.combine` makes of the rows. Without them, ``parmesan``, ``ensemble``
+  and searches of one's own plan with it;
+* ``FRAMEWORKS = True`` where it heeds ``problem.framework``; where it is missing, ``--for`` is refused.
+
 ``costs/analytic/__init__.py`` is ours; the others are the published ones, kept to reproduce papers.
 """
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from meshwright.base import registry
+from meshwright.base.errors import InputError
+
+__all__ = ["LAYERS", "knows_frameworks", "offers", "with_functions"]
+
+LAYERS = ("illegal", "compute_seconds", "row_costs", "axis_times")
+"""What a search that prices layers one by one needs of a cost model."""
+
+
+def offers(name: str, functions: tuple[str, ...]) -> bool:
+    """Return whether a cost model has all of some functions that not every one has."""
+    module = registry.load("costs", name, "cost model")
+    return all(hasattr(module, function) for function in functions)
+
+
+def knows_frameworks(name: str) -> bool:
+    """Return whether a cost model heeds the framework of a question."""
+    return bool(getattr(registry.load("costs", name, "cost model"), "FRAMEWORKS", False))
+
+
+def with_functions(name: str, functions: tuple[str, ...], search: str) -> ModuleType:
+    """Return a cost model for a search that needs more of it than every one has.
+
+    Raises
+    ------
+    InputError
+        When it lacks one of the functions.
+    """
+    module = registry.load("costs", name, "cost model")
+    lacking = [function for function in functions if not hasattr(module, function)]
+    if lacking:
+        raise InputError(
+            f"search {search}: needs {', '.join(functions)} of a cost model; {name} has no {' and no '.join(lacking)}: take "
+            "another of the two (--costs analytic)"
+        )
+    return module

@@ -9,7 +9,8 @@ Promises of a framework's module, checked by ``tests/contract/test_frameworks.py
 * ``write(result, path)``, if it can be told: its own configuration of a plan, or an `ExportError` and no file; it returns in
   sentences what the configuration cannot say, where there is any;
 * ``read(path, graph, n_devices) -> RunConfig``, if its files say enough: the plan that such a file holds of a model, with the
-  precision and length of samples where it says them, and warnings. What was written and is read again is the same plan;
+  precision and length of samples where it says them, and warnings. ``n_devices`` is how many devices there are, for files that
+  leave the data degree to the launcher. What was written and is read again is the same plan;
 * ``model_of(path, sequence_length) -> ModelSpec``, beside ``read``, if its files name or describe the model;
 * ``program(result, path) -> Program``, if launchers can start it: what every host starts once `path` is written;
 * ``recognises(text)``, beside ``read``: whether a file is one of its own.
@@ -22,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 from meshwright.base import files, registry
-from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base.errors import InputError, PluginError, UnknownNameError
 from meshwright.core import framework_file
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework, exceeded
@@ -54,6 +55,12 @@ def load(name: str) -> ModuleType:
     """
     module = registry.load("frameworks", name, "framework")
     registry.checked(module.FRAMEWORK, Framework, "frameworks", name)
+    called = registry.title("frameworks", name, "framework")
+    if module.FRAMEWORK.name.replace("-", "_") != name.replace("-", "_").lower():
+        raise PluginError(f"{called} has a FRAMEWORK with the name '{module.FRAMEWORK.name}'; it must be its own")
+    others = getattr(module, "VARIANTS", ())
+    if not isinstance(others, tuple) or not all(isinstance(one, Variant) for one in others):
+        raise PluginError(f"{called} has VARIANTS that are no tuple of Variant")
     return module
 
 

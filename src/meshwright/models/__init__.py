@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from meshwright.base import registry
-from meshwright.base.errors import InputError, MeshwrightError
+from meshwright.base.errors import InputError, MeshwrightError, PluginError
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 
@@ -79,13 +79,14 @@ def _recognises(name: str, module: ModuleType, source: Source) -> bool:
     """Ask a reader; one that raises, which none may, is passed over with a warning."""
     try:
         return bool(module.recognises(source))
+    except PluginError as error:
+        registry.warn(f"{error}; it is left out")
+        return False
     except MeshwrightError:
         raise
     except Exception as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        brought_by = registry.package("readers", name)
-        called = f"format {name} of package {brought_by}" if brought_by else f"format {name}"
-        registry.warn(f"{called} fails at recognising {source.spec}; it is left out: {said}")
+        called = registry.title("readers", name, "format")
+        registry.warn(f"{called} fails at recognising {source.spec}; it is left out: {registry.one_line(error)}")
         return False
 
 
@@ -93,6 +94,8 @@ def _read(name: str, module: ModuleType, source: Source) -> ModelSpec:
     """Let a reader read; what it returns is a `ModelSpec`."""
     read: ModelSpec = module.read(source)
     registry.checked(read, ModelSpec, "readers", name)
+    if registry.package("readers", name) and not read.graph.ops and read.instance is None:
+        raise PluginError(f"{registry.title('readers', name, 'format')} returned a model without layers")
     return read
 
 

@@ -14,6 +14,10 @@ Promises of a schedule module, checked by ``tests/contract/test_schedules.py``:
 each at least 1; ``times`` are the `Durations` of the tasks, or None for tasks of equal length. ``in_flight`` has shape
 (n_ranks,), ``placement`` shape (n_ranks * n_chunks,), both int64.
 
+A new schedule is reached by naming it in a plan: the field ``schedule`` of a plan file, played by ``meshwright simulate``, or
+``Plan(schedule=...)`` of a search of one's own, whose plans are judged like all others. ``--set schedules=`` of ``best`` takes
+only those that ``best`` has proven bounds for, which a file of this folder cannot bring.
+
 `load` finds a schedule by the word the user types: a file's name (``zb_h1``, ``zb-h1``) or one of the field's own names that
 cannot be a file's name (``1f1b``). `ordered` asks one for its order of work and refuses an order that breaks these promises.
 """
@@ -41,6 +45,7 @@ __all__ = [
     "Durations",
     "load",
     "looped",
+    "names",
     "one_chunk",
     "ordered",
     "slots",
@@ -162,7 +167,12 @@ def one_chunk(schedule: str, n_chunks: int) -> None:
 
 def words() -> tuple[str, ...]:
     """Return the schedules as the user types them, sorted."""
-    return tuple(sorted(word(name) for name in registry.names("schedules")))
+    return tuple(sorted(word(name) for name in names()))
+
+
+def names() -> tuple[str, ...]:
+    """Return the schedules as their files are called, sorted; see `word`."""
+    return registry.names("schedules", _ALIASES)
 
 
 def word(name: str) -> str:

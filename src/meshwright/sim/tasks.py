@@ -65,6 +65,12 @@ def _check_mesh(i: int, stage: Stage) -> None:
         degree = getattr(stage.strategy, name)
         if not isinstance(degree, int) or degree < 1:
             raise InputError(f"stage {i}: its {name} degree is {degree!r}; it must be a whole number from 1 on")
+    if stage.strategy.shard not in (0, 1, 2, 3):
+        raise InputError(f"stage {i}: its shard is {stage.strategy.shard!r}; it must be 0, 1, 2 or 3")
+    if len(stage.recompute) not in (0, len(stage.ops)):
+        raise InputError(
+            f"stage {i}: recompute has {len(stage.recompute)} entries for {len(stage.ops)} layers; give one for each, or none"
+        )
     for kind in stage.recompute:
         if not is_recompute(kind):
             known = ", ".join(RECOMPUTE)

@@ -8,5 +8,12 @@ Promises of a writer module, checked by ``tests/contract/test_writers.py``:
 * what it cannot say at all is refused with an `ExportError` or `InputError` of one line, and then nothing is written, not even
   in part;
 * the same plan gives the same bytes; a folder that is not there is an `InputError`;
-* where a reader has the same name, it reads what was written.
+* where a reader has the same name, it reads what was written;
+* ``FROZEN`` is true where what is written stays right when weights are frozen: it counts no gradients or optimizer state, or
+  those of trained weights only; where it is missing, plans of models with frozen weights are refused;
+* ``RINGS`` is true where what is written holds the order of gradient rings, or needs none; where it is missing, a plan that has
+  one is written with a note that the order is left out.
+
+A writer of another package writes into a folder of its own: what it leaves is put in place once it has returned, and nothing
+where it breaks. One that leaves no file of the name given is an error.
 """

@@ -25,7 +25,10 @@ from meshwright.core.result import Result
 from meshwright.core.timeline import PHASES, Timeline
 from meshwright.writers.kineto_trace import kernel_name
 
-__all__ = ["as_json", "write"]
+__all__ = ["FROZEN", "RINGS", "as_json", "write"]
+
+FROZEN = RINGS = True
+"""What was simulated is shown: what is trained, and the rings."""
 
 _COMPUTE, _REDUCE, _SEND = 0, 1, 2
 """Threads of a rank; sends to rank k run on thread _SEND + k, one at a time."""

@@ -6,7 +6,10 @@ from meshwright.base import files
 from meshwright.core import drawing
 from meshwright.core.result import Result
 
-__all__ = ["write"]
+__all__ = ["FROZEN", "write"]
+
+FROZEN = True
+"""The picture counts no gradients."""
 
 
 def write(result: Result, path: str) -> None:

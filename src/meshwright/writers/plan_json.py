@@ -19,6 +19,8 @@ from meshwright.core.strategy import Strategy
 
 __all__ = [
     "FORMAT",
+    "FROZEN",
+    "RINGS",
     "as_json",
     "cluster_from_json",
     "interval_json",
@@ -27,6 +29,9 @@ __all__ = [
     "trained_part",
     "write",
 ]
+
+FROZEN = RINGS = True
+"""The file holds the whole plan, and what is trained by the model's name."""
 
 FORMAT = "meshwright/plan/1"
 

@@ -114,3 +114,34 @@ def test_rings_and_full_meshes_of_an_astra_network_have_their_wires(tmp_path: Pa
     assert (len(links), set(links.bytes_per_second)) == (12, {10e9})  # a device's 30 over three wires
     pair = "topology: [ Ring ]\nnpus_count: [ 2 ]\nbandwidth: [ 30.0 ]\nlatency: [ 1.0 ]\n"
     assert len(cluster(write(tmp_path, pair, "net.yml")).links) == 2  # two devices in a ring have one wire
+
+
+PAIR = (
+    '<system version="1"><cpu numaid="0"><pci busid="a"><gpu dev="0" sm="{0}"><nvlink target="b" count="{1}"/></gpu></pci>'
+    '<pci busid="b"><gpu dev="1" sm="{2}"/></pci></cpu></system>'
+)
+
+
+@pytest.mark.parametrize(("sm", "each"), [("70", 25e9), ("90", 25e9), ("100", 50e9)])
+def test_a_link_has_the_speed_of_its_generation(tmp_path: Path, sm: str, each: float) -> None:
+    path = tmp_path / "topology.xml"
+    path.write_text(PAIR.format(sm, 18, sm))
+    assert cluster(str(path)).links.bytes_per_second.max() == 18 * each
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (PAIR.format("86", 4, "86"), 'sm="86": no one kind of device'),
+        (PAIR.format("80", 4, "90"), "several compute capabilities"),
+        (PAIR.format("90", "x", "90"), 'nvlink count="x" of GPU 0'),
+        (PAIR.format("90", "0", "90"), 'nvlink count="0" of GPU 0'),
+        ("\nGPU0\tX\tNV4\nGPU1\tNV4\tX\n", "topology"),
+    ],
+)
+def test_what_is_not_said_is_not_guessed_and_what_cannot_be_read_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "topology.xml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=told) as caught:
+        cluster(str(path))
+    assert "\n" not in str(caught.value)

@@ -22,6 +22,7 @@ from meshwright.costs.analytic.layer import LayerWork, layer_work
 from meshwright.costs.analytic.roofline import Shape
 
 __all__ = [
+    "FRAMEWORKS",
     "FROZEN",
     "RowLoads",
     "axis_times",
@@ -33,9 +34,11 @@ __all__ = [
     "row_costs",
     "rows",
     "stage_costs",
-    "table",
     "words",
 ]
+
+FRAMEWORKS = True
+"""How a framework works is part of every second and byte."""
 
 FROZEN = True
 """Gradients, their communication and optimizer state are those of trained weights only."""

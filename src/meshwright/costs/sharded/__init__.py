@@ -13,7 +13,10 @@ from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.sharded.against_megatron import Saving, savings
 
-__all__ = ["axis_times", "compute_seconds", "described", "illegal", "row_costs", "splits", "stage_costs"]
+__all__ = ["FRAMEWORKS", "axis_times", "compute_seconds", "described", "illegal", "row_costs", "splits", "stage_costs"]
+
+FRAMEWORKS = True
+"""As of the analytic model, on which this one rests."""
 
 _INSIDE = ("tensor", "context", "expert")
 

@@ -47,7 +47,9 @@ def fields_of(options: Options, place: str) -> dict[str, Any]:
         if name not in options:
             raise InputError(f"{place}: {name} is missing, so that the model is not known; give --model")
     if options.get("--softmax-type", ("vanilla",)) != ("vanilla",) and "--quick-geglu" not in options:
-        raise InputError(f"{place}: --softmax-type: attention with sinks is built from options with GPT-OSS's gates only; give --model")
+        raise InputError(
+            f"{place}: --softmax-type: attention with sinks is built from options with GPT-OSS's gates only; give --model"
+        )
     hidden, heads = _number(options, "--hidden-size", place), _number(options, "--num-attention-heads", place)
     gated = "--swiglu" in options or "--quick-geglu" in options
     usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden  # validate_args of Megatron-LM

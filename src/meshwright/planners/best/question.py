@@ -8,10 +8,9 @@ from dataclasses import replace
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
 from meshwright.core.result import Answer
+from meshwright.costs import LAYERS, with_functions
 
-__all__ = ["COSTS", "default_batch", "with_batch", "within_limits"]
-
-COSTS = ("analytic", "sharded")
+__all__ = ["default_batch", "with_batch", "within_limits"]
 
 
 def within_limits(answer: Answer, search: str) -> Answer:
@@ -50,11 +49,7 @@ def with_batch(problem: Problem, search: str, notes: list[str]) -> Problem:
     """
     if problem.cluster is None:
         raise InputError(f"search {search}: model {problem.model_spec.name}: say where to train it: --cluster dgx-h100:64")
-    if problem.costs not in COSTS:
-        raise InputError(
-            f"search {search}: reads the cost models {' and '.join(COSTS)}, not '{problem.costs}'; for {problem.model_spec.format} use "
-            f"--search {problem.model_spec.search}"
-        )
+    with_functions(problem.costs, LAYERS, search)
     batch = problem.batch
     if batch.global_batch == 0:
         size = default_batch(problem)

@@ -16,7 +16,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.core.timeline import Timeline
-from meshwright.costs import analytic
+from meshwright.costs import analytic, offers
 from meshwright.planners.parmesan.pipelines import MOST_UNEQUAL, EvaluatedPlan
 
 __all__ = ["fitted", "least_seconds_per_sample", "micro_batches"]
@@ -35,7 +35,8 @@ def micro_batches(problem: Problem) -> tuple[int, ...]:
 
 
 def least_seconds_per_sample(problem: Problem) -> float:
-    """Return what all devices together need for one sample at least: compute only, shared out perfectly.
+    """Return what all devices together need for one sample at least: compute only, shared out perfectly; 0 where the cost model
+    does not say.
 
     Notes
     -----
@@ -46,6 +47,8 @@ def least_seconds_per_sample(problem: Problem) -> float:
     """
     cluster = problem.required_cluster
     module = registry.load("costs", problem.costs, "cost model")
+    if not offers(problem.costs, ("illegal", "compute_seconds")):
+        return 0.0
     row_of_op = analytic.rows(problem)
     seconds = np.full((len(cluster.kinds), len(row_of_op)), np.inf)
     # a replica of a stage takes the samples of one or more replicas of the widest
@@ -121,11 +124,11 @@ def _candidates(problem: Problem, module: Any, pipelines: Sequence[EvaluatedPlan
     """Return the legal variants of some pipelines: those whose state fits first, of these the ones with the "
     "least work first."""
     assert problem.cluster is not None
-    found = []
+    found, illegal = [], getattr(module, "illegal", analytic.illegal)
     for one in pipelines:
         for label, plan in _variants(problem, one.plan):
             asked = zip(plan.stages, plan.samples_of_replicas(), strict=True)
-            if any(module.illegal(problem, stage.strategy, samples) for stage, samples in asked):
+            if any(illegal(problem, stage.strategy, samples) for stage, samples in asked):
                 continue
             stage_costs = module.stage_costs(problem, plan)
             most = max(load.forward_total_seconds + load.backward_total_seconds for load in stage_costs)

@@ -31,7 +31,10 @@ from meshwright.core.result import Objective, Result
 from meshwright.core.timeline import PHASES, Timeline
 from meshwright.writers.report_html import topology_picture
 
-__all__ = ["page", "write"]
+__all__ = ["FROZEN", "RINGS", "page", "write"]
+
+FROZEN = RINGS = True
+"""The page shows what was simulated."""
 
 _MOST_SPANS = 60_000
 _MOST_KINDS_OF_LINK = 5

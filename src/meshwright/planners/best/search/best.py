@@ -11,11 +11,12 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Result
+from meshwright.costs import LAYERS, offers
 from meshwright.planners.best import answer as joint
 from meshwright.planners.best.branch_and_bound import STOPPED_WITHOUT
 from meshwright.planners.best.check import answers
 from meshwright.planners.best.limits import Limits as Params
-from meshwright.planners.best.question import COSTS, with_batch, within_limits
+from meshwright.planners.best.question import with_batch, within_limits
 
 __all__ = ["BASELINES", "FROZEN", "STOPS_EARLY", "Params", "check_infeasible", "check_plan", "data_parallel", "search"]
 
@@ -64,7 +65,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tu
     if problem.costs == "profiled":
         measured: Answer = registry.load("search", "measured", "search").search(problem, params, seed=seed, stop=stop)
         return measured
-    if model_spec.search != "best" and problem.costs not in COSTS:
+    if model_spec.search != "best" and not offers(problem.costs, LAYERS):
         other = registry.load("search", model_spec.search, "search")
         answer: Answer = other.search(problem, other.Params(), seed=seed, stop=stop)
         note = f"{model_spec.format} brings its own costs: search best passes it on to search {model_spec.search}, with its default options"
