@@ -11,7 +11,9 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 
-__all__ = ["FRAMEWORK", "VARIANTS", "program", "refusals", "write"]
+__all__ = ["FRAMEWORK", "RINGS", "VARIANTS", "program", "refusals", "write"]
+
+RINGS = True
 
 FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parent / "data" / "meshwright.toml")
 
