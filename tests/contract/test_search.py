@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
+import subprocess
+import sys
 from functools import cache
 
 import pytest
@@ -129,6 +132,38 @@ def test_same_seed_same_answer(name: str) -> None:
         assert isinstance(again, Result)
         for field in ("plan", "objective", "bound", "alternatives", "missing_bytes", "nearest", "n_iterations", "notes"):
             assert repr(getattr(again.answer, field)) == repr(getattr(result.answer, field)), (question, field)
+
+
+def answers_json(questions: dict[str, tuple[str, int, float]]) -> dict[str, list[str]]:
+    """Return what each search answers of its question, in words that say all of it."""
+    told = {}
+    for name, question in questions.items():
+        result = _first(name, question)
+        assert isinstance(result, Result)
+        told[name] = [repr(getattr(result.answer, field)) for field in ("plan", "objective", "bound", "alternatives", "notes")]
+    return told
+
+
+def test_same_seed_same_answer_in_another_process_with_other_hashes() -> None:
+    """Sets and dictionaries of strings have another order there; one process for all searches."""
+    questions = {}
+    for name in NAMES:
+        answered = [(len(result.problem.graph.ops), question) for question, result in _answers(name) if result.feasible]
+        questions[name] = min(answered)[1]
+    other = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    code = (
+        "import json, sys, test_search\n"
+        "questions = {name: tuple(question) for name, question in json.loads(sys.argv[1]).items()}\n"
+        "print(json.dumps(test_search.answers_json(questions)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, json.dumps(questions)],
+        env={**os.environ, "PYTHONHASHSEED": other, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    elsewhere = json.loads(found.stdout.splitlines()[-1])
+    here = answers_json(questions)
+    assert [name for name in NAMES if elsewhere[name] != here[name]] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

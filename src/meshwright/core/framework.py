@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 
+from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.strategy import RECOMPUTE
@@ -11,6 +14,7 @@ from meshwright.core.strategy import RECOMPUTE
 __all__ = [
     "AXES",
     "SCOPES",
+    "SHARES",
     "Framework",
     "FrameworkLimits",
     "exceeded",
@@ -25,6 +29,13 @@ AXES = ("tensor", "context", "pipeline", "expert")
 SCOPES = ("layer", "plan")
 """How finely recomputation is told: of each layer by itself, or one setting for the whole plan."""
 
+SHARES = ("tensor_overlap_ratio", "ring_imbalance_ratio")
+"""Figures of a framework that are shares of a whole."""
+
+_FIGURES = (
+    "issue_seconds", "expert_issue_seconds", "memory_passes_ratio", "shard_bytes_per_second", "logit_bytes", "loss_bytes",
+    "split_loss_bytes", "buffer_bytes", "gradient_copy_bytes", "compute_ratio", *SHARES,
+)  # fmt: skip
 _ENDS = ("embedding", "head")
 
 
@@ -163,6 +174,11 @@ class Framework:
         For which versions this holds.
     limits : FrameworkLimits
         What it can run.
+
+    Raises
+    ------
+    InputError
+        When a figure is not finite or out of range.
     """
 
     issue_seconds: float = 0.0
@@ -189,6 +205,16 @@ class Framework:
     variant: str = ""
     version: str = ""
     limits: FrameworkLimits = FrameworkLimits()
+
+    def __post_init__(self) -> None:
+        for name in _FIGURES:
+            value = getattr(self, name)
+            most = 1.0 if name in SHARES else math.inf
+            if not (isinstance(value, Real) and math.isfinite(value) and 0.0 <= value <= most):
+                allowed = "a finite number of at least 0" if most == math.inf else "a number between 0 and 1"
+                raise InputError(f"framework {self.word or 'without a name'}: {name} is {value!r}; it must be {allowed}")
+        if self.compute_ratio == 0.0:
+            raise InputError(f"framework {self.word or 'without a name'}: compute_ratio is 0; it must be above 0")
 
     @property
     def word(self) -> str:

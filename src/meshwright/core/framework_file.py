@@ -16,7 +16,7 @@ from typing import Any
 
 from meshwright.base import fields, files, units
 from meshwright.base.errors import InputError
-from meshwright.core.framework import AXES, SCOPES, Framework, FrameworkLimits
+from meshwright.core.framework import AXES, SCOPES, SHARES, Framework, FrameworkLimits
 from meshwright.core.strategy import is_recompute
 
 __all__ = ["CIRCUMSTANCES", "Variant", "described", "of_content", "read"]
@@ -138,8 +138,7 @@ def _figure(value: Any, name: str, place: str) -> Any:
     for ending, dimension in (("_bytes_per_second", "bytes_per_second"), ("_seconds", "seconds"), ("_bytes", "bytes")):
         if name.endswith(ending):
             return units.parse(value, dimension, place=place)
-    shares = ("tensor_overlap_ratio", "ring_imbalance_ratio")
-    return fields.number(value, place, minimum=0.0, maximum=1.0 if name in shares else None)
+    return fields.number(value, place, minimum=0.0, maximum=1.0 if name in SHARES else None)
 
 
 def _limit(value: Any, name: str, place: str) -> Any:

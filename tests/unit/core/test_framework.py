@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
-from meshwright.core.framework import FrameworkLimits, exceeded, inner_words, layout_of, recomputed_in_block
+from meshwright.base.errors import InputError
+from meshwright.core.framework import (
+    _FIGURES,
+    Framework,
+    FrameworkLimits,
+    exceeded,
+    inner_words,
+    layout_of,
+    recomputed_in_block,
+)
 from meshwright.core.graph import Graph, Op
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.strategy import Strategy
@@ -169,3 +180,22 @@ def test_recomputation_is_known_made_of_known_modules_and_alike_where_one_settin
     block = replace(whole, block_recompute=True)
     assert exceeded(block, first, GRAPH) == ()
     assert len(exceeded(block, last, GRAPH)) == 1 and "the first layers of every stage" in exceeded(block, last, GRAPH)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("compute_ratio", -1.0), ("compute_ratio", 0.0), ("compute_ratio", math.nan), ("issue_seconds", -1e-6),
+        ("expert_issue_seconds", math.inf), ("memory_passes_ratio", -1.0), ("ring_imbalance_ratio", 1.5),
+        ("tensor_overlap_ratio", 1.5), ("shard_bytes_per_second", -1.0), ("logit_bytes", "4"), ("loss_bytes", -1.0),
+        ("split_loss_bytes", -1.0), ("buffer_bytes", math.nan), ("gradient_copy_bytes", -1.0),
+    ],
+)  # fmt: skip
+def test_figures_of_a_framework_are_finite_and_in_their_range(name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"^framework mine: {name} is ") as error:
+        Framework(**{"name": "mine", name: value})
+    assert "\n" not in str(error.value)
+
+
+def test_every_figure_of_a_framework_is_looked_at() -> None:
+    assert set(_FIGURES) == {field.name for field in fields(Framework) if field.type == "float"}

@@ -202,7 +202,7 @@ def closed_layer(graph: Graph, row: int) -> Wiring:
     width = width or graph.sequence_length
     dims = (("sequence", graph.sequence_length), ("hidden", max(1, width // graph.sequence_length)), ("inputs", 0))
     before = Op("before", "", (Operator(_STREAM, "elementwise", dims, moved_elements=0),))
-    joined = wire(Graph("layer", (before, layer), (Edge(0, 1, width),)))
+    joined = wire(Graph("layer", (before, replace(layer, like=-1)), (Edge(0, 1, width),)))
     enters, leaves = (any(getattr(edge, end) == row for edge in graph.edges) for end in ("target", "source"))
     wires = [w for w in joined.wires if enters or w.source != 0]
     last = len(joined.nodes) - 1
