@@ -8,23 +8,23 @@ import pytest
 import yaml
 
 from meshwright import launchers
-from meshwright.core.launch import Hosts, Job, Program
+from meshwright.core.launch import Hosts, LaunchJob, StartCommand
 
 NAMES = launchers.names()
 
 
-def job(n: int, per_domain: int = 1, kinds: tuple[str, ...] = ()) -> Job:
+def job(n: int, per_domain: int = 1, kinds: tuple[str, ...] = ()) -> LaunchJob:
     """Return a job of hosts with two devices each."""
     hosts = Hosts(
         tuple((2 * k, 2 * k + 1) for k in range(n)), tuple(k // per_domain for k in range(n)), kinds or ("H100",) * n, (0,) * n
     )
-    program = Program('run "$NODE_RANK" "$@"', needs=(("MODEL", "a folder"),), environment=(("A", "b c", "why 'so'"),))
-    return Job("tiny", "tiny on devices", "plan.py", "x = 'a'\n\ny = \"$HOME\"\n", program, hosts, ("all inside",))
+    program = StartCommand('run "$NODE_RANK" "$@"', needs=(("MODEL", "a folder"),), environment=(("A", "b c", "why 'so'"),))
+    return LaunchJob("tiny", "tiny on devices", "plan.py", "x = 'a'\n\ny = \"$HOME\"\n", program, hosts, ("all inside",))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("one", [job(1), job(4), job(4, 2), job(2, 2)], ids=["one", "four", "two domains", "one domain"])
-def test_a_launcher_writes_the_same_shell_or_yaml_each_time(name: str, one: Job) -> None:
+def test_a_launcher_writes_the_same_shell_or_yaml_each_time(name: str, one: LaunchJob) -> None:
     module = launchers.load(name)
     text = module.text(one)
     assert text == module.text(one) and text.endswith("\n") and "\t" not in text

@@ -245,7 +245,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     )
     with registry.blamed("search", name):
         if registry.package("search", name):
-            _json_ready(answer)
+            answers.check_json(answer)
         if answer.plan is None:
             return result
         answers.check_plan(problem, answer.plan, name)
@@ -253,15 +253,6 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         result = judged(result)
         answers.check_claims(result)
     return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result)))
-
-
-def _json_ready(answer: Answer) -> None:
-    """Refuse further fields that no file can hold."""
-    for place, held in (("extra", answer.extra), ("certificate", answer.certificate or {})):
-        try:
-            json.dumps(dict(held))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"its answer's {place} is not JSON-ready: {error}") from error
 
 
 def _too_large(result: Result) -> tuple[str, ...]:

@@ -178,7 +178,7 @@ def _written(writer: ModuleType, name: str, result: Result, path: str) -> tuple[
         left = sorted(file for file in Path(folder).iterdir() if file.is_file())
         if wrong or target.name not in [file.name for file in left]:
             raise PluginError(f"{registry.title(room, name)} {f'returned {wrong}' if wrong else 'wrote no file'}")
-        contents = [(target.parent / file.name, file.read_bytes()) for file in left]
+        contents = [(target.parent / file.name, files.read_bytes(file)) for file in left]
     for file, content in contents:
         files.write(file, content)
     return tuple(" ".join(note.split()) for note in notes or ())

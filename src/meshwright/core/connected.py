@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from meshwright.core.cluster import Links
-
 __all__ = ["fault"]
 
+Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
 
-def fault(links: Links, n_devices: int, n_switches: int, *, forwards: bool, names: Sequence[str] = ()) -> str:
+
+def fault(ends: Ends, n_devices: int, n_switches: int, *, forwards: bool, names: Sequence[str] = ()) -> str:
     """Return which device cannot reach which, in words; empty where every device reaches every other.
 
     Parameters
     ----------
-    links : Links
-        Directed; their ends are there.
+    ends : tuple of ndarray, shape (n_links,), int64
+        Where each directed link begins, and where it ends.
     n_devices, n_switches : int
         At least one device.
     forwards : bool
@@ -29,12 +27,12 @@ def fault(links: Links, n_devices: int, n_switches: int, *, forwards: bool, name
         Names of the devices, for the message; their ids where empty.
     """
     n_nodes = n_devices + n_switches
-    for verb, source, target in (("reach", links.source, links.target), ("be reached from", links.target, links.source)):
+    for verb, source, target in (("reach", ends[0], ends[1]), ("be reached from", ends[1], ends[0])):
         lost = np.flatnonzero(_smallest_before(source, target, n_nodes)[:n_devices])
         if len(lost):
             more = f" (nor {len(lost) - 1} others)" if len(lost) > 1 else ""
             return f"{_called(0, names)} cannot {verb} {_called(lost[0], names)}{more}; add links or switches"
-    return "" if forwards else _fault_without_forwarding(links, n_devices, n_nodes, names)
+    return "" if forwards else _fault_without_forwarding(ends, n_devices, n_nodes, names)
 
 
 def _called(i: int, names: Sequence[str]) -> str:
@@ -57,19 +55,19 @@ def _smallest_before(source: NDArray[np.int64], target: NDArray[np.int64], n_nod
         found = smaller
 
 
-def _fault_without_forwarding(links: Links, n: int, n_nodes: int, names: Sequence[str]) -> str:
+def _fault_without_forwarding(ends: Ends, n: int, n_nodes: int, names: Sequence[str]) -> str:
     """Return which device reaches which over other devices only; `fault` has seen that switches join all when these forward."""
-    up, down = links.target >= n, links.source >= n
+    up, down = ends[1] >= n, ends[0] >= n
     between = up & down
-    ends = links.source[between], links.target[between]
-    part = _smallest_before(np.concatenate(ends), np.concatenate(ends[::-1]), n_nodes)
-    into = np.unique(part[links.target[up & ~down]] * n + links.source[up & ~down])
-    out = np.unique(part[links.source[down & ~up]] * n + links.target[down & ~up])
+    inner = ends[0][between], ends[1][between]
+    part = _smallest_before(np.concatenate(inner), np.concatenate(inner[::-1]), n_nodes)
+    into = np.unique(part[ends[1][up & ~down]] * n + ends[0][up & ~down])
+    out = np.unique(part[ends[0][down & ~up]] * n + ends[1][down & ~up])
     if n == 1 or (np.bincount(np.intersect1d(into, out, assume_unique=True) // n) == n).any():
         return ""  # one net of switches joins all of them
     direct = ~(up | down)
     reached_from: list[set[int]] = [{i} for i in range(n)]
-    for a, b in zip(links.source[direct].tolist(), links.target[direct].tolist(), strict=True):
+    for a, b in zip(ends[0][direct].tolist(), ends[1][direct].tolist(), strict=True):
         reached_from[a].add(b)
     members: dict[int, set[int]] = {}
     for code in out.tolist():

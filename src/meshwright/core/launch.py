@@ -10,11 +10,11 @@ from meshwright.base.errors import ExportError
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan
 
-__all__ = ["Hosts", "Job", "Program", "hosts_of"]
+__all__ = ["Hosts", "LaunchJob", "StartCommand", "hosts_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class StartCommand:
     """What a framework starts on every host.
 
     Parameters
@@ -70,7 +70,7 @@ class Hosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LaunchJob:
     """What a launcher writes down.
 
     Parameters
@@ -81,7 +81,7 @@ class Job:
         One line about the plan.
     file, text : str
         Name and content of the framework's configuration.
-    program : Program
+    program : StartCommand
         What every host starts.
     hosts : Hosts
         Where.
@@ -93,7 +93,7 @@ class Job:
     title: str
     file: str
     text: str
-    program: Program
+    program: StartCommand
     hosts: Hosts
     remarks: tuple[str, ...] = ()
 

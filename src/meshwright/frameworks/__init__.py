@@ -12,7 +12,7 @@ Promises of a framework's module, checked by ``tests/contract/test_frameworks.py
   precision and length of samples where it says them, and warnings. ``n_devices`` is how many devices there are, for files that
   leave the data degree to the launcher. What was written and is read again is the same plan;
 * ``model_of(path, sequence_length) -> ModelSpec``, beside ``read``, if its files name or describe the model;
-* ``program(result, path) -> Program``, if launchers can start it: what every host starts once `path` is written;
+* ``program(result, path) -> StartCommand``, if launchers can start it: what every host starts once `path` is written;
 * ``recognises(text)``, beside ``read``: whether a file is one of its own.
 """
 

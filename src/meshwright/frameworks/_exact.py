@@ -158,7 +158,7 @@ def torchrun(name: str, result: Result, words: str) -> str:
 
 
 def environment(framework: Framework) -> tuple[tuple[str, str, str], ...]:
-    """Return the settings that a framework's memory was priced with and that no configuration says (`Program.environment`)."""
+    """Return what a framework's memory was priced with and no configuration says, as `StartCommand.environment`."""
     if not framework.expandable_segments:
         return ()
     why = f"the plan's memory was priced with PyTorch's expandable segments, as {framework.name}'s own launch script sets them"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from meshwright.core import framework_file
 from meshwright.core.framework import exceeded
-from meshwright.core.launch import Program
+from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
@@ -32,7 +32,7 @@ def write(result: Result, path: str) -> None:
     plan_json.write(result, path)
 
 
-def program(result: Result, path: str) -> Program:
+def program(result: Result, path: str) -> StartCommand:
     """Return what every host starts: ``meshwright run``, whose rank k takes the k-th device of the plan."""
     import shlex
 
@@ -40,4 +40,4 @@ def program(result: Result, path: str) -> Program:
 
     words = f'-m meshwright run {shlex.quote(Path(path).name)} --model "$MODEL" --backend nccl'
     needs = (("MODEL", "package.module:callable of the model, as for meshwright run"),)
-    return Program(_exact.torchrun("meshwright", result, words), (), needs, _exact.environment(FRAMEWORK))
+    return StartCommand(_exact.torchrun("meshwright", result, words), (), needs, _exact.environment(FRAMEWORK))

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from meshwright.base import registry
-from meshwright.core.launch import Job, Program, hosts_of
+from meshwright.core.launch import LaunchJob, StartCommand, hosts_of
 from meshwright.core.result import Result
 from meshwright.launchers import _groups, _network
 
@@ -40,21 +40,21 @@ def load(name: str) -> ModuleType:
     return registry.load("launchers", name, "launcher")
 
 
-def job_of(result: Result, program: Program, file: str, text: str) -> Job:
+def job_of(result: Result, program: StartCommand, file: str, text: str) -> LaunchJob:
     """Return what a launcher writes down of a plan.
 
     Parameters
     ----------
     result : Result
         With plan.
-    program : Program
+    program : StartCommand
         What every host starts.
     file, text : str
         The framework's configuration: its path and content.
 
     Returns
     -------
-    Job
+    LaunchJob
         With the remarks on groups and nodes.
 
     Raises
@@ -69,7 +69,7 @@ def job_of(result: Result, program: Program, file: str, text: str) -> Job:
     where = f" of {cluster.name}" if cluster is not None else ""
     seconds = "" if result.timeline is None else f", {result.timeline.step_seconds:.4g} s a step predicted"
     name = result.problem.model_spec.name
-    return Job(
+    return LaunchJob(
         re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "plan",
         f"{name} on {plan.n_devices} devices{where}{seconds}", Path(file).name, text,
         _network.with_environment(program, cluster, hosts), hosts, remarks,

@@ -8,12 +8,12 @@ import numpy as np
 
 from meshwright.base.errors import ExportError
 from meshwright.core.cluster import Cluster
-from meshwright.core.launch import Hosts, Program
+from meshwright.core.launch import Hosts, StartCommand
 
 __all__ = ["with_environment"]
 
 
-def with_environment(program: Program, cluster: Cluster | None, hosts: Hosts) -> Program:
+def with_environment(program: StartCommand, cluster: Cluster | None, hosts: Hosts) -> StartCommand:
     """Return a program with the settings that this cluster and these hosts need.
 
     Raises

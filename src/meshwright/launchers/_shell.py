@@ -6,7 +6,7 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 
-from meshwright.core.launch import Job
+from meshwright.core.launch import LaunchJob
 
 __all__ = ["comments", "devices_of", "settings"]
 
@@ -16,7 +16,7 @@ def comments(lines: Sequence[str]) -> list[str]:
     return [row for line in lines for row in textwrap.wrap(line, 118, initial_indent="# ", subsequent_indent="#   ")]
 
 
-def settings(job: Job) -> list[str]:
+def settings(job: LaunchJob) -> list[str]:
     """Return the lines that ask for variables that must be set, and set those of the program."""
     lines = [f': "${{{name}:?{what}}}"' for name, what in job.program.needs]
     for name, value, why in job.program.environment:
@@ -24,7 +24,7 @@ def settings(job: Job) -> list[str]:
     return lines
 
 
-def devices_of(job: Job, host: int) -> str:
+def devices_of(job: LaunchJob, host: int) -> str:
     """Return which devices of the cluster a host has, in words."""
     some = job.hosts.devices[host]
     kind = f", {job.hosts.kinds[host]}" if job.hosts.kinds[host] else ""

@@ -19,7 +19,7 @@ import json
 import shlex
 
 from meshwright.base.errors import ExportError
-from meshwright.core.launch import Job
+from meshwright.core.launch import LaunchJob
 from meshwright.launchers import _shell
 
 __all__ = ["SUFFIX", "text"]
@@ -31,7 +31,7 @@ _DOMAIN = "nvidia.com/gpu.clique"
 _END = "END_OF_CONFIGURATION"
 
 
-def text(job: Job) -> str:
+def text(job: LaunchJob) -> str:
     """Return the job, in YAML.
 
     Raises
@@ -82,7 +82,7 @@ def text(job: Job) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _pod(job: Job, sliced: bool) -> list[str]:
+def _pod(job: LaunchJob, sliced: bool) -> list[str]:
     """Return the lines of the template that all pods share."""
     together = job.hosts.per_domain > 1 and not sliced
     pod = [
@@ -121,7 +121,7 @@ def _pod(job: Job, sliced: bool) -> list[str]:
     return [f"        {line}" if line else "" for line in pod]
 
 
-def _environment(job: Job, sliced: bool) -> list[str]:
+def _environment(job: LaunchJob, sliced: bool) -> list[str]:
     """Return ``env`` with its entries; nothing where there are none."""
     lines = []
     for name, what in job.program.needs:
@@ -136,7 +136,7 @@ def _environment(job: Job, sliced: bool) -> list[str]:
     return ["      env:", *lines] if lines else []
 
 
-def _script(job: Job, sliced: bool) -> list[str]:
+def _script(job: LaunchJob, sliced: bool) -> list[str]:
     """Return what a pod runs."""
     if _END in job.text:
         raise ExportError(f"launch k8s: {job.file} has the line {_END}, with which its copy in the command ends")

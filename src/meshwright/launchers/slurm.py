@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 
-from meshwright.core.launch import Job
+from meshwright.core.launch import LaunchJob
 from meshwright.launchers import _shell
 
 __all__ = ["SUFFIX", "text"]
@@ -70,7 +70,7 @@ exec srun --nodes={n} --ntasks={n} --kill-on-bad-exit=1 --cpu-bind=none "${{plac
 """
 
 
-def text(job: Job) -> str:
+def text(job: LaunchJob) -> str:
     """Return the script; hosts of different kinds need a HOSTFILE, which it asks for."""
     hosts = job.hosts
     n, segment = len(hosts.devices), hosts.per_domain

@@ -5,7 +5,7 @@ Ranks follow ``--node-rank``. A rendezvous (``--rdzv-backend c10d``) would numbe
 
 from __future__ import annotations
 
-from meshwright.core.launch import Job
+from meshwright.core.launch import LaunchJob
 from meshwright.launchers import _shell
 
 __all__ = ["SUFFIX", "text"]
@@ -23,7 +23,7 @@ fi
 """
 
 
-def text(job: Job) -> str:
+def text(job: LaunchJob) -> str:
     """Return the script; it lists the hosts in order."""
     n, me = len(job.hosts.devices), f"{job.stem}{SUFFIX}"
     several = [

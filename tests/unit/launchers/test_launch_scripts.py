@@ -17,7 +17,7 @@ import yaml
 import meshwright as mw
 from meshwright import api, frameworks
 from meshwright.base.errors import ExportError, InputError, UnknownNameError
-from meshwright.core.launch import Program, hosts_of
+from meshwright.core.launch import StartCommand, hosts_of
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch
 from meshwright.core.result import Answer, Result
@@ -297,7 +297,7 @@ def test_only_settings_that_were_priced_are_set(tmp_path: pathlib.Path, stubs: d
     assert found == [{"NCCL_CROSS_NIC": "0"}, {"NCCL_COLLNET_ENABLE": "1"}, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}]
     hosts = hosts_of(second.plan, second.problem.cluster)
     with pytest.raises(ExportError, match="different devices of theirs, from number 0, 4 on"):
-        _network.with_environment(Program("x"), None, replace(hosts, first=(4, 0)))
+        _network.with_environment(StartCommand("x"), None, replace(hosts, first=(4, 0)))
     for name in ("dgx-h100:64", "fat-tree:64", "gb200-nvl72:144", "flat:4"):
         from meshwright import clusters
 

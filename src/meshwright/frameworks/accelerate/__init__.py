@@ -8,7 +8,7 @@ from pathlib import Path
 from meshwright.base import files
 from meshwright.core import framework_file
 from meshwright.core.graph import Graph
-from meshwright.core.launch import Program
+from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
@@ -42,14 +42,14 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     return config.write(result, path)
 
 
-def program(result: Result, path: str) -> Program:
+def program(result: Result, path: str) -> StartCommand:
     """Return what every host starts: Accelerate's launcher with transformers' training script."""
     import shlex
 
     from meshwright.frameworks import _one_config
 
     options = _one_config.started(result.plan, result.problem, checkpointing=False)
-    return Program(
+    return StartCommand(
         f'accelerate launch --config_file {shlex.quote(Path(path).name)} --machine_rank "$NODE_RANK" '
         f'--main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" {options} "$@"',
         needs=_one_config.NEEDS,

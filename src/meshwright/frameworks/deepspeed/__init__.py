@@ -7,7 +7,7 @@ from pathlib import Path
 
 from meshwright.core import framework_file
 from meshwright.core.graph import Graph
-from meshwright.core.launch import Program
+from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
@@ -34,7 +34,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     return config.write(result, path)
 
 
-def program(result: Result, path: str) -> Program:
+def program(result: Result, path: str) -> StartCommand:
     """Return what every host starts: transformers' training script by torchrun, which keeps the order of hosts.
 
     Raises
@@ -53,7 +53,7 @@ def program(result: Result, path: str) -> Program:
         )
     options = _one_config.started(result.plan, result.problem, checkpointing="full" in result.plan.stages[0].recompute)
     words = f"{options} --deepspeed {shlex.quote(Path(path).name)}"
-    return Program(_exact.torchrun("deepspeed", result, words), needs=_one_config.NEEDS)
+    return StartCommand(_exact.torchrun("deepspeed", result, words), needs=_one_config.NEEDS)
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from meshwright.core import framework_file
 from meshwright.core.graph import Graph
-from meshwright.core.launch import Program
+from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
@@ -33,13 +33,13 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     return script.write(result, path)
 
 
-def program(result: Result, path: str) -> Program:
+def program(result: Result, path: str) -> StartCommand:
     """Return what every host starts: the script that was written."""
     import shlex
 
     from meshwright.frameworks import _exact
 
-    return Program(_exact.torchrun("fsdp2", result, shlex.quote(Path(path).name)))
+    return StartCommand(_exact.torchrun("fsdp2", result, shlex.quote(Path(path).name)))
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

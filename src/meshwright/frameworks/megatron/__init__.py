@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from meshwright.core.graph import Graph
-from meshwright.core.launch import Program
+from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
@@ -34,7 +34,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     return megatron_args.write(result, path)
 
 
-def program(result: Result, path: str) -> Program:
+def program(result: Result, path: str) -> StartCommand:
     """Return what every host starts: the script, which calls torchrun."""
     import shlex
     from pathlib import Path
@@ -42,7 +42,7 @@ def program(result: Result, path: str) -> Program:
     from meshwright.core.framework import layout_of
 
     outermost = ("pipeline", "data") if layout_of(result.plan) == "data" else ("data", "pipeline")
-    return Program(f'bash {shlex.quote(Path(path).name)} "$@"', ("tensor", "context", *outermost))
+    return StartCommand(f'bash {shlex.quote(Path(path).name)} "$@"', ("tensor", "context", *outermost))
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.core.graph import Graph
-from meshwright.core.launch import Program
+from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
@@ -32,7 +32,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     return recipe.write(result, path)
 
 
-def program(result: Result, path: str) -> Program:
+def program(result: Result, path: str) -> StartCommand:
     """Return what every host starts: the recipe."""
     import shlex
     from pathlib import Path
@@ -41,7 +41,9 @@ def program(result: Result, path: str) -> Program:
     from meshwright.frameworks import _exact
 
     outermost = ("pipeline", "data") if layout_of(result.plan) == "data" else ("data", "pipeline")
-    return Program(_exact.torchrun("megatron_bridge", result, shlex.quote(Path(path).name)), ("tensor", "context", *outermost))
+    return StartCommand(
+        _exact.torchrun("megatron_bridge", result, shlex.quote(Path(path).name)), ("tensor", "context", *outermost)
+    )
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from meshwright.core import framework_file
 from meshwright.core.graph import Graph
-from meshwright.core.launch import Program
+from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
@@ -49,14 +49,14 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     return config.write(result, path)
 
 
-def program(result: Result, path: str) -> Program:
+def program(result: Result, path: str) -> StartCommand:
     """Return what every host starts: nanotron's ``run_train.py`` with the file that was written."""
     import shlex
 
     from meshwright.frameworks import _exact
 
     why = "nanotron's README starts it so: collectives keep the order in which they are issued"
-    return Program(
+    return StartCommand(
         _exact.torchrun("nanotron", result, f"run_train.py --config-file {shlex.quote(Path(path).name)}"),
         environment=(("CUDA_DEVICE_MAX_CONNECTIONS", "1", why),),
     )

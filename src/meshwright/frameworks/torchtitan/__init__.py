@@ -6,7 +6,7 @@ from pathlib import Path
 
 from meshwright.core import framework_file
 from meshwright.core.graph import Graph
-from meshwright.core.launch import Program
+from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
@@ -44,12 +44,12 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     return module.write(result, path)
 
 
-def program(result: Result, path: str) -> Program:
+def program(result: Result, path: str) -> StartCommand:
     """Return what every host starts: torchtitan's trainer with the module that was written."""
     from meshwright.frameworks import _exact
 
     words = f"-m torchtitan.train --module {Path(path).stem} --config plan"
-    return Program(_exact.torchrun("torchtitan", result, words), environment=_exact.environment(FRAMEWORK))
+    return StartCommand(_exact.torchrun("torchtitan", result, words), environment=_exact.environment(FRAMEWORK))
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

@@ -10,7 +10,7 @@ from meshwright.base import files
 from meshwright.core import framework_file
 from meshwright.core.framework import FrameworkLimits
 from meshwright.core.graph import Graph
-from meshwright.core.launch import Program
+from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
@@ -55,7 +55,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     return arguments.write(result, path)
 
 
-def program(result: Result, path: str) -> Program:
+def program(result: Result, path: str) -> StartCommand:
     """Return what every host starts: ``run_clm.py`` with the file that was written.
 
     Raises
@@ -70,7 +70,7 @@ def program(result: Result, path: str) -> Program:
 
     if not path.endswith(".json"):
         raise ExportError(f"transformers: {path} is imported by a script of yours; with --launch, name a file ending in .json")
-    return Program(_exact.torchrun("transformers", result, f"run_clm.py {shlex.quote(Path(path).name)}"))
+    return StartCommand(_exact.torchrun("transformers", result, f"run_clm.py {shlex.quote(Path(path).name)}"))
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
