@@ -245,7 +245,7 @@ class Cluster:
                 f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: latency_seconds is "
                 f"{links.latency_seconds[i]}; must be >= 0"
             )
-        wrong = connected.fault(links, self.n_devices, self.n_switches, forwards=self.forwards)
+        wrong = connected.fault((links.source, links.target), self.n_devices, self.n_switches, forwards=self.forwards)
         if wrong:
             raise InputError(f"cluster {self.name}: {wrong}")
 

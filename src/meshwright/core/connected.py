@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from meshwright.core.cluster import Links
-
 __all__ = ["fault"]
 
 
-def fault(links: Links, n_devices: int, n_switches: int, *, forwards: bool, names: Sequence[str] = ()) -> str:
+Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def fault(ends: Ends, n_devices: int, n_switches: int, *, forwards: bool, names: Sequence[str] = ()) -> str:
     """Return which device cannot reach which, in words; empty where every device reaches every other.
 
     Parameters
     ----------
-    links : Links
-        Directed; their ends are there.
+    ends : tuple of ndarray, each of shape (n_links,), int64
+        Source and target of every directed link; both are there.
     n_devices, n_switches : int
         At least one device.
     forwards : bool
@@ -29,12 +28,12 @@ def fault(links: Links, n_devices: int, n_switches: int, *, forwards: bool, name
         Names of the devices, for the message; their ids where empty.
     """
     n_nodes = n_devices + n_switches
-    for verb, source, target in (("reach", links.source, links.target), ("be reached from", links.target, links.source)):
+    for verb, source, target in (("reach", *ends), ("be reached from", *ends[::-1])):
         lost = np.flatnonzero(_smallest_before(source, target, n_nodes)[:n_devices])
         if len(lost):
             more = f" (nor {len(lost) - 1} others)" if len(lost) > 1 else ""
             return f"{_called(0, names)} cannot {verb} {_called(lost[0], names)}{more}; add links or switches"
-    return "" if forwards else _fault_without_forwarding(links, n_devices, n_nodes, names)
+    return "" if forwards else _fault_without_forwarding(ends, n_devices, n_nodes, names)
 
 
 def _called(i: int, names: Sequence[str]) -> str:
@@ -57,19 +56,19 @@ def _smallest_before(source: NDArray[np.int64], target: NDArray[np.int64], n_nod
         found = smaller
 
 
-def _fault_without_forwarding(links: Links, n: int, n_nodes: int, names: Sequence[str]) -> str:
+def _fault_without_forwarding(ends: Ends, n: int, n_nodes: int, names: Sequence[str]) -> str:
     """Return which device reaches which over other devices only; `fault` has seen that switches join all when these forward."""
-    up, down = links.target >= n, links.source >= n
-    between = up & down
-    ends = links.source[between], links.target[between]
-    part = _smallest_before(np.concatenate(ends), np.concatenate(ends[::-1]), n_nodes)
-    into = np.unique(part[links.target[up & ~down]] * n + links.source[up & ~down])
-    out = np.unique(part[links.source[down & ~up]] * n + links.target[down & ~up])
+    source, target = ends
+    up, down = target >= n, source >= n
+    between = source[up & down], target[up & down]
+    part = _smallest_before(np.concatenate(between), np.concatenate(between[::-1]), n_nodes)
+    into = np.unique(part[target[up & ~down]] * n + source[up & ~down])
+    out = np.unique(part[source[down & ~up]] * n + target[down & ~up])
     if n == 1 or (np.bincount(np.intersect1d(into, out, assume_unique=True) // n) == n).any():
         return ""  # one net of switches joins all of them
     direct = ~(up | down)
     reached_from: list[set[int]] = [{i} for i in range(n)]
-    for a, b in zip(links.source[direct].tolist(), links.target[direct].tolist(), strict=True):
+    for a, b in zip(source[direct].tolist(), target[direct].tolist(), strict=True):
         reached_from[a].add(b)
     members: dict[int, set[int]] = {}
     for code in out.tolist():
