@@ -101,12 +101,15 @@ def check_json(answer: Answer) -> None:
 
 
 def check_plan(problem: Problem, plan: Plan, search: str) -> None:
-    """Refuse what a search answered unless every layer is in one stage and the devices are there, whatever costs can tell.
+    """Refuse what a search answered unless every layer is in one stage, the devices are there, and the batch is the one asked
+    for, whatever costs can tell.
 
     Raises
     ------
     InputError
         As `meshwright.sim.check_plan`, with the search.
+    PluginError
+        When the plan has another global batch than was asked for.
     """
     from meshwright import sim
 
@@ -114,6 +117,9 @@ def check_plan(problem: Problem, plan: Plan, search: str) -> None:
         sim.check_plan(problem, plan)
     except InputError as error:
         raise InputError(f"search {search}: its answer is no plan: {error}") from None
+    wanted = problem.batch.global_batch
+    if wanted not in (0, plan.global_batch):
+        raise _error(search, f"answered with a plan of global_batch {plan.global_batch}; {wanted} was asked for")
 
 
 def check_claims(result: Result) -> None:

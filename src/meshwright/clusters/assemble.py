@@ -42,9 +42,7 @@ def assemble(file: ClusterFile, place: str) -> Cluster:
     )
     node_of_device = np.repeat(np.arange(len(nodes)), [len(node.devices) for _, node in nodes])
     links = Links(source.astype(np.int64), target.astype(np.int64), rate, latency)
-    apart = connected.fault(
-        (links.source, links.target), len(devices), len(switches), forwards=file.forwards, names=devices
-    )
+    apart = connected.fault((links.source, links.target), len(devices), len(switches), forwards=file.forwards, names=devices)
     if apart:
         raise InputError(f"cluster {file.name or place}: {apart}")  # by the names of the file
     return Cluster(

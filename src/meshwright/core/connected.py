@@ -11,14 +11,16 @@ __all__ = ["fault"]
 
 Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
 
+Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
+
 
 def fault(ends: Ends, n_devices: int, n_switches: int, *, forwards: bool, names: Sequence[str] = ()) -> str:
     """Return which device cannot reach which, in words; empty where every device reaches every other.
 
     Parameters
     ----------
-    ends : tuple of ndarray, shape (n_links,), int64
-        Where each directed link begins, and where it ends.
+    ends : tuple of ndarray, each of shape (n_links,), int64
+        Source and target of every directed link; both are there.
     n_devices, n_switches : int
         At least one device.
     forwards : bool
@@ -27,7 +29,7 @@ def fault(ends: Ends, n_devices: int, n_switches: int, *, forwards: bool, names:
         Names of the devices, for the message; their ids where empty.
     """
     n_nodes = n_devices + n_switches
-    for verb, source, target in (("reach", ends[0], ends[1]), ("be reached from", ends[1], ends[0])):
+    for verb, source, target in (("reach", *ends), ("be reached from", *ends[::-1])):
         lost = np.flatnonzero(_smallest_before(source, target, n_nodes)[:n_devices])
         if len(lost):
             more = f" (nor {len(lost) - 1} others)" if len(lost) > 1 else ""
@@ -57,17 +59,17 @@ def _smallest_before(source: NDArray[np.int64], target: NDArray[np.int64], n_nod
 
 def _fault_without_forwarding(ends: Ends, n: int, n_nodes: int, names: Sequence[str]) -> str:
     """Return which device reaches which over other devices only; `fault` has seen that switches join all when these forward."""
-    up, down = ends[1] >= n, ends[0] >= n
-    between = up & down
-    inner = ends[0][between], ends[1][between]
-    part = _smallest_before(np.concatenate(inner), np.concatenate(inner[::-1]), n_nodes)
-    into = np.unique(part[ends[1][up & ~down]] * n + ends[0][up & ~down])
-    out = np.unique(part[ends[0][down & ~up]] * n + ends[1][down & ~up])
+    source, target = ends
+    up, down = target >= n, source >= n
+    between = source[up & down], target[up & down]
+    part = _smallest_before(np.concatenate(between), np.concatenate(between[::-1]), n_nodes)
+    into = np.unique(part[target[up & ~down]] * n + source[up & ~down])
+    out = np.unique(part[source[down & ~up]] * n + target[down & ~up])
     if n == 1 or (np.bincount(np.intersect1d(into, out, assume_unique=True) // n) == n).any():
         return ""  # one net of switches joins all of them
     direct = ~(up | down)
     reached_from: list[set[int]] = [{i} for i in range(n)]
-    for a, b in zip(ends[0][direct].tolist(), ends[1][direct].tolist(), strict=True):
+    for a, b in zip(source[direct].tolist(), target[direct].tolist(), strict=True):
         reached_from[a].add(b)
     members: dict[int, set[int]] = {}
     for code in out.tolist():

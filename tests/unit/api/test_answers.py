@@ -74,13 +74,20 @@ def test_what_is_left_open_may_be_filled_in(asked: Problem, monkeypatch: pytest.
     same = replace(asked, cluster=clusters.cluster("flat:4"))  # made anew, but the same
     assert answered(monkeypatch, asked, problem=same).problem is same
     gap = replace(asked, batch=Batch())
-    assert answered(monkeypatch, gap, problem=replace(gap, batch=Batch(4))).asked is gap
+    assumed = api.plan(gap, search="data_parallel").plan.global_batch
+    assert answered(monkeypatch, gap, problem=replace(gap, batch=Batch(assumed))).asked is gap
 
 
 def test_a_further_field_is_none_that_every_answer_has(asked: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PluginError, match=r"^search planted gives extra the field 'step_seconds', which every answer has"):
         answered(monkeypatch, asked, extra={"own": 1, "step_seconds": 1e-9})
     assert answered(monkeypatch, asked, extra={"own": 1}).answer.extra["own"] == 1
+
+
+def test_a_plan_has_the_batch_that_was_asked_for(asked: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    smaller = api.plan(replace(asked, batch=Batch(4)), search="data_parallel").plan
+    with pytest.raises(PluginError, match=r"^search planted answered with a plan of global_batch 4; 16 was asked for$"):
+        answered(monkeypatch, asked, plan=smaller, objective=None, bound=None)
 
 
 CLAIMS: list[tuple[Any, Any, str]] = [

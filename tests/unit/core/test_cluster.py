@@ -89,7 +89,7 @@ def test_the_check_is_quick_where_there_are_many_devices() -> None:
     minimum = np.minimum
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connected.np, "minimum", Counted())
-        assert connected.fault(ring, n, 0, forwards=True) == ""
+        assert connected.fault((ring.source, ring.target), n, 0, forwards=True) == ""
     assert rounds <= 4 * math.log2(n)
 
 
