@@ -139,9 +139,7 @@ def test_a_link_has_the_speed_of_its_generation(tmp_path: Path, sm: str, each: f
         ("\nGPU0\tX\tNV4\nGPU1\tNV4\tX\n", "topology"),
     ],
 )
-def test_what_is_not_said_is_not_guessed_and_what_cannot_be_read_is_one_line(
-    tmp_path: Path, text: str, told: str
-) -> None:
+def test_what_is_not_said_is_not_guessed_and_what_cannot_be_read_is_one_line(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "topology.xml"
     path.write_text(text)
     with pytest.raises(InputError, match=told) as caught:
