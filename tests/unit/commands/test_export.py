@@ -291,9 +291,9 @@ def test_megatron_is_told_where_experts_are_and_what_of_the_configuration_is_lef
     assert "--moe-layer-freq" not in options
     assert options["--rotary-base"] == ("1000000",)
     assert options["--use-rope-scaling"] == ("--rope-scaling-factor", "4")
-    _, notes = told(rope_scaling={"type": "yarn", "factor": 2.0}, attention_bias=True)
-    assert [next(word for word in ("rope_theta", "yarn", "attention_bias") if word in note) for note in notes] == [
-        "rope_theta", "yarn", "attention_bias",
-    ]  # fmt: skip
-    with pytest.raises(ExportError, match="sliding windows of 8 of 64 tokens"):
-        told(use_sliding_window=True, sliding_window=8, max_window_layers=2)
+    _, notes = told(rope_scaling={"type": "yarn", "factor": 2.0})
+    assert [next(word for word in ("rope_theta", "yarn") if word in note) for note in notes] == ["rope_theta", "yarn"]
+    with pytest.raises(ExportError, match="biases of queries, keys and values and attention's output only"):
+        told(attention_bias=True)
+    options, _ = told(use_sliding_window=True, sliding_window=8, max_window_layers=2)
+    assert (options["--window-size"], options["--window-attn-skip-freq"]) == (("7,0",), ("[0,0,1,1]",))

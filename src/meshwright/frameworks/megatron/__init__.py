@@ -21,8 +21,8 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     found = options.refusals(plan, problem)
     spec = problem.model_spec
     if spec.format == "huggingface" and spec.spec:
-        reason = model.no_decoder(spec.spec)
-        return (*found, reason) if reason else found
+        reasons = (model.no_decoder(spec.spec), model.windows_in_parts(plan, spec.spec, problem.graph.sequence_length))
+        return (*found, *filter(None, reasons))
     return found
 
 

@@ -7,17 +7,17 @@ from typing import Any
 
 from meshwright.base.errors import ExportError
 from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan
 from meshwright.core.source import Source
-from meshwright.models import dense_families
+from meshwright.frameworks.megatron import families
+from meshwright.frameworks.megatron.families import LATENT
+from meshwright.models import dense_families, llama_variants
 from meshwright.models.config import ModelConfig
 from meshwright.models.readers import huggingface
 
-__all__ = ["FAMILIES", "OTHER_SCRIPTS", "arguments", "no_decoder", "refusal"]
+__all__ = ["FAMILIES", "OTHER_SCRIPTS", "arguments", "layer_windows", "no_decoder", "refusal", "windows_in_parts"]
 
-LATENT = ("deepseek_v2", "deepseek_v3", "kimi_k2")
-"""Families with latent attention, shared experts and routing by groups."""
-
-FAMILIES = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", *LATENT)
+FAMILIES = tuple(sorted(("gpt2", *families.FAMILIES)))
 """Values of ``model_type`` that are written out; others are refused."""
 
 OTHER_SCRIPTS = ("bert", "t5", "vit")
@@ -42,7 +42,7 @@ def arguments(spec: str, graph: Graph) -> tuple[Options, tuple[str, ...]]:
     Raises
     ------
     ExportError
-        When the family is not written out.
+        When the family, or something in its configuration, is not written out.
     """
     fields = _fields(spec)
     family = fields.get("model_type")
@@ -52,25 +52,36 @@ def arguments(spec: str, graph: Graph) -> tuple[Options, tuple[str, ...]]:
     if family == "gpt2":
         return _gpt2(fields, graph.sequence_length), ()
     rope, notes = _rope(fields)
-    notes += tuple(
-        f"the configuration's {field} is not written: add what it means in Megatron-LM's options"
-        for field in ("attention_bias", "mlp_bias")
-        if fields.get(field)
-    )
-    windows = dense_families.layer_windows(ModelConfig(spec, fields), int(fields["num_hidden_layers"]))
-    seen = sorted({window for window in windows if 0 < window < graph.sequence_length})
-    if seen:
-        raise ExportError(
-            f"megatron: sliding windows of {', '.join(map(str, seen))} of {graph.sequence_length} tokens are not written out, "
-            "and attention to all tokens takes longer than the plan says; plan with a --sequence-length within the window"
-        )
-    return (*_llama_like(fields, str(family), graph.sequence_length), *rope, *_expert_layers(graph)), notes
+    tokens = layer_windows(fields, spec)
+    options = (
+        *_llama_like(fields, str(family), graph.sequence_length), *rope, *families.rotary(fields, str(family)),
+        *families.no_positions(fields, str(family), len(tokens)), *families.windows(tokens, graph.sequence_length),
+        *_expert_layers(graph),
+    )  # fmt: skip
+    return options, notes
+
+
+def layer_windows(fields: Mapping[str, Any], spec: str) -> tuple[int, ...]:
+    """Return the sliding window of every layer in tokens, 0 for none."""
+    return dense_families.layer_windows(ModelConfig(spec, fields), int(fields["num_hidden_layers"]))
 
 
 def no_decoder(spec: str) -> str:
     """Return that a model is none that ``pretrain_gpt.py`` trains, without a full stop; empty where it may be one."""
     family = _fields(spec).get("model_type")
     return f"pretrain_gpt.py trains decoders, and {spec} is of the family {family}" if family in OTHER_SCRIPTS else ""
+
+
+def windows_in_parts(plan: Plan, spec: str, sequence_length: int) -> str:
+    """Return that sliding windows cannot be split over a context axis, without a full stop; empty where none has to be."""
+    fields = _fields(spec)
+    if all(stage.strategy.context == 1 for stage in plan.stages) or fields.get("model_type") not in families.FAMILIES:
+        return ""
+    if not any(0 < window < sequence_length for window in layer_windows(fields, spec)):
+        return ""
+    return (
+        "sliding windows under a context degree, which Transformer Engine's ring attention (--cp-comm-type p2p) does not have"
+    )
 
 
 def refusal(spec: str) -> str:
@@ -125,7 +136,7 @@ def _yarn(scaling: Mapping[str, Any], kind: str) -> Options:
 
 
 def _latent(fields: Mapping[str, Any]) -> Options:
-    """Return the options of latent attention and of routing by groups, and of layers that predict further tokens."""
+    """Return the options of latent attention."""
     options: list[tuple[str, ...]] = [
         ("--multi-latent-attention",),
         *((("--q-lora-rank", str(fields["q_lora_rank"])),) if fields.get("q_lora_rank") else ()),
@@ -133,8 +144,13 @@ def _latent(fields: Mapping[str, Any]) -> Options:
         ("--qk-head-dim", str(fields["qk_nope_head_dim"])),
         ("--qk-pos-emb-head-dim", str(fields["qk_rope_head_dim"])),
         ("--v-head-dim", str(fields["v_head_dim"])),
-        ("--qk-layernorm",),
     ]
+    return tuple(options)
+
+
+def _router(fields: Mapping[str, Any]) -> Options:
+    """Return the options of routing by groups and scores of each expert, and of layers that predict further tokens."""
+    options: list[tuple[str, ...]] = []
     groups = int(fields.get("n_group") or 1)
     if groups > 1:
         options.append(("--moe-router-num-groups", str(groups), "--moe-router-group-topk", str(fields["topk_group"])))
@@ -183,27 +199,19 @@ def _llama_like(fields: Mapping[str, Any], family: str, sequence_length: int) ->
         ("--hidden-size", str(hidden)),
         ("--ffn-hidden-size", str(fields["intermediate_size"])),
         ("--num-attention-heads", str(heads)),
-        *((("--kv-channels", str(fields.get("head_dim") or hidden // heads)),) if family not in LATENT else ()),
+        *((("--kv-channels", str(families.head_size(fields, family))),) if family not in LATENT else ()),
         ("--seq-length", str(sequence_length)),
         ("--max-position-embeddings", str(max(sequence_length, int(fields.get("max_position_embeddings") or 0)))),
         ("--vocab-size", str(fields["vocab_size"])),
         ("--position-embedding-type", "rope"),
-        ("--normalization", "RMSNorm"),
-        ("--swiglu",),
-        ("--disable-bias-linear",),
         ("--attention-dropout", "0", "--hidden-dropout", "0"),
+        *families.layer(fields, family),
     ]
-    if fields.get("rms_norm_eps"):
-        options.append(("--norm-epsilon", f"{fields['rms_norm_eps']:.12g}"))
     if groups < heads and family not in LATENT:
         options.append(("--group-query-attention", "--num-query-groups", str(groups)))
     if family in LATENT:
         options += _latent(fields)
-    if family in ("qwen2", "qwen2_moe"):
-        options.append(("--add-qkv-bias",))
-    if family.startswith("qwen3"):
-        options.append(("--qk-layernorm",))
-    if not fields.get("tie_word_embeddings", False):
+    if not fields.get("tie_word_embeddings", family in llama_variants.TIED):
         options.append(("--untie-embeddings-and-output-weights",))
     if experts:
         options += [
@@ -212,9 +220,11 @@ def _llama_like(fields: Mapping[str, Any], family: str, sequence_length: int) ->
             ("--moe-router-topk", str(fields.get("num_experts_per_tok") or 2)),
             ("--moe-token-dispatcher-type", "alltoall"),
             ("--moe-grouped-gemm",),
+            *families.weighing(fields, family),
         ]
         shared = int(fields.get("shared_expert_intermediate_size") or 0)
-        if family in LATENT:
+        if family in (*LATENT, "glm4_moe"):
+            options += _router(fields)
             shared = int(fields.get("n_shared_experts") or 0) * int(fields["moe_intermediate_size"])
         if shared:
             options.append(("--moe-shared-expert-intermediate-size", str(shared)))

@@ -21,6 +21,7 @@ _FIELDS: Mapping[str, str] = MappingProxyType({
     "--attention-dropout": "attention_dropout", "--hidden-dropout": "hidden_dropout", "--rotary-base": "rotary_base",
     "--num-experts": "num_moe_experts", "--moe-ffn-hidden-size": "moe_ffn_hidden_size", "--moe-router-topk": "moe_router_topk",
     "--moe-shared-expert-intermediate-size": "moe_shared_expert_intermediate_size", "--moe-layer-freq": "moe_layer_freq",
+    "--rotary-percent": "rotary_percent", "--no-rope-freq": "no_rope_freq", "--window-attn-skip-freq": "window_attn_skip_freq",
 })  # fmt: skip
 _WORDS: Mapping[str, str] = MappingProxyType({
     "--position-embedding-type": "position_embedding_type", "--normalization": "normalization",
@@ -30,7 +31,8 @@ _FLAGS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "--swiglu": ("gated_linear_unit=True", "activation_func=torch.nn.functional.silu"),
     "--disable-bias-linear": ("add_bias_linear=False",), "--add-qkv-bias": ("add_qkv_bias=True",),
     "--qk-layernorm": ("qk_layernorm=True",), "--moe-grouped-gemm": ("moe_grouped_gemm=True",),
-    "--moe-shared-expert-gate": ("moe_shared_expert_gate=True",),
+    "--moe-shared-expert-gate": ("moe_shared_expert_gate=True",), "--moe-router-pre-softmax": ("moe_router_pre_softmax=True",),
+    "--rotary-interleaved": ("rotary_interleaved=True",), "--apply-layernorm-1p": ("layernorm_zero_centered_gamma=True",),
     "--untie-embeddings-and-output-weights": ("share_embeddings_and_output_weights=False",), "--group-query-attention": (),
 })  # fmt: skip
 _LEFT_OUT = ("--max-position-embeddings",)  # a provider takes seq_length for it
@@ -88,6 +90,8 @@ def _written(options: model.Options) -> list[str]:
             found.append("rope_scaling=True")
         elif name == "--rope-scaling-factor":
             found.append(f"rope_scaling_factor={words.pop(0)}")
+        elif name == "--window-size":
+            found.append(f"window_size=({words.pop(0)})")
         elif name in _FIELDS:
             found.append(f"{_FIELDS[name]}={words.pop(0)}")
         elif name in _WORDS:
