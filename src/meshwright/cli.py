@@ -1,4 +1,4 @@
-"""The command line: loads the commands, turns errors into one message and an exit code. The only reader of the environment."""
+"""The command line: loads the commands, turns errors into one message and an exit code."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def make_problem(  # noqa: PLR0913  all that a question holds
 
     Parameters
     ----------
-    model : str or Reading
+    model : str or ModelSpec
         As on the command line, or already read.
     cluster : str or Cluster or None
         As on the command line, or already built; None for the one the model's file holds.
@@ -318,7 +318,7 @@ def codesign(  # noqa: PLR0913  as many as the command line has
 
     Parameters
     ----------
-    model : str or Reading
+    model : str or ModelSpec
         As on the command line, or already read.
     servers, degree : int
         Servers, and interfaces of each.

@@ -105,9 +105,8 @@ def _question(result: Result) -> str:
         if problem.framework.name:
             assumed = "" if problem.framework_asked else " (assumed; --for names another)"
             place += f"\nframework {problem.framework.word}{assumed}"
-    return (
-        f"{model}{place}\nsearch {result.search}, costs {problem.costs}, {format_seconds(result.planning_seconds)} of planning"
-    )
+    searched = f"search {result.search}, costs {problem.costs}, {format_seconds(result.planning_seconds)} of planning"
+    return f"{model}{place}\n{searched if result.planning_seconds else f'costs {problem.costs}'}"  # a plan may be given
 
 
 def _nothing_fits(result: Result) -> str:

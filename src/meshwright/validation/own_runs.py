@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright import frameworks, models
-from meshwright.base import registry
+from meshwright import frameworks, models, schedules
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework
@@ -175,7 +174,8 @@ def _degrees(fields: Mapping[str, str]) -> dict[str, Any]:
         raise CellError(
             "recompute", f"recompute is '{recompute}'; it must be one of {', '.join(RECOMPUTE)}, or a framework's setting"
         )
-    schedule = _word(fields, "schedule", ("", *registry.names("schedules")), "")
+    named = {**fields, "schedule": schedules.word(fields.get("schedule", ""))}
+    schedule = _word(named, "schedule", ("", *schedules.words()), "")
     tensor = count(fields, "tensor")
     split = _word(fields, "sp", ("0", "1"), "1") == "1"
     strategy = Strategy(

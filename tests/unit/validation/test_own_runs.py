@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from meshwright import api, validation
+from meshwright import api, schedules, validation
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch
 from meshwright.models.readers import huggingface
@@ -97,6 +97,12 @@ def test_every_column_that_tells_a_plan_changes_the_prediction() -> None:
     assert seconds_and_bytes(sp="1") == plain and seconds_and_bytes(sp="0")[1] > plain[1]
     assert seconds_and_bytes(shard_degree="2")[1] > plain[1]
     assert seconds_and_bytes(gradient_bytes="2")[1] < plain[1] < seconds_and_bytes(precision="fp32")[1]
+
+
+@pytest.mark.parametrize("word", ["1f1b", "one_f_one_b", "gpipe", "zb-h1", "interleaved"])
+def test_a_schedule_is_named_as_on_the_command_line(word: str) -> None:
+    found = own_runs._degrees({**RUN, "schedule": word})["schedule"]
+    assert found == schedules.word(word) and found in schedules.words()
 
 
 def test_rows_of_one_job_are_one_group() -> None:
