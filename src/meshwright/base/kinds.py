@@ -54,7 +54,7 @@ def mismatch(value: object, hint: Any, place: str) -> str:
         parts = [(one, wanted, f"{place}[{key!r}]") for key, held in value.items()
                  for one, wanted in ((key, inner[0]), (held, inner[1]))]  # fmt: skip
     elif dataclasses.is_dataclass(value):
-        parts = [(getattr(value, name), wanted, f"{place}.{name}") for name, wanted in _fields(type(value))]
+        parts = [(getattr(value, name), wanted, f"{place}.{name}") for name, wanted in _fields(value.__class__)]
     else:
         return ""
     return next((wrong for wrong in (mismatch(*part) for part in parts) if wrong), "")
@@ -71,4 +71,4 @@ def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
         hints = typing.get_type_hints(kind)
     except (NameError, TypeError):  # names that exist for type checkers only
         return ()
-    return tuple((name, hints[name]) for name in kind.__dataclass_fields__)
+    return tuple((name, hints[name]) for name in getattr(kind, "__dataclass_fields__", ()))

@@ -11,8 +11,6 @@ __all__ = ["fault"]
 
 Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
 
-Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
-
 
 def fault(ends: Ends, n_devices: int, n_switches: int, *, forwards: bool, names: Sequence[str] = ()) -> str:
     """Return which device cannot reach which, in words; empty where every device reaches every other.
