@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +118,12 @@ class Device:
 
 def _check_number(value: object, place: str, *, above: bool = False, most: float = math.inf) -> None:
     """Refuse what is no finite number of at least 0 (`above`: above 0) and at most `most`."""
-    if isinstance(value, Real) and math.isfinite(value) and (value > 0 if above else value >= 0) and value <= most:
+    if (
+        isinstance(value, (int, float, np.integer, np.floating))
+        and math.isfinite(value)
+        and (value > 0 if above else value >= 0)
+        and value <= most
+    ):
         return
     up_to = "" if most == math.inf else f" and at most {most:g}"
     raise InputError(f"{place} is {value!r}; it must be a finite number {'above' if above else 'of at least'} 0{up_to}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
@@ -206,7 +205,7 @@ class Framework:
         for name in _FIGURES:
             value = getattr(self, name)
             most = 1.0 if name in SHARES else math.inf
-            if not (isinstance(value, Real) and math.isfinite(value) and 0.0 <= value <= most):
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and 0.0 <= value <= most):
                 allowed = "a finite number of at least 0" if most == math.inf else "a number between 0 and 1"
                 raise InputError(f"framework {self.word or 'without a name'}: {name} is {value!r}; it must be {allowed}")
         if self.compute_ratio == 0.0:

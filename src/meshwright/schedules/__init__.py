@@ -214,7 +214,7 @@ def ordered(name: str, n_ranks: int, n_chunks: int, n_microbatches: int, times: 
     PluginError
         When its order leaves out a task, has one twice, one that the plan does not have, or one on the wrong rank.
     """
-    made = load(name).order(n_ranks, n_chunks, n_microbatches, times)
+    made: Actions = load(name).order(n_ranks, n_chunks, n_microbatches, times)
     registry.checked(made, Actions, "schedules", _file(name))
     wrong = _faults(made, n_ranks, n_ranks * n_chunks, n_microbatches)
     if wrong:
