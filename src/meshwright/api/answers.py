@@ -18,7 +18,7 @@ from meshwright.core.result import Answer, Result
 __all__ = ["check_claims", "check_extra", "check_json", "check_plan", "same_question"]
 
 _SIMULATED = ("step_seconds", "simulated_seconds_per_sample")
-_ROUNDING_RATIO = 1e-3
+_ROUNDING_RATIO = 1e-4
 """What a claim may be off: searches that look at many plans sum up some seconds otherwise than the simulator."""
 
 

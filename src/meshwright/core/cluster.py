@@ -119,7 +119,7 @@ class Device:
 def _check_number(value: object, place: str, *, above: bool = False, most: float = math.inf) -> None:
     """Refuse what is no finite number of at least 0 (`above`: above 0) and at most `most`."""
     if (
-        isinstance(value, (int, float, np.floating, np.integer))
+        isinstance(value, (int, float, np.integer, np.floating))
         and math.isfinite(value)
         and (value > 0 if above else value >= 0)
         and value <= most

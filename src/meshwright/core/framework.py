@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
@@ -211,7 +209,7 @@ class Framework:
         for name in _FIGURES:
             value = getattr(self, name)
             most = 1.0 if name in SHARES else math.inf
-            if not (isinstance(value, (int, float, np.floating, np.integer)) and math.isfinite(value) and 0.0 <= value <= most):
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and 0.0 <= value <= most):
                 allowed = "a finite number of at least 0" if most == math.inf else "a number between 0 and 1"
                 raise InputError(f"framework {self.word or 'without a name'}: {name} is {value!r}; it must be {allowed}")
         if self.compute_ratio == 0.0:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from questions import fused
 from scipy.optimize import linprog
 
 from meshwright import api, sim
@@ -80,7 +81,7 @@ def test_the_compute_of_a_step_does_not_depend_on_how_replicas_are_shared_out() 
 
 @pytest.mark.parametrize("cluster", ["full-mesh:3", "full-mesh:4", str(DATA / "two_kinds.yaml")])
 def test_the_joint_search_of_a_model_is_near_the_best_of_all_unsharded_plans_and_above_its_bound(cluster: str) -> None:
-    problem = posed(cluster)
+    problem = fused(posed(cluster))
     assert problem.cluster is not None
     answer = api.plan(problem, search="stage_mapping").answer
     assert answer.objective is not None and answer.bound is not None
