@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from meshwright.api.evaluation import evaluate, judged, simulate
+from meshwright.api.evaluation import evaluate, json_ready, judged, simulate
 from meshwright.base import fields, options, registry
 from meshwright.base.errors import InputError, MeshwrightError, UnknownNameError
 from meshwright.base.units import format_bytes
@@ -224,13 +223,13 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         raise InputError(f"within {within}: search {name} looks for the quickest plan only; leave it out")
     if within and "within_ratio" not in told:
         params = replace(params, within_ratio=within)
-    started = time.perf_counter()
-    stop = stop or Stop()
+    started, stop = time.perf_counter(), stop or Stop()
     try:
         answer: Answer = module.search(problem, params, seed=seed, stop=stop)
+    except MeshwrightError:
+        raise
     except Exception as error:
-        if not isinstance(error, MeshwrightError):
-            error.add_note(f"this is a bug in search {name}: another one may do (--search)")
+        error.add_note(f"this is a bug in search {name}: another one may do (--search)")
         raise
     registry.checked(answer, Answer, "search", name)
     seconds = time.perf_counter() - started
@@ -241,23 +240,13 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=told, asked=asked
     )
     with registry.blamed("search", name):
-        if registry.package("search", name):
-            _json_ready(answer)
+        json_ready(answer, name)
         if answer.plan is None:
             return result
         _check(problem, answer.plan, name)
         targets.checked(result)
         result = judged(result)
     return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result)))
-
-
-def _json_ready(answer: Answer) -> None:
-    """Refuse further fields that no file can hold."""
-    for place, held in (("extra", answer.extra), ("certificate", answer.certificate or {})):
-        try:
-            json.dumps(dict(held))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"its answer's {place} is not JSON-ready: {error}") from error
 
 
 def _check(problem: Problem, plan: Plan, search: str) -> None:
