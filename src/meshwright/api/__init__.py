@@ -29,9 +29,7 @@ __all__ = ["codesign", "completed", "evaluate", "make_problem", "plan", "read", 
 def read(
     spec: str, *, file_format: str = "", sequence_length: int = 0, freeze: Sequence[str] = (), lora: str = ""
 ) -> ModelSpec:
-    """Read a model, trained as a whole or in part: a built-in name, a file of any known format, or a generator; see
-    `meshwright.models.read`.
-    """
+    """Read a model, trained as a whole or in part: a name, a file or a generator; see `meshwright.models.read`."""
     from meshwright import models
 
     return models.read(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
