@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from meshwright.api import answers
-from meshwright.api.evaluation import evaluate, judged, simulate
+from meshwright.api.evaluation import evaluate, json_ready, judged, simulate
 from meshwright.base import fields, options, registry
 from meshwright.base.errors import InputError, MeshwrightError, UnknownNameError
 from meshwright.base.units import format_bytes
@@ -29,9 +29,7 @@ __all__ = ["codesign", "completed", "evaluate", "make_problem", "plan", "read", 
 def read(
     spec: str, *, file_format: str = "", sequence_length: int = 0, freeze: Sequence[str] = (), lora: str = ""
 ) -> ModelSpec:
-    """Read a model, trained as a whole or in part: a built-in name, a file of any known format, or a generator; see
-    `meshwright.models.read`.
-    """
+    """Read a model, trained as a whole or in part: a name, a file or a generator; see `meshwright.models.read`."""
     from meshwright import models
 
     return models.read(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
@@ -225,13 +223,13 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         raise InputError(f"within {within}: search {name} looks for the quickest plan only; leave it out")
     if within and "within_ratio" not in told:
         params = replace(params, within_ratio=within)
-    started = time.perf_counter()
-    stop = stop or Stop()
+    started, stop = time.perf_counter(), stop or Stop()
     try:
         answer: Answer = module.search(problem, params, seed=seed, stop=stop)
+    except MeshwrightError:
+        raise
     except Exception as error:
-        if not isinstance(error, MeshwrightError):
-            error.add_note(f"this is a bug in search {name}: another one may do (--search)")
+        error.add_note(f"this is a bug in search {name}: another one may do (--search)")
         raise
     registry.checked(answer, Answer, "search", name)
     seconds = time.perf_counter() - started
@@ -243,8 +241,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=told, asked=asked
     )
     with registry.blamed("search", name):
-        if registry.package("search", name):
-            answers.check_json(answer)
+        json_ready(answer, name)
         if answer.plan is None:
             return result
         answers.check_plan(problem, answer.plan, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -15,7 +14,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Answer, Result
 
-__all__ = ["check_claims", "check_extra", "check_json", "check_plan", "same_question"]
+__all__ = ["check_claims", "check_extra", "check_plan", "same_question"]
 
 _SIMULATED = ("step_seconds", "simulated_seconds_per_sample")
 _ROUNDING_RATIO = 1e-4
@@ -83,21 +82,6 @@ def check_extra(answer: Answer, search: str) -> None:
     for name in answer.extra:
         if name in plan_fields.FIELDS:
             raise _error(search, f"gives extra the field '{name}', which every answer has; call it otherwise")
-
-
-def check_json(answer: Answer) -> None:
-    """Refuse further fields of an answer that no file can hold.
-
-    Raises
-    ------
-    InputError
-        When one is.
-    """
-    for place, held in (("extra", answer.extra), ("certificate", answer.certificate or {})):
-        try:
-            json.dumps(dict(held))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"its answer's {place} is not JSON-ready: {error}") from error
 
 
 def check_plan(problem: Problem, plan: Plan, search: str) -> None:

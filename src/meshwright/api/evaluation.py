@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
-from meshwright.core.result import Result
+from meshwright.core.result import Answer, Result
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import Timeline
 
-__all__ = ["evaluate", "judged", "simulate"]
+__all__ = ["evaluate", "json_ready", "judged", "simulate"]
 
 
 def evaluate(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timeline | None]:
@@ -100,3 +101,20 @@ def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...] | 
                 f"costs {problem.costs}: cannot say how long the stages of this plan take, so there is nothing to play"
             )
     return sim.simulate(problem, plan, stage_costs)
+
+
+def json_ready(answer: Answer, search: str) -> None:
+    """Refuse what a search of another package answers in further fields that no file can hold.
+
+    Raises
+    ------
+    InputError
+        When `extra` or `certificate` holds anything but JSON-ready values.
+    """
+    if not registry.package("search", search):
+        return
+    for place, held in (("extra", answer.extra), ("certificate", answer.certificate or {})):
+        try:
+            json.dumps(dict(held))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"its answer's {place} is not JSON-ready: {error}") from error

@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
         import json
 
         from meshwright import api
-        from meshwright.base.errors import InputError
+        from meshwright.base.errors import InputError, PluginError
         from meshwright.core.problem import Batch
         from meshwright.core.result import Result
         from meshwright.report import text
@@ -73,7 +73,7 @@ def register(app: typer.Typer) -> None:
             with text.progress(f"search {name} on {problem.model_spec.name}"):
                 try:
                     results.append((name, api.plan(problem, search=name, seed=seed), ""))
-                except InputError as error:
+                except (InputError, PluginError) as error:
                     results.append((name, None, str(error)))
         if all(result is None for _, result, _ in results):
             raise InputError("; ".join(why for _, _, why in results))

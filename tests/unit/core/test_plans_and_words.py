@@ -24,7 +24,9 @@ def test_a_question_without_more_words_limits_nothing_and_trains_in_mixed_precis
     assert Batch() == Batch(0, 0, 0) and Stop() == Stop(0, 0.0)
     assert MixedPrecision() == MixedPrecision("bf16", 2, 2, 4, 12, 2, 0.05)  # Adam: 18 bytes a weight
     plain = Framework()
-    assert plain == Framework(issue_seconds=0.0, expert_issue_seconds=0.0, memory_passes_ratio=1.0, tensor_overlap_ratio=0.0, overlaps_scatter=True)
+    assert plain == Framework(
+        issue_seconds=0.0, expert_issue_seconds=0.0, memory_passes_ratio=1.0, tensor_overlap_ratio=0.0, overlaps_scatter=True
+    )
     assert Strategy() == Strategy(1, 1, 1, 1, False, 0, 0)
     assert Plan((Stage((0,), (0,)),)) == Plan((Stage((0,), (0,), Strategy(), (), ()),), 1, 1, "1f1b", 1)
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from questions import fused
 from scipy.optimize import linprog
 
 from meshwright import api, sim
@@ -23,6 +22,7 @@ from meshwright.costs import analytic
 from meshwright.planners.parmesan.search import stage_mapping
 from meshwright.planners.parmesan.sharded_pipelines import least_seconds_per_sample
 from meshwright.writers import plan_json
+from questions import fused
 
 DATA = pathlib.Path(__file__).resolve().parents[3] / "data"
 MODEL = str(DATA / "tiny_llama.json")
