@@ -25,6 +25,7 @@ from meshwright import api, core
 from meshwright import clusters as topologies
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster, Device, Links
+from meshwright.core.framework import SHARES
 from meshwright.core.graph import Edge, Graph, Op, Operator
 from meshwright.core.interval import Interval
 from meshwright.core.plan import Plan, Stage
@@ -91,6 +92,9 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (Strategy, "tensor"): st.integers(1, 3),
     (Strategy, "context"): st.integers(1, 3),
     (Strategy, "expert"): st.integers(1, 3),
+    (Problem, "batch"): st.builds(Batch, st.integers(0, 3), st.integers(0, 3)),
+    **{(Framework, name): st.sampled_from([0.0, 0.5, 1.0]) for name in SHARES},
+    (Framework, "compute_ratio"): st.sampled_from([0.5, 2.0]),
     (Objective, "name"): st.sampled_from(["step_seconds", "speedup"]),
     (Objective, "value"): st.sampled_from([1.0, 2.0]),
     (Plan, "stages"): st.sampled_from([(Stage((0,), (0,)),), (Stage((0,), (0,)), Stage((1,), (1,)))]),

@@ -247,8 +247,8 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         answers.check_plan(problem, answer.plan, name)
         targets.checked(result)
         result = judged(result)
-        answers.check_claims(result)
-    return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result)))
+        claims = answers.check_claims(result)
+    return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result) + claims))
 
 
 def _too_large(result: Result) -> tuple[str, ...]:

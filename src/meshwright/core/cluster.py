@@ -71,8 +71,8 @@ class Device:
     attention_of: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise InputError(f"a device has the name {self.name!r}; give it one, as in H100-SXM-80GB")
+        if not isinstance(self.name, str):
+            raise InputError(f"a device has the name {self.name!r}; it must be a text, as in H100-SXM-80GB")
         place = f"device {self.name}"
         for precision, flops in self.flops_per_second:
             _check_number(flops, f"{place}: flops_per_second of {precision}", above=True)

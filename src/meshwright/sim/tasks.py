@@ -54,9 +54,18 @@ def check_plan(problem: Problem, plan: Plan) -> None:
                     "two stages have the same devices (virtual stages) or none in common"
                 )
     _check_layers(problem.graph, plan)
+    _check_recompute(plan)
     wrong = plan.contradiction(rounded=getattr(registry.load("costs", problem.costs, "cost model"), "ROUNDS", False))
     if wrong:
         raise InputError(wrong)
+
+
+def _check_recompute(plan: Plan) -> None:
+    """Refuse a stage with more or fewer words than layers."""
+    for i, stage in enumerate(plan.stages):
+        if len(stage.recompute) not in (0, len(stage.ops)):
+            n = len(stage.recompute)
+            raise InputError(f"stage {i}: recompute has {n} words for {len(stage.ops)} layers; give one for each, or none")
 
 
 def _check_mesh(i: int, stage: Stage) -> None:
@@ -67,10 +76,6 @@ def _check_mesh(i: int, stage: Stage) -> None:
             raise InputError(f"stage {i}: its {name} degree is {degree!r}; it must be a whole number from 1 on")
     if stage.strategy.shard not in (0, 1, 2, 3):
         raise InputError(f"stage {i}: its shard is {stage.strategy.shard!r}; it must be 0, 1, 2 or 3")
-    if len(stage.recompute) not in (0, len(stage.ops)):
-        raise InputError(
-            f"stage {i}: recompute has {len(stage.recompute)} entries for {len(stage.ops)} layers; give one for each, or none"
-        )
     for kind in stage.recompute:
         if not is_recompute(kind):
             known = ", ".join(RECOMPUTE)

@@ -61,7 +61,7 @@ def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         (ANSWER + "return Answer(PLAN, notes='words')\n", "Answer.notes as str"),
         (ANSWER + "return Answer(PLAN, 3.5)\n", "Answer.objective as float"),
         (ANSWER + "return Answer(replace(PLAN, stages=(replace(STAGE, ops=list(STAGE.ops)),)))\n", "ops as list"),
-        (ANSWER + "return Answer(replace(PLAN, stages=(replace(STAGE, recompute=('none',)),)))\n", "1 entries for 14 layers"),
+        (ANSWER + "return Answer(replace(PLAN, stages=(replace(STAGE, recompute=('none',)),)))\n", "1 words for 14 layers"),
         (ANSWER + "return Answer(replace(PLAN, stages=(replace(STAGE, strategy=Strategy(shard=9)),)))\n", "shard is 9"),
         (ANSWER + "return Answer(replace(PLAN, schedule='nope'))\n", "no schedule called 'nope'"),
         (ANSWER + "return Answer(PLAN, extra={'a': object()})\n", "extra is not JSON-ready"),
@@ -165,7 +165,8 @@ def test_frameworks_that_nobody_named_are_one_warning_each(install: Install, tmp
 def test_names_with_capitals_are_found_and_words_that_mean_something_else_are_left_out(install: Install) -> None:
     topology = (
         PARAMS.replace("n: int = 1", "n: int") + "EXAMPLE = '4'\ndef build(params, name):\n"
-        "    from meshwright import clusters\n    return clusters.cluster(f'flat:{params.n}')\n"
+        "    import dataclasses\n    from meshwright import clusters\n"
+        "    return dataclasses.replace(clusters.cluster(f'flat:{params.n}'), name=name)\n"
     )
     install("topologies", Upper=topology, dgx_h100=topology)
     with pytest.warns(PluginWarning, match="dgx_h100 of package guarded_topologies_dgx_h100 is left out"):
@@ -241,7 +242,8 @@ def test_a_writer_says_by_attributes_what_it_holds_of_frozen_weights_and_rings(
 def test_a_first_field_of_several_numbers_is_written_with_an_x_whatever_it_is_called(install: Install) -> None:
     code = (
         PARAMS.replace("n: int = 1", "sizes: tuple[int, ...]") + "EXAMPLE = '2x4'\ndef build(params, name):\n"
-        "    from meshwright import clusters\n    return clusters.cluster(f'torus:{params.sizes[0]}x{params.sizes[1]}')\n"
+        "    import dataclasses\n    from meshwright import clusters\n"
+        "    return dataclasses.replace(clusters.cluster(f'torus:{params.sizes[0]}x{params.sizes[1]}'), name=name)\n"
     )
     install("topologies", grid_of_mine=code)
     assert clusters.cluster("grid-of-mine:2x4").n_devices == 8

@@ -85,5 +85,5 @@ def test_what_is_no_plan_is_refused_and_nothing_is_written(planted: str, message
 
 def test_a_search_that_breaks_is_named(tmp_path: pathlib.Path) -> None:
     done = planned(tmp_path, "1 // 0")
-    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
-    assert "this is a bug in search mine: another one may do (--search)" in done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and "ZeroDivisionError" in done.stderr and "Traceback" not in done.stderr
+    assert "search mine of package halves-of-mine 1.0 breaks in search" in done.stderr.splitlines()[-1]

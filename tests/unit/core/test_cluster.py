@@ -126,7 +126,6 @@ def test_every_device_has_a_kind_and_groups(changed: dict[str, Any], told: str) 
         *((name, value) for name in ("matmul_ratio", "attention_ratio", "memory_ratio") for value in (0.0, 1.5, math.nan)),
         *((name, value) for name in ("fp8_ratio", "fp4_ratio") for value in (-0.1, 1.5)),
         ("flops_per_second", (("bf16", -1e15),)), ("flops_per_second", (("bf16", 1e15), ("fp8", math.nan))),
-        ("attention_of", (("flash1", 0.0),)), ("name", ""),
     ],
 )  # fmt: skip
 def test_figures_of_a_device_are_finite_and_in_their_range(name: str, value: Any) -> None:

@@ -5,6 +5,8 @@ One sample of 512 positions, 2 bytes an element; tensor degree 4 unless a test s
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.core.graph import Operator
@@ -151,7 +153,8 @@ def test_weights_and_what_is_saved_are_divided_as_their_axes_say() -> None:
 
 def test_a_layer_adds_up_its_operators() -> None:
     """The GPT layer of this room, tensor degree 4, on a device that computes in no time: launches and collectives are all there is."""  # noqa: E501
-    quick = device(launch_seconds=1.0, memory_ratio=1e12, matmul_ratio=1e12, attention_ratio=1e12)
+    peaks = tuple((word, 1e26) for word in ("bf16", "fp16", "fp8"))
+    quick = replace(device(launch_seconds=1.0), flops_per_second=peaks, memory_bytes_per_second=1e24)
     body = gpt_layer()
     found = layer.layer_work(body, WHOLE, quick, BF16, Framework(), input_elements=10, output_elements=30)
     assert found.forward_seconds == pytest.approx(11.0) and found.selective_seconds == pytest.approx(2.0)

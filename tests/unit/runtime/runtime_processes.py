@@ -24,7 +24,7 @@ _PATIENCE_SECONDS = 500
 
 def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 0, global_batch: int = 16,
             names: list[str] | None = None,
-            sequence_length: int = 16) -> dict:  # fmt: skip
+            sequence_length: int = 16, micro_batch: int = 1) -> dict:  # fmt: skip
     """Return a plan file's content from (number of layers, devices, options) of every stage;
     a pipeline has four micro-batches.
     """
@@ -45,7 +45,9 @@ def plan_of(stages: list, *, schedule: str = "1f1b", n_microbatches: int = 0, gl
     assert start == len(names)
     return {
         "format": "meshwright/plan/1", "search": "by hand", "costs": "analytic", "seed": 0, "feasible": True, "stages": entries,
-        "schedule": {"name": schedule, "n_microbatches": n_microbatches, "micro_batch": 1, "global_batch": global_batch},
+        "schedule": {
+            "name": schedule, "n_microbatches": n_microbatches, "micro_batch": micro_batch, "global_batch": global_batch,
+        },
         "batch": {"sequence_length": sequence_length}, "planning_seconds": 0.0,
         "model": {"name": "by hand", "spec": "none", "format": "none"}, "cluster": None,
     }  # fmt: skip

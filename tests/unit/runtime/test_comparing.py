@@ -70,7 +70,7 @@ def test_a_run_plays_the_order_that_was_predicted(tmp_path: pathlib.Path) -> Non
     """Zero-bubble schedules move weight gradients to where uneven stages would wait; the run must move them too."""
     path = str(tmp_path / "plan.json")
     in_a_v = [(1, [0], {}), (1, [1], {}), (1, [1], {}), (1, [0], {})]
-    plan = plan_of(in_a_v, schedule="zb_v", global_batch=8, sequence_length=1)
+    plan = plan_of(in_a_v, schedule="zb_v", global_batch=8, micro_batch=2, sequence_length=1)
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     read = read_plan(path)
     predicted, _ = predict(read, path, profile(tmp_path, "profile.json", {"head": 3.0, "embed": 0.3}))
@@ -93,7 +93,9 @@ def test_a_run_plays_the_order_that_was_predicted(tmp_path: pathlib.Path) -> Non
 def test_after_calibration_the_next_prediction_is_nearer(tmp_path: pathlib.Path) -> None:
     """The machine's truth is a second profile, in which some layers take longer; the synthetic run measures it."""
     path = str(tmp_path / "plan.json")
-    (tmp_path / "plan.json").write_text(json.dumps(plan_of([(1, [0], {}), (3, [1], {})], global_batch=8, sequence_length=1)))
+    (tmp_path / "plan.json").write_text(
+        json.dumps(plan_of([(1, [0], {}), (3, [1], {})], global_batch=8, micro_batch=2, sequence_length=1))
+    )
     read = read_plan(path)
     stale, truth = (
         profile(tmp_path, "stale.json", {}),
@@ -131,7 +133,7 @@ def test_the_trace_of_both_steps_follows_the_rules_of_its_format_and_has_one_clo
     from trace_event_rules import broken_rules
 
     path = str(tmp_path / "plan.json")
-    pathlib.Path(path).write_text(json.dumps(plan_of([(2, [0], {}), (2, [1], {})], sequence_length=1)))
+    pathlib.Path(path).write_text(json.dumps(plan_of([(2, [0], {}), (2, [1], {})], micro_batch=4, sequence_length=1)))
     read = read_plan(path)
     said, _ = predict(read, path, profile(tmp_path, "profile.json", {}))
     third = 1.0 / 3.0  # no whole number of nanoseconds

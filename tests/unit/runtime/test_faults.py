@@ -111,7 +111,7 @@ def test_a_loss_that_is_no_number_leaves_the_weights_as_they_were(what: str, tmp
         "--save-every",
         "1",
     )
-    done = _done(tmp_path, *words, "--save-every", "1", "--non-finite", what, "--json")
+    done = _done(tmp_path, *words, "--non-finite", what, "--json")
     if what == "stop":
         assert (done.returncode, done.stdout) == (1, "")
         assert "step 3: the loss or a gradient is not finite on rank 0, 1 (stage 0, 1); the step was not taken" in done.stderr

@@ -47,7 +47,7 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(pathlib.Path(__file__).resolve().parents[3] / "examples"))
-    profile, plan = profiled(tmp_path), written(tmp_path, plan_of(UNEVEN))
+    profile, plan = profiled(tmp_path), written(tmp_path, plan_of(UNEVEN, micro_batch=4))
     trace, better = tmp_path / "trace.json", tmp_path / "better.json"
     words = ("--model", "models:small", "--steps", "3", "--reference", "--json", "--trace", str(trace), "--profile", profile)
     own = ("--optimizer", "fragile:descent", "--loss", "fragile:half_of_cross_entropy", "--calibrate", str(better))
