@@ -18,7 +18,7 @@ __all__ = ["check_claims", "check_extra", "check_plan", "same_question"]
 
 _SIMULATED = ("step_seconds", "simulated_seconds_per_sample")
 _ROUNDING_RATIO = 1e-3
-"""What a claim may be off: searches that look at many plans sum up some seconds otherwise than the simulator."""
+"""What a claim may be off: those of `parmesan` were seen to lie up to 1.3e-4 below what the simulator says."""
 
 
 def same_question(asked: Problem, answered: Problem, search: str) -> Problem:
@@ -160,5 +160,4 @@ def check_claims(result: Result) -> tuple[str, ...]:
 
 def _error(search: str, what: str) -> PluginError:
     """Return the one sentence about an answer that is not taken over."""
-    brought_by = registry.package("search", search)
-    return PluginError(f"search {search}{f' of package {brought_by}' if brought_by else ''} {what}")
+    return PluginError(f"{registry.title('search', search)} {what}")

@@ -14,7 +14,6 @@ from meshwright.core.launch import hosts_of
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import MixedPrecision, Problem
 from meshwright.core.result import Result
-from meshwright.core.source import Source
 from meshwright.core.strategy import Strategy
 
 __all__ = [
@@ -111,11 +110,7 @@ def decoder(name: str, problem: Problem) -> dict[str, Any]:
     spec = problem.model_spec
     if spec.format != "huggingface":
         raise ExportError(f"{name}: a model read from {spec.format}; models are told by their Hugging Face configuration")
-    source = Source(spec.spec)
-    if source.path is not None:
-        fields = source.json if isinstance(source.json, dict) else {}
-    else:
-        fields = dict(huggingface.configuration(spec.spec)) if spec.spec in huggingface.names() else {}
+    fields = huggingface.said_of(spec.spec)
     family = str(fields.get("model_type"))
     if family not in DECODERS:
         raise ExportError(

@@ -228,10 +228,7 @@ def ordered(name: str, n_ranks: int, n_chunks: int, n_microbatches: int, times: 
     registry.checked(made, Actions, "schedules", _file(name))
     wrong = _faults(made, n_ranks, n_ranks * n_chunks, n_microbatches)
     if wrong:
-        brought_by = registry.package("schedules", _file(name))
-        raise PluginError(
-            f"schedule {_file(name)}{f' of package {brought_by}' if brought_by else ''}: its order of work {wrong}"
-        )
+        raise PluginError(f"{registry.title('schedules', _file(name), 'schedule')}: its order of work {wrong}")
     return made
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from meshwright.base.errors import ExportError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
-from meshwright.core.source import Source
 from meshwright.frameworks.megatron import families
 from meshwright.frameworks.megatron.families import LATENT
 from meshwright.models import dense_families, llama_variants
@@ -44,7 +43,7 @@ def arguments(spec: str, graph: Graph) -> tuple[Options, tuple[str, ...]]:
     ExportError
         When the family, or something in its configuration, is not written out.
     """
-    fields = _fields(spec)
+    fields = huggingface.said_of(spec)
     family = fields.get("model_type")
     reason = refusal(spec)
     if reason:
@@ -68,13 +67,13 @@ def layer_windows(fields: Mapping[str, Any], spec: str) -> tuple[int, ...]:
 
 def no_decoder(spec: str) -> str:
     """Return that a model is none that ``pretrain_gpt.py`` trains, without a full stop; empty where it may be one."""
-    family = _fields(spec).get("model_type")
+    family = huggingface.said_of(spec).get("model_type")
     return f"pretrain_gpt.py trains decoders, and {spec} is of the family {family}" if family in OTHER_SCRIPTS else ""
 
 
 def windows_in_parts(plan: Plan, spec: str, sequence_length: int) -> str:
     """Return that sliding windows cannot be split over a context axis, without a full stop; empty where none has to be."""
-    fields = _fields(spec)
+    fields = huggingface.said_of(spec)
     if all(stage.strategy.context == 1 for stage in plan.stages) or fields.get("model_type") not in families.FAMILIES:
         return ""
     if not any(0 < window < sequence_length for window in layer_windows(fields, spec)):
@@ -86,20 +85,12 @@ def windows_in_parts(plan: Plan, spec: str, sequence_length: int) -> str:
 
 def refusal(spec: str) -> str:
     """Return why a model's architecture cannot be told, without a full stop; empty where it can."""
-    family = _fields(spec).get("model_type")
+    family = huggingface.said_of(spec).get("model_type")
     if family in OTHER_SCRIPTS:
         return no_decoder(spec)
     if family not in FAMILIES:
         return f"{spec} is of the family {family}, whose architecture is not written out; {', '.join(FAMILIES)} are"
     return ""
-
-
-def _fields(spec: str) -> Mapping[str, Any]:
-    """Return the configuration of a built-in name or a ``config.json``."""
-    source = Source(spec)
-    if source.path is not None:
-        return source.json if isinstance(source.json, dict) else {}
-    return huggingface.configuration(spec) if spec in huggingface.names() else {}
 
 
 def _rope(fields: Mapping[str, Any]) -> tuple[Options, tuple[str, ...]]:

@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 from meshwright.base.errors import ExportError
 from meshwright.core.problem import Problem
-from meshwright.core.source import Source
 from meshwright.frameworks.megatron import model
 from meshwright.frameworks.megatron_bridge import fields
 from meshwright.models.readers import huggingface
@@ -60,11 +59,7 @@ def provider(problem: Problem) -> tuple[list[str], list[str], tuple[str, ...]]:
         When no bridge or provider of it builds the family.
     """
     spec, families = problem.model_spec, fields.known()["families"]
-    source = Source(spec.spec)
-    if source.path is not None:
-        said = source.json if isinstance(source.json, dict) else {}
-    else:
-        said = dict(huggingface.configuration(spec.spec)) if spec.spec in huggingface.names() else {}
+    said = huggingface.said_of(spec.spec)
     family = str(said.get("model_type"))
     if family not in families:
         raise ExportError(

@@ -28,6 +28,7 @@ __all__ = [
     "names",
     "read",
     "recognises",
+    "said_of",
     "unknown",
 ]
 
@@ -78,6 +79,22 @@ def names() -> tuple[str, ...]:
 def unknown(name: str) -> UnknownNameError:
     """Return the error that answers a name that is no built-in model."""
     return UnknownNameError("model", name, names())
+
+
+def said_of(spec: str) -> dict[str, Any]:
+    """Return the configuration of a built-in name or a file; empty for what is neither.
+
+    Parameters
+    ----------
+    spec : str
+        As on the command line.
+    """
+    from meshwright.core.source import Source
+
+    source = Source(spec)
+    if source.path is not None:
+        return source.json if isinstance(source.json, dict) else {}
+    return dict(configuration(spec)) if spec in names() else {}
 
 
 def describe(name: str) -> Architecture:
