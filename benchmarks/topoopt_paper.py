@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from meshwright import clusters, models
 from meshwright.api import codesign
 from meshwright.base.errors import InputError
 from meshwright.planners.topoopt import jobs, networks
 from meshwright.planners.topoopt.design import Design
-from meshwright.planners.topoopt.step import data_parallel
+from meshwright.planners.topoopt.readers import taskgraph_fbuf
 
 FILES = {"dlrm16": "dlrm16", "candle16": "candle16", "bert16": "transformer16", "vgg16_16node": "vgg16"}
 COLUMNS = {
@@ -146,30 +147,16 @@ def optical(folder: Path, budget: int) -> Iterator[str]:
 
 
 def packet(folder: Path, budget: int) -> Iterator[str]:
-    """Data-parallel plans on a k-ary fat tree against the packet-level results of the original's task graphs."""
-    workloads = {
-        "dlrm16": ("dlrm16", "dlrm16"), "transformer16": ("bert16", "transformer16"), "candle16": ("candle16", "candle16"),
-        "vgg16": ("vgg16_16node", "vgg16"), "dlrm32": ("dlrm32", "dlrm32"),
-        "transformer32": ("topoopt:bert,layers=12,length=256,hidden=768,heads=12,batch=2048", "transformer32"),
-    }  # fmt: skip
+    """The original's task graphs on a k-ary fat tree, against its packet-level results; files not there are left out."""
     with open(folder / "topoopt_packet_level.csv", newline="", encoding="utf-8") as file:
-        reference = list(csv.DictReader(file))
-    for row in reference:
-        n, gbit = int(row["job_nodes"]), float(row["link_gbps"])
-        name, times = workloads[row["workload"] + row["job_nodes"]]
-        model = name if name.startswith("topoopt:") else f"{folder / 'workloads.json'}#{name}"
-        design = codesign(
-            model, servers=n, degree=1, link_bandwidth=gbit * 1e9 / 8, measures=str(folder / "measures" / f"{times}.json"),
-            topologies=("switch",), budget=1,
-        )  # fmt: skip
-        step, plan = design.step, data_parallel(design.step.space)
-        sent = step.traffic(plan)
-        tree = networks.build("fat-tree", n, 1, gbit * 1e9 / 8, 1e-6, 0).fabric.refitted(sent.pair_bytes, sent.group_bytes)
-        for traffic in ("segments", "fair"):
-            seconds = step.seconds(plan, tree, traffic=traffic)
-            ratio = seconds * 1e3 / float(row["iter_ms"]) - 1
-            label = f"packet {traffic},{row['workload']},1,{gbit:g},{n},{float(row['iter_ms']):.4f},fat-tree"
-            yield f"{label},{seconds * 1e3:.4f},{step.compute_seconds(plan) * 1e3:.4f},{ratio:.4f},,,,"
+        rows = [row for row in csv.DictReader(file) if (folder / "taskgraphs" / row["taskgraph"]).exists()]
+    for row in rows:
+        gbit = float(row["link_gbps"])
+        tree = clusters.cluster(f"fat-tree:{row['fabric_nodes']},bandwidth={gbit * 1e9 / 8:g},latency=1e-6")
+        step = taskgraph_fbuf.play(models.read(str(folder / "taskgraphs" / row["taskgraph"])), tree)
+        ratio = step.step_seconds * 1e3 / float(row["iter_ms"]) - 1
+        label = f"packet,{row['workload']},1,{gbit:g},{row['job_nodes']},{float(row['iter_ms']):.4f},fat-tree"
+        yield f"{label},{step.step_seconds * 1e3:.4f},{step.compute_seconds * 1e3:.4f},{ratio:.4f},,,,"
 
 
 def speed(folder: Path, budget: int) -> Iterator[str]:

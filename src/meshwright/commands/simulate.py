@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from meshwright.base.errors import InputError
+
 if TYPE_CHECKING:
+    from meshwright.core.problem import ModelSpec
     from meshwright.core.result import Result
+    from meshwright.core.timeline import PlayedGraph
 
 __all__ = ["register"]
 
@@ -55,20 +59,86 @@ def as_json(result: Result) -> dict[str, Any]:
     }
 
 
+def _task_graph(path: str) -> ModelSpec | None:
+    """Return the training step that a file gives task by task; None where the argument is anything else."""
+    from meshwright.base import registry
+    from meshwright.core.source import Source
+
+    source = Source(path)
+    if source.content is None or source.text is not None:
+        return None
+    from meshwright import models
+
+    found = models.read(path)
+    return found if hasattr(registry.load("readers", found.format, "format"), "play") else None
+
+
+def _played(step: ModelSpec, cluster: str, seed: int) -> PlayedGraph:
+    """Play such a step, on a cluster if one is named."""
+    from meshwright import clusters
+    from meshwright.base import registry
+
+    place = clusters.cluster(cluster) if cluster else None
+    found: PlayedGraph = registry.load("readers", step.format, "format").play(step, place, seed)
+    return found
+
+
+def _played_json(step: ModelSpec, played: PlayedGraph, cluster: str) -> dict[str, Any]:
+    """Return a played task graph as the JSON object of ``simulate --json``."""
+    return {
+        "format": "meshwright/task_graph_step/1",
+        "model": step.name,
+        "cluster": cluster or None,
+        "step_seconds": played.step_seconds,
+        "compute_seconds": played.compute_seconds,
+        "n_tasks": played.n_tasks,
+        "transfer_bytes": played.transfer_bytes,
+        "all_reduce_bytes": played.all_reduce_bytes,
+        "link_busy_ratio": [[link, ratio] for link, ratio in played.link_busy_ratio],
+        "notes": list(played.notes),
+    }
+
+
+def _played_text(step: ModelSpec, played: PlayedGraph, cluster: str) -> str:
+    """Return a played task graph as text."""
+    from meshwright.base.units import format_bytes, format_seconds
+
+    busiest = ", ".join(f"{link} {ratio:.0%}" for link, ratio in played.link_busy_ratio[:3])
+    return "\n".join([
+        f"{step.name}: {played.n_tasks} tasks on {cluster or 'the network of the file'}",
+        f"step {format_seconds(played.step_seconds)}; the busiest device computes {format_seconds(played.compute_seconds)}",
+        f"transfers {format_bytes(played.transfer_bytes)}, tensors of all-reduces {format_bytes(played.all_reduce_bytes)}",
+        f"busiest links: {busiest or 'none'}",
+        *(f"note: {note}" for note in (*step.notes, *played.notes)),
+    ])  # fmt: skip
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
     @app.command()
     def simulate(
-        plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it."),
+        plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it, or a task graph of FlexNet."),
         cluster: str = typer.Option("", help="Another cluster than the plan's own."),
         model: str = typer.Option("", help="Where the model lies, if no longer where the plan says."),
         for_: str = typer.Option("", "--for", help="Another framework than the plan's own (list frameworks), or a TOML file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the step to this file."),
+        seed: int = typer.Option(0, min=0, help="Of a task graph: draws the path of each transfer among the shortest."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
         """Play one training step of a plan and say how long it takes and what it holds."""
         import json
+
+        step = _task_graph(plan)
+        if step is not None:
+            for value, option in ((model, "--model"), (for_, "--for"), (trace, "--trace")):
+                if value:
+                    raise InputError(f"{option} is of plan files; {plan} is a task graph, whose tasks say how long they take")
+            played = _played(step, cluster, seed)
+            print(json.dumps(_played_json(step, played, cluster)) if json_ else _played_text(step, played, cluster))
+            return 0
+        if seed:
+            raise InputError(f"--seed is of task graphs; {plan} is a plan, which is played one way")
         from dataclasses import replace
 
         from meshwright.api.plan_files import missing_bytes, resimulate

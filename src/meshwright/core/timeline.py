@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from meshwright.base.identity import read_only
 
-__all__ = ["PHASES", "Timeline"]
+__all__ = ["PHASES", "PlayedGraph", "Timeline"]
 
 PHASES = ("forward", "backward_input", "backward_weight", "backward", "send", "reduce", "gather", "optimizer")
 """What a span is; its code is the position. `backward` is input and weight gradients in one; `send` occupies links."""
@@ -80,3 +80,32 @@ class Timeline:
                 object.__setattr__(self, name, read_only(value))
         for name in ("memory_seconds", "memory_bytes"):
             object.__setattr__(self, name, tuple(read_only(array) for array in getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedGraph:
+    """A training step that a file gives task by task, after it was played on a network.
+
+    Parameters
+    ----------
+    step_seconds : float
+        End of its last task.
+    compute_seconds : float
+        What the busiest device computes.
+    n_tasks : int
+        Tasks.
+    transfer_bytes, all_reduce_bytes : float
+        What tasks send to each other, and the tensors that are summed over servers.
+    link_busy_ratio : tuple of (str, float)
+        Share of the step in which each link would be busy at its full speed; the busiest first, only those in use.
+    notes : tuple of str
+        Sentences the user should read.
+    """
+
+    step_seconds: float
+    compute_seconds: float
+    n_tasks: int
+    transfer_bytes: float
+    all_reduce_bytes: float
+    link_busy_ratio: tuple[tuple[str, float], ...]
+    notes: tuple[str, ...] = ()

@@ -198,3 +198,39 @@ def test_a_plan_that_does_not_fit_another_cluster_is_played_and_told(
     done = meshwright("simulate", "plan.json", "--json")
     assert done.code == 0 and not done.json["fits"] and done.json["missing_bytes"] > 0
     assert "the plan does not fit" in meshwright("simulate", "plan.json").out
+
+
+TASK_GRAPH = str(pathlib.Path(__file__).resolve().parents[2] / "reference/topoopt/taskgraphs/100vgg_16.fbuf")
+
+
+def test_a_task_graph_is_played_on_its_own_network_or_on_a_cluster(meshwright: Callable[..., Any]) -> None:
+    own = meshwright("simulate", TASK_GRAPH, "--json").json
+    assert own["format"] == "meshwright/task_graph_step/1" and own["cluster"] is None and own["n_tasks"] == 768
+    tree = meshwright("simulate", TASK_GRAPH, "--cluster", "fat-tree:16,bandwidth=12.5e9", "--json").json
+    assert own["compute_seconds"] == tree["compute_seconds"] < own["step_seconds"] < tree["step_seconds"]
+    assert tree["step_seconds"] < 1.1 * own["step_seconds"]
+    assert "768 tasks on flat:16" in meshwright("simulate", TASK_GRAPH, "--cluster", "flat:16").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--cluster", "flat:8"], "has 8 devices, the task graph 16 servers"),
+        (["--for", "megatron"], "--for is of plan files"),
+        (["--trace", "trace.json"], "--trace is of plan files"),
+        (["--model", "gpt2"], "--model is of plan files"),
+    ],
+)
+def test_what_a_task_graph_cannot_use_is_refused(
+    arguments: list[str], said: str, meshwright: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    done = meshwright("simulate", TASK_GRAPH, *arguments)
+    assert done.code == 2 and said in done.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_seed_for_a_plan_is_refused(written: dict[str, Any], tmp_path: pathlib.Path, meshwright: Callable[..., Any]) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(written))
+    done = meshwright("simulate", str(path), "--seed", "3")
+    assert done.code == 2 and "--seed is of task graphs" in done.err

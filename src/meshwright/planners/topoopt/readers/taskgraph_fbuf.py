@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,78 +11,11 @@ from meshwright.core.cluster import Cluster, Links
 from meshwright.core.graph import Graph, Op
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
+from meshwright.core.timeline import PlayedGraph
 from meshwright.planners.topoopt.flatbuffer import Table, root
+from meshwright.planners.topoopt.task_graphs.graph import MILLISECOND, TYPES, FlexNetTask, TaskGraph
 
-__all__ = ["TYPES", "FlexNetTask", "TaskGraph", "parse", "read", "recognises"]
-
-TYPES = ("forward", "backward", "comm", "update", "barrier", "nominal_comm", "all_reduce")
-"""What a task is; its code is the position."""
-
-MILLISECOND = 1e-3
-
-
-@dataclass(frozen=True, slots=True)
-class FlexNetTask:
-    """One task.
-
-    Parameters
-    ----------
-    kind : str
-        One of `TYPES`.
-    identity : int
-        Its number in the file.
-    device : int
-        Number of its device in the file.
-    milliseconds : tuple of float
-        One number: how long it computes (for an all-reduce: inside its servers first).
-    transfer_bytes : int
-        What it sends.
-    following : tuple of int
-        Numbers of the tasks that wait for it; of an all-reduce: the servers that take part.
-    """
-
-    kind: str
-    identity: int
-    device: int
-    milliseconds: tuple[float]
-    transfer_bytes: int
-    following: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TaskGraph:
-    """A task graph file.
-
-    Parameters
-    ----------
-    n_gpus, n_servers, n_switches : int
-        Devices of a server, servers, switches.
-    bytes_per_millisecond : tuple of (float, float, float)
-        Inside a server, of its memory, of one network interface.
-    connections : tuple of (int, int, int)
-        Two nodes and the number of links between.
-    operators : tuple of str
-        Names.
-    tasks : tuple of FlexNetTask
-        The tasks.
-    devices : tuple of (int, int, int, int)
-        Type, number, node, property of each device.
-    routes : tuple of (int, int, tuple of tuple of int)
-        Two nodes and the nodes of each path.
-    rings : tuple of (int, tuple of tuple of int)
-        Group size, and the jumps of each path from a member to the next.
-    """
-
-    n_gpus: int
-    n_servers: int
-    n_switches: int
-    bytes_per_millisecond: tuple[float, float, float]
-    connections: tuple[tuple[int, int, int], ...]
-    operators: tuple[str, ...]
-    tasks: tuple[FlexNetTask, ...]
-    devices: tuple[tuple[int, int, int, int], ...]
-    routes: tuple[tuple[int, int, tuple[tuple[int, ...], ...]], ...]
-    rings: tuple[tuple[int, tuple[tuple[int, ...], ...]], ...]
+__all__ = ["parse", "play", "read", "recognises"]
 
 
 def recognises(source: Source) -> bool:
@@ -118,6 +50,37 @@ def read(source: Source) -> ModelSpec:
         name=place, format="taskgraph_fbuf", spec=source.spec, graph=Graph(place, tuple(ops), tokens_name=""), instance=found,
         cluster=_cluster(found, place), notes=(note,),
     )  # fmt: skip
+
+
+def play(model_spec: ModelSpec, cluster: Cluster | None = None, seed: int = 0) -> PlayedGraph:
+    """Play the training step that a file holds, on a cluster or on the network of the file.
+
+    Parameters
+    ----------
+    model_spec : ModelSpec
+        As `read` returns it.
+    cluster : Cluster, optional
+        Where; server i of the file is its device i. The file's own network otherwise, with the rings that the file names.
+    seed : int
+        Of the draw among the shortest paths of each transfer.
+
+    Returns
+    -------
+    PlayedGraph
+        How long it took and what was busy.
+
+    Raises
+    ------
+    InputError
+        When the file names no network and none is given, or `meshwright.planners.topoopt.task_graphs.play` refuses.
+    """
+    from meshwright.planners.topoopt import task_graphs
+
+    graph, place = model_spec.instance, cluster or model_spec.cluster
+    assert isinstance(graph, TaskGraph)
+    if place is None:
+        raise InputError(f"{model_spec.name}: holds no network with a speed; name a cluster with --cluster")
+    return task_graphs.play(graph, place, seed, has_rings=cluster is None)
 
 
 def parse(content: bytes, place: str) -> TaskGraph:
