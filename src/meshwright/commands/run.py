@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -96,7 +98,7 @@ def reference(job: Job, read: PlanFile) -> list[float]:
     """Train in this process from the same weights, and return the losses."""
     from functools import partial
 
-    from meshwright.runtime.job.reference import reference_losses
+    from meshwright.runtime.job.reference import reference_steps
     from meshwright.runtime.job.trainer import adamw
     from meshwright.runtime.model import source
     from meshwright.runtime.model.data import batches_of, default_loss, example_of
@@ -109,11 +111,12 @@ def reference(job: Job, read: PlanFile) -> list[float]:
         source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     )
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
-    return reference_losses(
+    steps = reference_steps(
         model, batches_of(data, model, sample, read.plan.global_batch, job.seed),
         make(list(model.parameters())), loss, n_steps=job.n_steps, n_parts=read.plan.n_microbatches,
-        precision=autocast.dtype_of(job.precision),
+        precision=autocast.dtype_of(job.precision), clip_norm=job.clip_norm_value,
     )  # fmt: skip
+    return [step.loss for step in steps]
 
 
 def launched(
@@ -139,10 +142,8 @@ def launched(
 
 def tell(notes: list[str]) -> None:
     """Print what the user should read on stderr."""
-    import sys
-
     for note in notes:
-        print(f"note: {note}", file=sys.stderr, flush=True)
+        typer.echo(f"note: {note}", err=True)
 
 
 def check_options(job: Job, limits: tuple[float, float], profiles: tuple[str, str]) -> None:
@@ -160,6 +161,8 @@ def check_options(job: Job, limits: tuple[float, float], profiles: tuple[str, st
         raise InputError(f"--backend {job.backend}: must be gloo or nccl")
     if job.non_finite not in ("stop", "skip"):
         raise InputError(f"--non-finite {job.non_finite}: must be stop or skip")
+    if not 0.0 <= job.clip_norm_value < math.inf:
+        raise InputError(f"--clip-norm {job.clip_norm_value:g}: must be a number of at least 0 (0: no limit)")
     if job.keep < 1:
         raise InputError(f"--keep {job.keep}: must be at least 1")
     if min(job.save_every, *limits) < 0:
@@ -324,13 +327,11 @@ def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool,
     job = replace(job, order=order_of(predicted))
     if n_machines > 0:
         return print_torchrun(job, read, predicted, how.profile, n_machines)
-    if launch.under_torchrun():
-        measured = joined(job, read, predicted, emulate)
-    else:
-        measured = started(job, read, (predicted, why), limits, emulate)
-    if isinstance(measured, int):
-        return measured
-    compare(job, read, measured, predicted, how)
+    alone = not launch.under_torchrun()
+    told = started(job, read, (predicted, why), limits, emulate) if alone else joined(job, read, predicted, emulate)
+    if isinstance(told, int):
+        return told
+    compare(job, read, told, predicted, how)
     return 0
 
 
@@ -360,6 +361,8 @@ def register(app: typer.Typer) -> None:
             False, "--resume", help="Go on from the last checkpoint of --save; --resume auto: the newest whole one, if any."
         ),
         non_finite: str = typer.Option("stop", help="A loss or gradient that is not finite: stop the run, or skip the step."),
+        clip_norm: float = typer.Option(0.0, help="Largest norm of the gradient, to which it is scaled down; 0: no limit."),
+        log: str = typer.Option("", help="Add a line of JSON a step to this file: loss, gradient norm, tokens a second."),
         costs: str = typer.Option("", "--profile", help="Predict from this profile instead of the plan's own costs."),
         calibrate: str = typer.Option("", help="Write the profile of --profile, corrected by what was measured, to this file."),
         trace: str = typer.Option("", help="Write measured and predicted step as one Chrome trace to this file."),
@@ -380,10 +383,11 @@ def register(app: typer.Typer) -> None:
         source.require_torch()
         job = Job(
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,
-            "auto" if auto else "last" if resume else "", non_finite, backend, precision=precision,
+            "auto" if auto else "last" if resume else "", non_finite, backend, precision=precision, clip_norm_value=clip_norm,
+            log=str(Path(log).absolute()) if log else "",
         )  # fmt: skip
         check_options(job, (processes, timeout), (costs, calibrate))
-        for path, option in ((trace, "--trace"), (calibrate, "--calibrate")):
+        for path, option in ((trace, "--trace"), (calibrate, "--calibrate"), (log, "--log")):
             if path:
                 files.check_target(path, option)
         status = execute(job, torchrun, (processes, timeout), emulate, Comparison(trace, calibrate, costs, reference_, json_))

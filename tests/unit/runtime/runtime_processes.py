@@ -131,21 +131,21 @@ def train(rank: int, world: int, folder: pathlib.Path) -> None:
     for name, case in told["cases"].items():
         path = folder / f"plan-{rank}.json"
         path.write_text(json.dumps(case["plan"]))
-        losses, skipped, expected, far = compare(str(path), case, told["n_steps"], known)
+        found, far = compare(str(path), case, told["n_steps"], known)
         everyone: list = [None] * world
         dist.all_gather_object(everyone, far)
         if rank == 0:
-            results[name] = {"losses": losses, "reference_losses": expected, "weights": max(everyone), "skipped": skipped}
-            print(name, max(abs(a - b) for a, b in zip(losses, expected, strict=True)), max(everyone), losses, flush=True)
+            results[name] = {**found, "weights": max(everyone)}
+            print(name, results[name], flush=True)
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def compare(path: str, case: dict, n_steps: int, known: dict) -> tuple[list[float], list[int], list[float], float]:
-    """Train one case; return its losses, the steps skipped, the losses of one process,
-    and how far any weight held here is from its.
+def compare(path: str, case: dict, n_steps: int, known: dict) -> tuple[dict, float]:
+    """Train one case; return its losses and norms of gradients, the steps skipped, and the same of one process, and how far any
+    weight held here is from its.
     """
     from meshwright.runtime.job.trainer import assemble
     from meshwright.runtime.model import source
@@ -159,35 +159,43 @@ def compare(path: str, case: dict, n_steps: int, known: dict) -> tuple[list[floa
     sample = example_of(model, examples, read.sequence_length)
     batches = batches_of(None, model, sample, read.plan.global_batch, 0)
     precision = dtype_of(case.get("precision", ""))
-    key = (case["model"], len(read.names), read.plan.global_batch, read.sequence_length, case.get("parts", 1), precision)
+    how = (case.get("parts", 1), precision, case.get("clip_norm", 0.0))
+    key = (case["model"], len(read.names), read.plan.global_batch, read.sequence_length, *how)
     if key not in known:  # cases that train the same share what one process does
         known[key] = alone(case, batches, n_steps, precision)
     places = layout(read.plan)
     trainer = assemble(model, read.names, places, sample, optimizer=sgd, loss=default_loss, precision=precision)
-    losses, skipped = [], []
+    trainer.clip_norm = case.get("clip_norm", 0.0)
+    losses, norms, skipped = [], [], []
     for step in range(n_steps):
         losses.append(trainer.step(*batches(step)))
+        norms.append(trainer.gradient_norm)
         skipped += [step] * (trainer.loss_scale is not None and trainer.loss_scale.skipped)
     trained, expected = known[key]
-    return losses, skipped, expected, weights_differ(trainer, copy.deepcopy(trained), read.names, sample)
+    found = {
+        "losses": losses, "norms": norms, "skipped": skipped,
+        "reference_losses": [loss for loss, _ in expected], "reference_norms": [norm for _, norm in expected],
+    }  # fmt: skip
+    return found, weights_differ(trainer, copy.deepcopy(trained), read.names, sample)
 
 
-def alone(case: dict, batches: object, n_steps: int, precision: object) -> tuple[object, list[float]]:
-    """Train a case's model on rank 0 by itself; return it, on every rank, and its losses, on rank 0."""
+def alone(case: dict, batches: object, n_steps: int, precision: object) -> tuple[object, list]:
+    """Train a case's model on rank 0 by itself; return it, on every rank, and its losses and norms, on rank 0."""
     import torch.distributed as dist
 
-    from meshwright.runtime.job.reference import reference_losses
+    from meshwright.runtime.job.reference import reference_steps
     from meshwright.runtime.model import source
     from meshwright.runtime.model.data import default_loss
 
     model, _ = source.build(case["model"], 0)
-    losses: list[float] = []
+    steps: list = []
     if dist.get_rank() == 0:
         how = {"n_steps": n_steps, "n_parts": case.get("parts", 1), "precision": precision}
-        losses = reference_losses(model, batches, sgd(list(model.parameters())), default_loss, **how)
+        how["clip_norm"] = case.get("clip_norm", 0.0)
+        steps = reference_steps(model, batches, sgd(list(model.parameters())), default_loss, **how)
     for parameter in model.parameters():
         dist.broadcast(parameter.detach(), 0)
-    return model, losses
+    return model, steps
 
 
 def fork(rank: int, n_ranks: int, folder: pathlib.Path) -> int:

@@ -104,7 +104,8 @@ def test_after_calibration_the_next_prediction_is_nearer(tmp_path: pathlib.Path)
     said, happened = predict(read, path, stale)[0], predict(read, path, truth)[0]
     assert said is not None and happened is not None and said.timeline is not None and happened.timeline is not None
     compute = [(load.forward_total_seconds + load.backward_total_seconds) * 4 for load in happened.stage_costs]
-    measured = {"losses": [1.0, 1.0], "first_step": 0, "step_seconds": [9.9, happened.timeline.step_seconds],
+    measured = {"losses": [1.0, 1.0], "gradient_norms": [2.0, 2.0], "first_step": 0,
+                "step_seconds": [9.9, happened.timeline.step_seconds],
                 "ranks": [{**rank(i, []), "compute_seconds": {str(i): compute[i]}} for i in (0, 1)]}  # fmt: skip
     entry = comparison.as_json(read.plan, measured, said, None)
     better = str(tmp_path / "better.json")
@@ -120,9 +121,10 @@ def test_after_calibration_the_next_prediction_is_nearer(tmp_path: pathlib.Path)
 
 
 def test_without_a_prediction_only_the_measured_column_is_filled() -> None:
-    measured = {"losses": [1.0], "first_step": 0, "step_seconds": [0.5], "ranks": [rank(0, []), rank(1, [])]}
+    measured = {"losses": [1.0], "gradient_norms": [float("inf")], "first_step": 0, "step_seconds": [0.5]}
+    measured["ranks"] = [rank(0, []), rank(1, [])]
     entry = comparison.as_json(TWO, measured, None, None)
-    assert entry["step_seconds"] == {"measured": 0.5, "predicted": None}
+    assert entry["step_seconds"] == {"measured": 0.5, "predicted": None} and entry["gradient_norms"] == [None]
     assert entry["stages"][0]["communication_seconds"] == {"measured": 0.0, "predicted": None}
 
 

@@ -318,11 +318,33 @@ def _check(given: dict[str, Any], n_ranks: int, folder: pathlib.Path, n_steps: i
         furthest = max(results[name]["weights"], *(abs(a - b) for a, b in zip(losses, expected, strict=True)))
         if furthest > TOLERANCE:
             far[name] = furthest
+        if results[name]["norms"] != pytest.approx(results[name]["reference_norms"], rel=1e-4):
+            far[f"{name}: norm of the gradient"] = (results[name]["norms"], results[name]["reference_norms"])
     assert not far
 
 
 def test_two_processes_train_as_one_does_under_every_plan(tmp_path: pathlib.Path) -> None:
     _check({**TWO, **every_other_schedule()}, 2, tmp_path, n_steps=2, rules="lazy")
+
+
+CLIPPED = {
+    "stages": plan_of([(2, [0], {}), (3, [1], {})], schedule="zb_h1"),
+    "replicas": plan_of([(5, [0, 1], {})]),
+    "optimizer state sharded": plan_of([(5, [0, 1], {"shard": 1})]),
+    "weights sharded": plan_of([(5, [0, 1], {"shard": 3})]),
+    "tensor and sequence": plan_of([(5, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
+    "context": plan_of([(5, [0, 1], {"context": 2})]),
+}
+
+
+def test_gradients_are_scaled_down_to_a_norm_as_in_one_process(tmp_path: pathlib.Path) -> None:
+    cases = {name: {"model": "zoo:shallow", "plan": plan, "clip_norm": 0.05} for name, plan in CLIPPED.items()}
+    halves = {"fp16": {"model": "zoo:shallow", "plan": CLIPPED["stages"], "precision": "fp16", "clip_norm": 0.05}}
+    for name, found in run_all({**cases, **halves}, 2, tmp_path).items():
+        assert min(found["norms"]) > 0.1, "what is never scaled down shows nothing"
+        assert found["norms"] == pytest.approx(found["reference_norms"], rel=1e-2 if name == "fp16" else 1e-4), name
+        assert found["losses"] == pytest.approx(found["reference_losses"], abs=1e-4 if name == "fp16" else 1e-5), name
+        assert name == "fp16" or found["weights"] < 1e-5, name
 
 
 def test_four_processes_train_as_one_does_under_every_plan(tmp_path: pathlib.Path) -> None:

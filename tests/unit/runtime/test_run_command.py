@@ -50,7 +50,9 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
     profile, plan = profiled(tmp_path), written(tmp_path, plan_of(UNEVEN, micro_batch=4))
     trace, better = tmp_path / "trace.json", tmp_path / "better.json"
     words = ("--model", "models:small", "--steps", "3", "--reference", "--json", "--trace", str(trace), "--profile", profile)
+    log = tmp_path / "steps.jsonl"
     own = ("--optimizer", "fragile:descent", "--loss", "fragile:half_of_cross_entropy", "--calibrate", str(better))
+    own += ("--clip-norm", "0.3", "--log", str(log))
     done = meshwright("run", plan, *words, *own)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -59,6 +61,11 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
     assert len(answer["losses"]) == len(answer["reference_losses"]) == 3
     assert max(abs(a - b) for a, b in zip(answer["losses"], answer["reference_losses"], strict=True)) < 2e-5
     assert answer["losses"][0] < 0.6 * 4.7  # half of what cross entropy of 101 words begins with
+    steps = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [step["step"] for step in steps] == [1, 2, 3] and [step["loss"] for step in steps] == answer["losses"]
+    assert [step["gradient_norm"] for step in steps] == answer["gradient_norms"] and min(answer["gradient_norms"]) > 0.3
+    for step in steps:
+        assert step["tokens_per_second"] == pytest.approx(16 * 16 / step["step_seconds"]) and not step["skipped"]
     assert answer["step_seconds"]["measured"] > 0 and answer["step_seconds"]["predicted"] > 0
     for stage in answer["stages"]:
         for row in ("compute_seconds", "communication_seconds", "peak_bytes"):

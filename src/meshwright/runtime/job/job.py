@@ -26,6 +26,8 @@ class Job:
     `resume`: ``last``: go on from the last checkpoint; ``auto``: from the newest one that is whole, or from the beginning
     where there is none; empty: from the beginning.
     `non_finite`: what a loss or a gradient that is not finite does: ``stop`` ends the run, ``skip`` leaves the step out.
+    `clip_norm_value`: the largest norm of the whole gradient; 0 for no limit.
+    `log`: file to which rank 0 adds a line of JSON for every step; empty for none.
     `backend`: ``gloo`` or ``nccl``.
     `memory`: whether the first step measures memory, which makes it slower.
     `order` (sequence of sequence of (int, int, int)): the order of work that was predicted, as
@@ -51,6 +53,8 @@ class Job:
     memory: bool = True
     order: Sequence[Sequence[tuple[int, int, int]]] = ()
     precision: str = ""
+    clip_norm_value: float = 0.0
+    log: str = ""
 
     def write(self, path: Path) -> None:
         """Write it for the processes to read."""

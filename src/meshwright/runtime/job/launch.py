@@ -261,6 +261,8 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
         "keep",
         "precision",
         "non_finite",
+        "clip_norm_value",
+        "log",
     )
     for name in options:
         value = getattr(job, name)

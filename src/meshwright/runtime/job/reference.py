@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -12,10 +14,17 @@ from meshwright.runtime.model.naming import first_tensor
 from meshwright.runtime.ranks.layout import rows_of
 from meshwright.runtime.step.autocast import autocast
 
-__all__ = ["reference_losses"]
+__all__ = ["ReferenceStep", "reference_steps"]
 
 
-def reference_losses(
+class ReferenceStep(NamedTuple):
+    """Loss of a step, and the norm of its gradient before it was scaled down."""
+
+    loss: float
+    gradient_norm: float
+
+
+def reference_steps(
     model: nn.Module,
     batches: Batches,
     optimizer: torch.optim.Optimizer,
@@ -24,14 +33,16 @@ def reference_losses(
     n_steps: int,
     n_parts: int,
     precision: torch.dtype | None = None,
-) -> list[float]:
-    """Train the whole model in this process and return the loss of every step.
+    clip_norm: float = 0.0,
+) -> list[ReferenceStep]:
+    """Train the whole model in this process and return what every step gave.
 
     `batches`: from the number of a step to inputs and targets.
     `n_parts`: micro-batches of a step; their gradients are added up.
     `precision`: of products, by autocast; None for that of the weights. With fp16, PyTorch's own scaler scales the loss.
+    `clip_norm`: the largest norm of the gradient; 0 for no limit.
     """
-    losses = []
+    steps = []
     scaler = torch.amp.GradScaler(next(model.parameters()).device.type, enabled=precision == torch.float16)
     for step in range(n_steps):
         inputs, targets = batches(step)
@@ -44,7 +55,9 @@ def reference_losses(
                 value = loss(result, targets[start:stop]) * ((stop - start) / len(targets))
             scaler.scale(value).backward()  # type: ignore[no-untyped-call]
             total += float(value.detach())
+        scaler.unscale_(optimizer)
+        norm = float(nn.utils.clip_grad_norm_(model.parameters(), clip_norm or math.inf))
         scaler.step(optimizer)
         scaler.update()
-        losses.append(total)
-    return losses
+        steps.append(ReferenceStep(total, norm))
+    return steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, default_loss, example_of, repeated
 from meshwright.runtime.parallel import tensor_parallel
 from meshwright.runtime.parallel.axes import split_layers
-from meshwright.runtime.parallel.sharding import StageWeights, Tie, local, optimizer_of, shard_fully
+from meshwright.runtime.parallel.sharding import StageWeights, Tie, optimizer_of, shard_fully
 from meshwright.runtime.ranks import message_order
 from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.meshes import StageGroups, stage_groups
@@ -60,6 +61,10 @@ class Trainer:
         What runs otherwise than the plan says.
     loss_scale : LossScale or None
         Where products run in fp16.
+    clip_norm : float
+        The largest norm of the whole gradient: a larger one is scaled down to it before the update; 0 for no limit.
+    gradient_norm : float
+        Norm of the whole gradient of the last step, before it was scaled down.
     skip_non_finite : bool
         Whether a step whose loss or gradients are not finite is left out; else it raises `NonFiniteError`.
     skipped : bool
@@ -77,6 +82,7 @@ class Trainer:
         self.notes = executor.layout.notes()
         self.loss_scale = LossScale() if executor.precision == torch.float16 else None
         self.skip_non_finite = self.skipped = self.asked_to_stop = self.stopping = False
+        self.clip_norm = self.gradient_norm = 0.0
 
     @property
     def spans(self) -> list[Span]:
@@ -92,27 +98,39 @@ class Trainer:
         Raises `NonFiniteError`, in every process, when the loss or a gradient is not finite and such steps are not skipped.
         """
         share = self.gradients(inputs, targets)
-        finite = share.isfinite() & self._finite_gradients()
-        loss, n_broken, n_asking = self._everywhere(share, ~finite, self.asked_to_stop)
-        self.stopping, self.skipped = n_asking > 0, n_broken > 0
+        squared = self._squared_norm()
+        # a loss scale looks after gradients that overflow, and skips the step
+        finite = share.isfinite() & (squared.isfinite() if self.loss_scale is None else True)
+        loss, n_broken, n_asking, squares = self._everywhere(share, ~finite, self.asked_to_stop, squared)
+        self.stopping, self.skipped, self.gradient_norm = n_asking > 0, n_broken > 0, math.sqrt(squares)
         if self.skipped and not self.skip_non_finite:
             raise NonFiniteError(self._broken(bool(finite)))
         if not self.skipped and (self.loss_scale is None or not self.loss_scale.skipped):
+            self._clip()
             self._update()
         return loss
 
-    def _finite_gradients(self) -> torch.Tensor:
-        """Return whether all gradients that this rank holds are finite; under a loss scale that looks after them, true."""
-        finite = torch.ones((), dtype=torch.bool, device=self.executor.device)
-        if self.loss_scale is not None:
-            return finite
-        held = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        by_kind: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
-        for gradient in filter(torch.Tensor.numel, map(local, held)):
-            by_kind.setdefault((gradient.dtype, gradient.device), []).append(gradient)
-        for gradients in by_kind.values():
-            finite &= torch.stack(torch._foreach_norm(gradients, float("inf"))).isfinite().all().to(finite.device)
-        return finite
+    def _held(self) -> list[tuple[torch.Tensor, float]]:
+        """Return this rank's part of each gradient, and one over the number of ranks that hold the same."""
+        return [held for weights in self.weights.values() for held in weights.held() if held[0].numel()]
+
+    def _squared_norm(self) -> torch.Tensor:
+        """Return this rank's share of the square of the gradient's norm."""
+        total = torch.zeros((), dtype=torch.float64, device=self.executor.device)
+        by_kind: dict[tuple[torch.dtype, torch.device], list[tuple[torch.Tensor, float]]] = {}
+        for gradient, ratio in self._held():
+            by_kind.setdefault((gradient.dtype, gradient.device), []).append((gradient, ratio))
+        for held in by_kind.values():
+            norms = torch.stack(torch._foreach_norm([gradient for gradient, _ in held])).double()
+            total += (norms.square() * norms.new_tensor([ratio for _, ratio in held])).sum().to(total.device)
+        return total
+
+    def _clip(self) -> None:
+        """Scale the gradient down where its norm is larger than the limit; as `torch.nn.utils.clip_grad_norm_` does."""
+        if self.clip_norm > 0.0 and self.gradient_norm > self.clip_norm:
+            ratio = min(1.0, self.clip_norm / (self.gradient_norm + 1e-6))
+            for gradient, _ in self._held():
+                gradient.mul_(ratio)
 
     def _broken(self, finite: bool) -> str:
         """Return on which ranks the loss or a gradient is not finite; asked in every process at once."""
@@ -147,15 +165,15 @@ class Trainer:
             scale.unscale((p for group in self.optimizer.param_groups for p in group["params"]), device)
         return loss
 
-    def _everywhere(self, share: torch.Tensor, broken: torch.Tensor, asked: bool) -> list[float]:
-        """Return the loss of all replicas of the last stage, and how many ranks broke, and were asked to stop.
+    def _everywhere(self, share: torch.Tensor, broken: torch.Tensor, asked: bool, squared: torch.Tensor) -> list[float]:
+        """Return the loss of all replicas of the last stage, how many ranks broke and were asked to stop, the sum of squares.
 
         Of ranks that hold the same rows one counts.
         """
         last = self.layout.n_stages - 1
         counts = last in self.layout.stages_of(self.rank) and self.layout.seat(self.rank, last).inner == 0
         own = share.double() if counts else torch.zeros_like(share, dtype=torch.float64)
-        total = torch.stack([own, broken.double(), torch.full_like(own, float(asked))])
+        total = torch.stack([own, broken.double(), torch.full_like(own, float(asked)), squared])
         dist.all_reduce(total)
         return total.tolist()
 
@@ -168,6 +186,7 @@ def apply(
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = default_loss,
     example: torch.Tensor | Sample | None = None,
     precision: torch.dtype | None = None,
+    clip_norm: float = 0.0,
 ) -> Trainer:
     """Return a trainer for the module, cut and wrapped as a plan says; called in every process, after ``init_process_group``.
 
@@ -179,6 +198,7 @@ def apply(
     vectors, as the model begins.
     `precision`: of products, by autocast, for example ``torch.bfloat16``; None for that of the weights. With ``torch.float16``
     the loss is scaled, and a step whose gradients overflow on any rank is skipped on all.
+    `clip_norm`: the largest norm of the whole gradient; 0 for no limit.
     Returns: call its `step`.
     Raises `InputError` when plan, model and number of processes do not go together.
     """
@@ -193,6 +213,7 @@ def apply(
     told = (*read.notes(), *preflight.notes_of(units, read.plan, sample))
     trainer = assemble(model, read.names, places, sample, optimizer=optimizer, loss=loss, precision=precision)
     trainer.notes += told
+    trainer.clip_norm = clip_norm
     if trainer.executor.device.type == "cpu" and torch.cuda.is_available():
         trainer.notes += ("the process group has no NCCL: training runs on the CPU, though there are GPUs",)
     return trainer

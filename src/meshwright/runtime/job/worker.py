@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime
 import faulthandler
 import json
+import math
 import os
 import signal
 import socket
@@ -31,7 +32,7 @@ from meshwright.runtime.job.trainer import NonFiniteError, Trainer, adamw, assem
 from meshwright.runtime.model import source
 from meshwright.runtime.model.data import batches_of, default_loss, example_of
 from meshwright.runtime.ranks.layout import layout
-from meshwright.runtime.ranks.plan_file import read_plan
+from meshwright.runtime.ranks.plan_file import PlanFile, read_plan
 from meshwright.runtime.step.autocast import dtype_of
 from meshwright.runtime.step.executor import Span
 
@@ -56,10 +57,11 @@ def train(job: Job) -> dict[str, Any] | None:
     make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     trainer = assemble(model, read.names, places, sample, optimizer=make, loss=loss, precision=dtype_of(job.precision))
-    trainer.skip_non_finite = job.non_finite == "skip"
+    trainer.skip_non_finite, trainer.clip_norm = job.non_finite == "skip", job.clip_norm_value
     signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "asked_to_stop", True))
     first = _first_step(job, trainer)
     losses: list[float] = []
+    norms: list[float] = []
     seconds: list[float] = []
     spans: list[tuple[float, list[Span]]] = []
     peak: dict[int, float] = {}
@@ -77,7 +79,10 @@ def train(job: Job) -> dict[str, Any] | None:
         seconds.append(time.perf_counter() - started)
         spans.append((trainer.executor.began, trainer.spans))
         losses.append(loss_value)
+        norms.append(trainer.gradient_norm)
         _note(job, step, loss_value, trainer)
+        if job.log and trainer.rank == 0:
+            _log(job, read, trainer, step, loss_value, seconds[-1])
         done = step + 1
         if job.save and ((job.save_every and done % job.save_every == 0) or done == job.n_steps or trainer.stopping):
             checkpoints.save(trainer, job.save, done, job.keep)
@@ -85,7 +90,7 @@ def train(job: Job) -> dict[str, Any] | None:
             break
     if job.memory and trainer.executor.device.type == "cuda":
         peak = allocator_peak(trainer)
-    return _gather(trainer, losses, seconds, spans, peak, first)
+    return _gather(trainer, (losses, norms), seconds, spans, peak, first)
 
 
 def _first_step(job: Job, trainer: Trainer) -> int:
@@ -109,15 +114,35 @@ def _note(job: Job, step: int, loss: float, trainer: Trainer) -> None:
         print(f"step {step + 1} of {job.n_steps}: loss {loss:.4f}{skipped}", file=sys.stderr, flush=True)
 
 
+def _log(job: Job, read: PlanFile, trainer: Trainer, step: int, loss: float, seconds: float) -> None:
+    """Add a line for this step to the log; JSON has no NaN."""
+    n_samples = read.plan.global_batch
+    entry = {
+        "step": step + 1,
+        "loss": loss if math.isfinite(loss) else None,
+        "gradient_norm": trainer.gradient_norm if math.isfinite(trainer.gradient_norm) else None,
+        "skipped": trainer.skipped or (trainer.loss_scale is not None and trainer.loss_scale.skipped),
+        "step_seconds": seconds,
+        "samples_per_second": n_samples / seconds,
+        "tokens_per_second": n_samples * read.sequence_length / seconds if read.sequence_length > 1 else None,
+        "time": time.time(),
+    }
+    with open(job.log, "a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
 def _gather(
     trainer: Trainer,
-    losses: list[float],
+    told: tuple[list[float], list[float]],
     seconds: list[float],
     spans: list[tuple[float, list[Span]]],
     peak: dict[int, float],
     first: int,
 ) -> dict[str, Any] | None:
-    """Collect what every rank measured; steps after the first, which warms up, where there are several."""
+    """Collect what every rank measured; steps after the first, which warms up, where there are several.
+
+    `told`: losses and norms of gradients.
+    """
     warm = slice(1, None) if len(seconds) > 1 else slice(None)
     steps = [step for _, step in spans[warm]]
     busy = {stage: _median(steps, stage, lambda span: span.end_seconds - span.start_seconds) for stage in trainer.weights}
@@ -137,8 +162,8 @@ def _gather(
     dist.gather_object(mine, everyone if trainer.rank == 0 else None)
     if trainer.rank != 0:
         return None
-    told = {"losses": losses, "step_seconds": seconds, "first_step": first, "ranks": everyone}
-    return told | ({"stopped_after": first + len(losses)} if trainer.stopping else {})
+    found = {"losses": told[0], "gradient_norms": told[1], "step_seconds": seconds, "first_step": first, "ranks": everyone}
+    return found | ({"stopped_after": first + len(seconds)} if trainer.stopping else {})
 
 
 def _median(steps: list[list[Span]], stage: int, length: Callable[[Span], float]) -> float:

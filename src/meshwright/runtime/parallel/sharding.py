@@ -4,8 +4,9 @@ gradients and optimizer state each holds.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +135,24 @@ class _Pool:
                 if parameter.grad is not None:
                     local(parameter.grad).mul_(self.replicas.n_ranks)
 
+    def held(self, n_ranks: int, n_parts: int) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield this rank's part of each gradient, and one over the number of ranks that hold the same.
+
+        `n_ranks`: of the stage.
+        `n_parts`: in how many parts an axis that DTensor does not know has split the weights (experts).
+        """
+        if self.flat is None:
+            for parameter in self.parameters:
+                yield _gradient(parameter), n_parts * _n_parts(parameter) / n_ranks
+            return
+        assert self.flat.grad is not None
+        size, start = self.flat.numel(), -self.replicas.shard_index * self.flat.numel()
+        for parameter in self.parameters:
+            stop = start + local(parameter).numel()
+            piece = self.flat.grad[min(max(start, 0), size) : min(max(stop, 0), size)]
+            yield piece, n_parts * self.replicas.n_shards * _n_parts(parameter) / n_ranks
+            start = stop
+
     def after_update(self) -> None:
         """Hand the updated part of the weights to the other ranks (ZeRO-1 and 2)."""
         if self.flat is None:
@@ -168,7 +187,9 @@ class StageWeights:
         self.partial, self.ties, self.tied = partial, list(ties), tied
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         own = [parameter for parameter in self.parameters if parameter not in tied]
-        divided = {parameter for part in _spread_experts(module) for parameter in part.parameters()}
+        experts = _spread_experts(module)
+        divided = {parameter for part in experts for parameter in part.parameters()}
+        self._expert_parts = max((part.degree for part in experts), default=1)
         self.pools = (
             _Pool([parameter for parameter in own if parameter not in divided], shard, groups.data),
             _Pool([parameter for parameter in own if parameter in divided], shard, groups.copies),
@@ -182,6 +203,19 @@ class StageWeights:
         """Return what the optimizer updates: the weights, or this rank's part of them."""
         own = [parameter for pool in self.pools for parameter in (pool.parameters if pool.flat is None else [pool.flat])]
         return own + [tie.parameter for tie in self.ties]
+
+    def held(self) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield this rank's part of each gradient, once reduced, and one over the number of ranks that hold the same.
+
+        The squares times these, added up over all ranks, are the square of the norm of the whole gradient.
+        """
+        others = [1 if group is None else dist.get_world_size(group) for group in (self.groups.context, self.groups.tensor)]
+        n_ranks = self.groups.data.n_ranks * others[0] * others[1]
+        for pool, n_parts in zip(self.pools, (1, self._expert_parts), strict=True):
+            yield from pool.held(n_ranks, n_parts)
+        for tie in self.ties:
+            n_holders = 1 if tie.group is None else dist.get_world_size(tie.group)
+            yield _gradient(tie.parameter), _n_parts(tie.parameter) / n_holders
 
     def zero(self) -> None:
         """Forget all gradients."""
@@ -253,6 +287,14 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
         gradient = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
         parameter.grad = gradient
     return local(gradient)
+
+
+def _n_parts(parameter: nn.Parameter) -> int:
+    """Return in how many parts the axes of its mesh split a weight; no weight is a partial sum."""
+    if not isinstance(parameter, DTensor):
+        return 1
+    mesh, placements = parameter.device_mesh, parameter.placements  # type: ignore[attr-defined]
+    return math.prod(mesh.size(axis) for axis, placement in enumerate(placements) if not placement.is_replicate())
 
 
 def _flatten(tensors: Sequence[torch.Tensor], n_elements: int = 0) -> torch.Tensor:

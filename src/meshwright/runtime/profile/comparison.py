@@ -39,6 +39,7 @@ def as_json(plan: Plan, measured: dict[str, Any], predicted: Result | None, refe
     entry: dict[str, Any] = {
         "format": FORMAT,
         "losses": [loss if math.isfinite(loss) else None for loss in measured["losses"]],  # JSON has no NaN
+        "gradient_norms": [norm if math.isfinite(norm) else None for norm in measured["gradient_norms"]],
         "first_step": measured["first_step"],
         "step_seconds": {
             "measured": statistics.median(warm) if warm else None,
