@@ -91,8 +91,27 @@ def _data(result: Result) -> dict[str, Any]:
             ]
             for other in answer.alternatives
         ],
+        "objective": "" if answer.objective is None else f"{answer.objective.value:.5g}",
+        "tokens_per_second": _tokens_per_second(result),
+        "n_devices": plan.n_devices,
+        "launch": _launch(result),
         "notes": list(answer.notes),
     }
+
+
+def _tokens_per_second(result: Result) -> float | None:
+    """Return the rate of training; None where samples have no tokens."""
+    length, timeline = result.problem.graph.sequence_length, result.timeline
+    assert timeline is not None
+    return result.plan.global_batch * length / timeline.step_seconds if length > 1 and timeline.step_seconds > 0.0 else None
+
+
+def _launch(result: Result) -> str:
+    """Return the commands that run the plan: with the framework asked for, or with our own runtime."""
+    name = result.problem.framework.word if result.problem.framework_asked else ""
+    if not name or name == "meshwright":
+        return "meshwright run plan.json --model package.module:callable --torchrun MACHINES"
+    return f"meshwright export plan.json --to {name} --out train --launch slurm\n# or --launch torchrun, k8s"
 
 
 def _slower(value: float, best: Objective | None) -> str:
