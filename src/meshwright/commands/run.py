@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,9 +36,9 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     places = layout(read.plan, job.order)
     meshes.check(places)
     message_order.check(places, job.plan)
-    for name, option in ((job.data, "--data"), (job.loss, "--loss"), (job.optimizer, "--optimizer")):
-        if name:
-            source.load(name, option)
+    for word in ("data", "loss", "optimizer", "lr_schedule"):
+        if getattr(job, word):
+            source.load(getattr(job, word), "--" + word.replace("_", "-"))
     model, examples = source.build(job.model, job.seed)
     sample = example_of(model, examples, read.sequence_length)
     units = preflight.check_model(model, read.names, read.plan, sample, job.plan)
@@ -111,9 +110,11 @@ def reference(job: Job, read: PlanFile) -> list[float]:
         source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     )
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
+    optimizer = make(list(model.parameters()))
+    schedule = source.load(job.lr_schedule, "--lr-schedule")(optimizer) if job.lr_schedule else None
     steps = reference_steps(
-        model, batches_of(data, model, sample, read.plan.global_batch, job.seed),
-        make(list(model.parameters())), loss, n_steps=job.n_steps, n_parts=read.plan.n_microbatches,
+        model, batches_of(data, model, sample, read.plan.global_batch, job.seed), optimizer, loss, schedule=schedule,
+        n_steps=job.n_steps, n_parts=read.plan.n_microbatches,
         precision=autocast.dtype_of(job.precision), clip_norm=job.clip_norm_value,
     )  # fmt: skip
     return [step.loss for step in steps]
@@ -144,33 +145,6 @@ def tell(notes: list[str]) -> None:
     """Print what the user should read on stderr."""
     for note in notes:
         typer.echo(f"note: {note}", err=True)
-
-
-def check_options(job: Job, limits: tuple[float, float], profiles: tuple[str, str]) -> None:
-    """Refuse options that are out of range or do not go together.
-
-    `limits`: ``--processes`` and ``--timeout``.
-    `profiles`: ``--profile`` and ``--calibrate``.
-    Raises `InputError` when one is wrong.
-    """
-    from meshwright.base.errors import InputError
-
-    if not 1 <= job.n_steps <= 10**9:
-        raise InputError(f"--steps {job.n_steps}: must be between 1 and {10**9}")
-    if job.backend not in ("gloo", "nccl"):
-        raise InputError(f"--backend {job.backend}: must be gloo or nccl")
-    if job.non_finite not in ("stop", "skip"):
-        raise InputError(f"--non-finite {job.non_finite}: must be stop or skip")
-    if not 0.0 <= job.clip_norm_value < math.inf:
-        raise InputError(f"--clip-norm {job.clip_norm_value:g}: must be a number of at least 0 (0: no limit)")
-    if job.keep < 1:
-        raise InputError(f"--keep {job.keep}: must be at least 1")
-    if min(job.save_every, *limits) < 0:
-        raise InputError("--save-every, --processes and --timeout must not be negative")
-    if (job.resume or job.save_every) and not job.save:
-        raise InputError("--resume and --save-every need --save FOLDER")
-    if profiles[1] and not profiles[0]:
-        raise InputError("--calibrate corrects the profile of --profile; give that too")
 
 
 def plan_and_resume(words: list[str], resume: bool) -> tuple[str, bool]:
@@ -348,6 +322,7 @@ def register(app: typer.Typer) -> None:
         loss: str = typer.Option("", help="package.module:callable(output, target) -> mean loss; default: cross entropy."),
         optimizer: str = typer.Option("", help="package.module:callable(parameters) -> optimizer; default: AdamW."),
         learning_rate: float = typer.Option(1e-3, help="Of AdamW."),
+        lr_schedule: str = typer.Option("", help="package.module:callable(optimizer) -> scheduler of learning rates."),
         precision: str = typer.Option(
             "", help="Of products, by autocast: bf16, fp16 (the loss is scaled) or fp32; default: that of the weights."
         ),
@@ -357,6 +332,7 @@ def register(app: typer.Typer) -> None:
         save: str = typer.Option("", help="Folder for checkpoints."),
         save_every: int = typer.Option(0, help="Steps between checkpoints; 0: at the end only."),
         keep: int = typer.Option(2, help="Checkpoints that stay in the folder of --save."),
+        keep_every: int = typer.Option(0, help="Those of every so many steps stay too; 0: none."),
         resume: bool = typer.Option(
             False, "--resume", help="Go on from the last checkpoint of --save; --resume auto: the newest whole one, if any."
         ),
@@ -376,6 +352,7 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Train with the plan: start the processes (or join them under torchrun), and compare measured with predicted."""
         from meshwright.base import files
+        from meshwright.runtime.job import options
         from meshwright.runtime.job.job import Job
         from meshwright.runtime.model import source
 
@@ -384,9 +361,9 @@ def register(app: typer.Typer) -> None:
         job = Job(
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,
             "auto" if auto else "last" if resume else "", non_finite, backend, precision=precision, clip_norm_value=clip_norm,
-            log=str(Path(log).absolute()) if log else "",
+            lr_schedule=lr_schedule, keep_every=keep_every, log=str(Path(log).absolute()) if log else "",
         )  # fmt: skip
-        check_options(job, (processes, timeout), (costs, calibrate))
+        options.check(job, (processes, timeout), (costs, calibrate))
         for path, option in ((trace, "--trace"), (calibrate, "--calibrate"), (log, "--log")):
             if path:
                 files.check_target(path, option)

@@ -286,6 +286,46 @@ def test_a_run_in_fp16_resumes_with_the_loss_scale_it_had_found(tmp_path: pathli
     assert whole == pytest.approx([*first, *rest], rel=1e-6)
 
 
+def test_learning_rates_follow_their_schedule_also_after_going_on_and_some_checkpoints_stay(tmp_path: pathlib.Path) -> None:
+    names = ["0", "1", "2", "3"]
+    plan = written(tmp_path, plan_of([(1, [0], {}), (3, [1], {})], names=names, sequence_length=1))
+    log, saved = tmp_path / "steps.jsonl", ("--save", str(tmp_path / "saved"), "--save-every", "1", "--keep", "1")
+    words = ("--model", "fragile:steep", "--json", "--optimizer", "fragile:descent", "--lr-schedule", "fragile:warming")
+    told = [
+        meshwright("run", plan, *words, *more)
+        for more in (
+            ("--steps", "6", "--reference"),
+            ("--steps", "3", *saved, "--keep-every", "2", "--log", str(log)),
+            ("--steps", "6", *saved, "--keep-every", "2", "--log", str(log), "--resume"),
+        )
+    ]
+    assert [done.returncode for done in told] == [0, 0, 0], told[-1].stderr
+    whole, first, rest = (json.loads(done.stdout) for done in told)
+    assert whole["losses"] == pytest.approx(whole["reference_losses"], rel=1e-5)
+    assert whole["losses"] == pytest.approx([*first["losses"], *rest["losses"]], rel=1e-6)
+    rates = [json.loads(line)["learning_rate"] for line in log.read_text().splitlines()]
+    assert [rate / rates[2] for rate in rates] == pytest.approx([0.5, 0.75, 1.0, 0.6, 0.3, 0.3])
+    assert sorted(path.name for path in (tmp_path / "saved").glob("step-*")) == ["step-2", "step-4", "step-6"]
+    alone = meshwright(
+        "run", plan, "--model", "fragile:steep", "--optimizer", "fragile:descent", *saved, "--steps", "7", "--resume"
+    )
+    assert alone.returncode == 0, "a checkpoint holds more than is asked for"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--keep-every", "4"), "--keep-every 4: must be at least 0, and needs --save-every"),
+        (("--keep-every", "3", "--save-every", "2", "--save", "there"), "must be a multiple of --save-every 2"),
+        (("--clip-norm", "-1"), "--clip-norm -1: must be a number of at least 0"),
+        (("--lr-schedule", "fragile:nowhere"), "--lr-schedule"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(words: tuple[str, ...], said: str, tmp_path: pathlib.Path) -> None:
+    done = meshwright("run", written(tmp_path, plan_of(UNEVEN)), "--model", "models:small", *words)
+    assert done.returncode == 2 and said in done.stderr and done.stdout == ""
+
+
 def test_a_loader_gives_every_process_the_same_batches_from_any_step_on() -> None:
     import fragile
     import torch

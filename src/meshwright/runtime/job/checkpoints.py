@@ -35,7 +35,23 @@ def last(folder: str) -> Path | None:
 def _newest_first(folder: str) -> list[Path]:
     """Return the complete checkpoints of a folder."""
     found = [path for path in Path(folder).glob("step-*") if (path / "done.json").is_file()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+    return sorted(found, key=_step_of, reverse=True)
+
+
+def _step_of(path: Path) -> int:
+    """Return after how many steps a checkpoint was written."""
+    return int(path.name.removeprefix("step-"))
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers, texts and lists of a scheduler's state; what else it holds it makes anew."""
+    return {key: value for key, value in state.items() if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _state(trainer: Trainer) -> dict[str, Any]:
@@ -96,12 +112,13 @@ def _is_as_written(path: Path, wanted: list[int]) -> bool:
         return False
 
 
-def save(trainer: Trainer, folder: str, step: int, keep: int = 2) -> None:
+def save(trainer: Trainer, folder: str, step: int, keep: int = 2, keep_every: int = 0) -> None:
     """Write a checkpoint: beside the last one first, and under its own name once every rank has written its part.
 
     `folder`: folder of checkpoints; made if it does not exist.
     `step`: steps trained so far.
     `keep`: how many checkpoints stay, the newest ones.
+    `keep_every`: those of every so many steps stay too; 0 for none.
     """
     final, partial = Path(folder) / f"step-{step}", Path(folder) / f".step-{step}.partial"
     if trainer.rank == 0:
@@ -115,10 +132,13 @@ def save(trainer: Trainer, folder: str, step: int, keep: int = 2) -> None:
         content = {"step": step, "n_ranks": trainer.layout.n_ranks, "plan": _signature(trainer.layout.plan), "files": sums}
         if trainer.loss_scale is not None:
             content["loss_scale"] = trainer.loss_scale.state()
+        if trainer.lr_schedule is not None:
+            content["lr_schedule"] = _plain(trainer.lr_schedule.state_dict())
         (partial / "done.json").write_text(json.dumps(content))
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
-        for old in [*_newest_first(folder)[keep:], *Path(folder).glob(".step-*.partial")]:
+        older = [path for path in _newest_first(folder)[keep:] if not keep_every or _step_of(path) % keep_every]
+        for old in [*older, *Path(folder).glob(".step-*.partial")]:
             shutil.rmtree(old, ignore_errors=True)
     dist.barrier()
 
@@ -200,6 +220,12 @@ def _load(trainer: Trainer, path: Path, content: dict[str, Any]) -> int:
         torch.cuda.set_rng_state(state[f"rank{trainer.rank}/random/cuda"])
     if trainer.loss_scale is not None and "loss_scale" in content:
         trainer.loss_scale.restore(content["loss_scale"])
+    if trainer.lr_schedule is not None:
+        if "lr_schedule" not in content:
+            raise InputError(f"--lr-schedule: {path} was written without one; resume without it, or begin anew")
+        trainer.lr_schedule.load_state_dict({**trainer.lr_schedule.state_dict(), **content["lr_schedule"]})
+        for group, rate in zip(trainer.optimizer.param_groups, trainer.lr_schedule.get_last_lr(), strict=True):
+            group["lr"] = rate
     dist.barrier()
     return int(content["step"])
 

@@ -26,6 +26,8 @@ class Job:
     `resume`: ``last``: go on from the last checkpoint; ``auto``: from the newest one that is whole, or from the beginning
     where there is none; empty: from the beginning.
     `non_finite`: what a loss or a gradient that is not finite does: ``stop`` ends the run, ``skip`` leaves the step out.
+    `lr_schedule`: ``package.module:callable`` from the optimizer to a scheduler of learning rates, or empty.
+    `keep_every`: checkpoints of every so many steps stay as well; 0 for none.
     `clip_norm_value`: the largest norm of the whole gradient; 0 for no limit.
     `log`: file to which rank 0 adds a line of JSON for every step; empty for none.
     `backend`: ``gloo`` or ``nccl``.
@@ -55,6 +57,8 @@ class Job:
     precision: str = ""
     clip_norm_value: float = 0.0
     log: str = ""
+    lr_schedule: str = ""
+    keep_every: int = 0
 
     def write(self, path: Path) -> None:
         """Write it for the processes to read."""

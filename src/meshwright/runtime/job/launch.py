@@ -263,6 +263,8 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
         "non_finite",
         "clip_norm_value",
         "log",
+        "lr_schedule",
+        "keep_every",
     )
     for name in options:
         value = getattr(job, name)

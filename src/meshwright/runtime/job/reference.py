@@ -34,12 +34,14 @@ def reference_steps(
     n_parts: int,
     precision: torch.dtype | None = None,
     clip_norm: float = 0.0,
+    schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
 ) -> list[ReferenceStep]:
     """Train the whole model in this process and return what every step gave.
 
     `batches`: from the number of a step to inputs and targets.
     `n_parts`: micro-batches of a step; their gradients are added up.
     `precision`: of products, by autocast; None for that of the weights. With fp16, PyTorch's own scaler scales the loss.
+    `schedule`: of learning rates; a step each, but for steps that a scaler skips.
     `clip_norm`: the largest norm of the gradient; 0 for no limit.
     """
     steps = []
@@ -58,6 +60,9 @@ def reference_steps(
         scaler.unscale_(optimizer)
         norm = float(nn.utils.clip_grad_norm_(model.parameters(), clip_norm or math.inf))
         scaler.step(optimizer)
+        before = scaler.get_scale()
         scaler.update()
+        if schedule is not None and scaler.get_scale() >= before:  # a step that overflows halves the scale
+            schedule.step()
         steps.append(ReferenceStep(total, norm))
     return steps

@@ -61,6 +61,8 @@ class Trainer:
         What runs otherwise than the plan says.
     loss_scale : LossScale or None
         Where products run in fp16.
+    lr_schedule : torch.optim.lr_scheduler.LRScheduler or None
+        Changes the learning rates after every update.
     clip_norm : float
         The largest norm of the whole gradient: a larger one is scaled down to it before the update; 0 for no limit.
     gradient_norm : float
@@ -83,6 +85,7 @@ class Trainer:
         self.loss_scale = LossScale() if executor.precision == torch.float16 else None
         self.skip_non_finite = self.skipped = self.asked_to_stop = self.stopping = False
         self.clip_norm = self.gradient_norm = 0.0
+        self.lr_schedule: torch.optim.lr_scheduler.LRScheduler | None = None
 
     @property
     def spans(self) -> list[Span]:
@@ -146,6 +149,8 @@ class Trainer:
         """Let the optimizer update what this rank holds, and hand on what other ranks need of it."""
         started = self.executor.clock.mark()
         self.optimizer.step()
+        if self.lr_schedule is not None:
+            self.lr_schedule.step()
         self.executor.note(next(iter(self.weights)), -1, "optimizer", started)
         for stage, weights in self.weights.items():
             if weights.parts():

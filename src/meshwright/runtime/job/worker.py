@@ -58,6 +58,8 @@ def train(job: Job) -> dict[str, Any] | None:
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     trainer = assemble(model, read.names, places, sample, optimizer=make, loss=loss, precision=dtype_of(job.precision))
     trainer.skip_non_finite, trainer.clip_norm = job.non_finite == "skip", job.clip_norm_value
+    if job.lr_schedule:
+        trainer.lr_schedule = source.load(job.lr_schedule, "--lr-schedule")(trainer.optimizer)
     signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "asked_to_stop", True))
     first = _first_step(job, trainer)
     losses: list[float] = []
@@ -85,7 +87,7 @@ def train(job: Job) -> dict[str, Any] | None:
             _log(job, read, trainer, step, loss_value, seconds[-1])
         done = step + 1
         if job.save and ((job.save_every and done % job.save_every == 0) or done == job.n_steps or trainer.stopping):
-            checkpoints.save(trainer, job.save, done, job.keep)
+            checkpoints.save(trainer, job.save, done, job.keep, job.keep_every)
         if trainer.stopping:
             break
     if job.memory and trainer.executor.device.type == "cuda":
@@ -122,6 +124,7 @@ def _log(job: Job, read: PlanFile, trainer: Trainer, step: int, loss: float, sec
         "loss": loss if math.isfinite(loss) else None,
         "gradient_norm": trainer.gradient_norm if math.isfinite(trainer.gradient_norm) else None,
         "skipped": trainer.skipped or (trainer.loss_scale is not None and trainer.loss_scale.skipped),
+        "learning_rate": trainer.optimizer.param_groups[0]["lr"],
         "step_seconds": seconds,
         "samples_per_second": n_samples / seconds,
         "tokens_per_second": n_samples * read.sequence_length / seconds if read.sequence_length > 1 else None,

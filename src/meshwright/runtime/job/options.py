@@ -1,0 +1,39 @@
+"""Options of a run that are out of range or do not go together."""
+
+from __future__ import annotations
+
+import math
+
+from meshwright.base.errors import InputError
+from meshwright.runtime.job.job import Job
+
+__all__ = ["check"]
+
+
+def check(job: Job, limits: tuple[float, float], profiles: tuple[str, str]) -> None:
+    """Refuse options that are out of range or do not go together.
+
+    `limits`: ``--processes`` and ``--timeout``.
+    `profiles`: ``--profile`` and ``--calibrate``.
+    Raises `InputError` when one is wrong.
+    """
+    if not 1 <= job.n_steps <= 10**9:
+        raise InputError(f"--steps {job.n_steps}: must be between 1 and {10**9}")
+    if job.backend not in ("gloo", "nccl"):
+        raise InputError(f"--backend {job.backend}: must be gloo or nccl")
+    if job.non_finite not in ("stop", "skip"):
+        raise InputError(f"--non-finite {job.non_finite}: must be stop or skip")
+    if not 0.0 <= job.clip_norm_value < math.inf:
+        raise InputError(f"--clip-norm {job.clip_norm_value:g}: must be a number of at least 0 (0: no limit)")
+    if job.keep_every < 0 or (job.keep_every and not job.save_every):
+        raise InputError(f"--keep-every {job.keep_every}: must be at least 0, and needs --save-every")
+    if job.keep_every and job.keep_every % job.save_every:
+        raise InputError(f"--keep-every {job.keep_every}: must be a multiple of --save-every {job.save_every}")
+    if job.keep < 1:
+        raise InputError(f"--keep {job.keep}: must be at least 1")
+    if min(job.save_every, *limits) < 0:
+        raise InputError("--save-every, --processes and --timeout must not be negative")
+    if (job.resume or job.save_every) and not job.save:
+        raise InputError("--resume and --save-every need --save FOLDER")
+    if profiles[1] and not profiles[0]:
+        raise InputError("--calibrate corrects the profile of --profile; give that too")
