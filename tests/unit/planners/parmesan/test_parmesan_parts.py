@@ -176,9 +176,9 @@ def test_stages_exchange_every_tensor_once_for_each_stage_that_reads_it_and_its_
     posed = a_question([4.0, 5.0, 6.0, 7.0], [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3)])
     graph = pipelines.stage_graph(posed, ((0,), (1,), (2, 3)), 3, n_microbatches=4)
     assert graph.compute_seconds.tolist() == pytest.approx([4e-3, 5e-3, 13e-3])
-    assert graph.edges == ((0, 1, 2.0), (0, 2, 2.0), (1, 2, 4.0)) and graph.n_replicas == 3
-    assert graph.weight_bytes.tolist() == [0.0, 2.5, 12.5]
-    assert pipelines.stage_graph(posed, ((2, 3), (0, 1)), 1, both=1.0).edges == ((0, 1, 1.0 + 2.0),)
+    assert graph.transfers == ((0, 1, 2.0), (0, 2, 2.0), (1, 2, 4.0)) and graph.n_replicas == 3
+    assert graph.reduce_bytes.tolist() == [0.0, 2.5, 12.5]
+    assert pipelines.stage_graph(posed, ((2, 3), (0, 1)), 1, both=1.0).transfers == ((0, 1, 1.0 + 2.0),)
 
 
 def test_as_many_groups_as_asked_for_are_made_by_halving_the_heaviest_that_can_be() -> None:
