@@ -18,7 +18,7 @@ pytestmark = [
 from torch import nn  # noqa: E402
 
 from meshwright.base.errors import InputError, UnknownNameError  # noqa: E402
-from meshwright.runtime.capture import attention, axes, bodies, formulas, guesses, operators, repeats, segments, splits  # noqa: E402, I001
+from meshwright.runtime.capture import attention, axes, bodies, formulas, guesses, operators, repeats, segments, splits  # noqa: E402
 from meshwright.runtime.capture.axes import tensor_axes  # noqa: E402
 from meshwright.runtime.capture.splits import Part  # noqa: E402
 from meshwright.runtime.capture.trace import Trace, TracedOperator, TracedTensor  # noqa: E402
@@ -102,7 +102,9 @@ def test_formulas_of_products_and_attention_by_hand() -> None:
     assert formulas.flops(aten._grouped_mm.default, (empty(4, 6), empty(6, 5)), {}, None) == 2.0 * 4 * 6 * 5
     assert formulas.flops(aten._grouped_mm.default, (empty(3, 6, 4), empty(3, 4, 5)), {}, None) == 2.0 * 3 * 6 * 4 * 5
     rest = (None, None, None, None, False, None, None, [True, True, False])
-    assert formulas._convolution_backward(empty(2, 6, 5, 5), empty(2, 4, 7, 7), empty(6, 4, 3, 3), *rest) == 2 * 2 * 25 * 216 * 2
+    assert (
+        formulas._convolution_backward(empty(2, 6, 5, 5), empty(2, 4, 7, 7), empty(6, 4, 3, 3), *rest) == 2 * 2 * 25 * 216 * 2
+    )
     turned = (None, None, None, None, True, None, None, [False, True, True])
     assert formulas._convolution_backward(empty(2, 6, 9, 9), empty(2, 4, 7, 7), empty(4, 6, 3, 3), *turned) == 2 * 2 * 49 * 216
     assert formulas.flops(aten.relu.default, (empty(3),), {}, empty(3)) == 0.0
@@ -211,7 +213,8 @@ def test_what_runs_between_children_belongs_to_the_part_before() -> None:
     (traced("bmm", ((4, 3, 8), (4, 8, 5)), (4, 3, 5)), "matmul", {"sequence": 6, "in": 8, "out": 5}),
     (traced("_grouped_mm", ((24, 8), (3, 8, 5)), (24, 5), (-1, -2)), "grouped_matmul",
      {"sequence": 6, "top_k": 2, "experts": 3, "in": 8, "out": 5}),
-    (traced("embedding", ((100, 8), (2, 6)), (2, 6, 8), (-2, -1)), "embedding", {"sequence": 6, "vocabulary": 100, "hidden": 8}),
+    (traced("embedding", ((100, 8), (2, 6)), (2, 6, 8), (-2, -1)), "embedding",
+     {"sequence": 6, "vocabulary": 100, "hidden": 8}),
     (traced("native_layer_norm", ((2, 6, 8),), (2, 6, 8)), "norm", {"sequence": 6, "hidden": 8}),
     (traced("native_batch_norm", ((2, 5, 3, 3),), (2, 5, 3, 3)), "norm", {"sequence": 9, "hidden": 5}),
     (traced("convolution", ((2, 4, 6, 6), (8, 4, 3, 2)), (2, 8, 5, 4), (-1, -2)), "convolution",
@@ -234,7 +237,9 @@ def test_what_is_moved_and_how_many_samples_there_are() -> None:
     assert operators.moved_elements(one) == 12 + 5 + 15
     shapes = ((8, 2), (4,), (6, 2), (1, 9), (12, 1))
     assert [operators._samples(traced("x", (), shape), 4) for shape in shapes] == [4, 4, 1, 1, 4]
-    made = operators.operator_of(0, trace_of(dataclasses.replace(one, saved_bytes=80, saved_other_bytes=12)), "a", "out", (7, 3), 6)
+    made = operators.operator_of(
+        0, trace_of(dataclasses.replace(one, saved_bytes=80, saved_other_bytes=12)), "a", "out", (7, 3), 6
+    )
     assert (made.kind, made.moved_elements, made.n_parameters, made.n_frozen_parameters) == ("other", 32, 7, 3)
     assert (made.saved_elements, made.saved_extra_bytes, made.saved_axis) == (10, 6, "sequence")
     product = traced("mm", ((6, 8), (8, 5)), (6, 5), (-1, -2), forward_flops=480.0)
@@ -247,7 +252,8 @@ def heads(n_heads: int, key_heads: int, *, causal: bool = True) -> Trace:
     """Return fused attention of two samples, five rows and seven columns, the keys' heads repeated where they are fewer."""
     keys = traced("mm", ((14, 8), (8, 4 * key_heads)), (14, 4 * key_heads), (-1, -2), forward_flops=1.0)
     wide = traced("expand", ((2, key_heads, 1, 7, 4),), (2, key_heads, n_heads // key_heads, 7, 4), (0,))
-    fused = traced("_scaled_dot_product_flash", ((2, n_heads, 5, 4), (2, n_heads, 7, 4), (2, n_heads, 7, 6)), (2, n_heads, 5, 6),
+    shapes = ((2, n_heads, 5, 4), (2, n_heads, 7, 4), (2, n_heads, 7, 6))
+    fused = traced("_scaled_dot_product_flash", shapes, (2, n_heads, 5, 6),
                    (-1, 1, -1), causal=causal)  # fmt: skip
     return trace_of(keys, wide, fused)
 
@@ -287,7 +293,10 @@ def test_what_needs_whole_rows_is_known_by_its_axes() -> None:
     assert axes._needs_rows(softmax, -2) and not axes._needs_rows(softmax, -1) and not axes._needs_rows(softmax, -3)
     sort = traced("sort", ((2, 6, 8),), (2, 6, 8))
     assert axes._needs_rows(sort, -1) and not axes._needs_rows(sort, -2) and not axes._needs_rows(traced("add", (), (2,)), -1)
-    many, one = traced("bmm", ((4, 3, 8), (4, 8, 5)), (4, 3, 5), (-1, -2)), traced("bmm", ((1, 3, 8), (1, 8, 5)), (1, 3, 5), (-1, -2))
+    many, one = (
+        traced("bmm", ((4, 3, 8), (4, 8, 5)), (4, 3, 5), (-1, -2)),
+        traced("bmm", ((1, 3, 8), (1, 8, 5)), (1, 3, 5), (-1, -2)),
+    )
     assert not axes._is_flat(many) and axes._is_flat(one) and axes._is_flat(traced("mm", (), ()))
 
 

@@ -51,7 +51,7 @@ def pose(name: str, memory_bytes: float) -> Problem:
 
 
 def ratios(row: Row) -> tuple[float, float, float]:
-    """Return the bounds of a mesh, of a configuration and of its check, over the step of its even split with nothing recomputed."""
+    """Return the bounds of a mesh, of a configuration and of its check, over the step of its even split."""
     name, (pipeline, data, tensor, micro_batch), (schedule, chunks), shard, memory_bytes = row
     problem = pose(name, memory_bytes)
     costs = Costs(problem, pools(problem.required_cluster)[0], chain_of(problem.graph))

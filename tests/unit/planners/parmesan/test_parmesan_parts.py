@@ -19,7 +19,14 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.planners.parmesan import (
-    bandwidth_table, device_kinds, numbering, numbers, on_unlike, pipelines, sharded_pipelines, unequal_pipelines,
+    bandwidth_table,
+    device_kinds,
+    numbering,
+    numbers,
+    on_unlike,
+    pipelines,
+    sharded_pipelines,
+    unequal_pipelines,
 )  # fmt: skip
 from meshwright.planners.parmesan.operators import Question, question
 from meshwright.planners.parmesan.pipelines import EvaluatedPlan
@@ -265,7 +272,9 @@ def test_layers_are_asked_of_the_cost_model_one_by_one() -> None:
     graph = problem.graph
     size = {edge.source: edge.n_elements * problem.training.activation_bytes * 2 for edge in graph.edges}
     assert [posed.output_bytes[u] for u in size] == pytest.approx(list(size.values()))
-    assert posed.operators.nets == tuple((pytest.approx(2 * size[u] / 1e9), (u, *sorted(e.target for e in graph.edges if e.source == u))) for u in sorted(size))  # noqa: E501
+    assert posed.operators.nets == tuple(
+        (pytest.approx(2 * size[u] / 1e9), (u, *sorted(e.target for e in graph.edges if e.source == u))) for u in sorted(size)
+    )
     assert (posed.forward < posed.operators.compute).all() and (posed.weight_bytes >= 0).all()
     assert posed.unit_seconds == 1.0 and not posed.own_times
 

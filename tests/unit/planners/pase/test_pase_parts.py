@@ -113,7 +113,8 @@ def test_a_graph_costs_its_layers_and_edges_and_holds_weights_with_optimizer_and
     assert tables.flop_per_word(2e12, 16e9) == 1000.0
     made = tables.tables(graph, 4, W)
     held = held_bytes(made)
-    at = [[row.tolist() for row in splits].index(want) for splits, want in zip(made.splits, ([2, 2, 1], [1, 2, 2]), strict=True)]
+    wanted = ([2, 2, 1], [1, 2, 2])
+    at = [[row.tolist() for row in splits].index(want) for splits, want in zip(made.splits, wanted, strict=True)]
     assert held[at[0]] == 16 * 48 / 2 + 4 * 32 / 4 and held[len(made.splits[0]) + at[1]] == 16 * 16 / 4 + 4 * 8 / 2
     chosen = (np.array([2, 2, 1]), np.array([1, 2, 2]))
     layers = [float(layer_costs.layer_cost(op, row[None], W)[0]) for op, row in zip(graph.operators, chosen, strict=True)]

@@ -1,4 +1,4 @@
-"""What is asked of a solved pipeline besides the best one, and bounds: against every pipeline, by hand, or as close as written."""
+"""What is asked of a solved pipeline besides the best one, and bounds: against every pipeline, or as close as written."""
 
 from __future__ import annotations
 
