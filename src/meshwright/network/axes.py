@@ -9,6 +9,7 @@ from meshwright.base.errors import UnknownNameError
 from meshwright.core.cluster import Cluster
 from meshwright.network import collectives
 from meshwright.network.alpha_beta import AlphaBeta
+from meshwright.network.fold import fold
 
 __all__ = ["Axis"]
 
@@ -16,8 +17,8 @@ __all__ = ["Axis"]
 class Axis:
     """All groups of one mesh axis, communicating at once and sharing links; `Network.axis` makes it.
 
-    `groups`, shape (n_groups, size), int64: devices of each group, in rank order; of one block only where all blocks of a
-    periodic cluster are alike.
+    `groups`, shape (n_groups, size), int64: devices of each group, in rank order; of one set of every class of groups that look
+    alike (`meshwright.network.fold`).
     """
 
     __slots__ = ("_found", "cluster", "groups")
@@ -46,10 +47,10 @@ class Axis:
                 raise UnknownNameError("collective", kind, collectives.KINDS)
             found = (AlphaBeta("none", 0.0, 0.0),)
             if self.size > 1:
-                launch = self.cluster.launch_seconds
+                launch, folded = self.cluster.launch_seconds, fold(self.cluster, self.groups)
                 found = tuple(
                     AlphaBeta(line.algorithm, launch + line.latency_seconds, line.seconds_per_byte)
-                    for line in _envelope(collectives.lines(self.cluster, self.groups, kind))
+                    for line in _envelope(collectives.lines(folded.part, folded.groups, kind))
                 )
             self._found[kind] = found
         return found
