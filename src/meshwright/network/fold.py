@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from meshwright.core.cluster import Cluster, Links
 from meshwright.network import routes
-from meshwright.network.reach import Reached, inner_links, reach
+from meshwright.network.reach import Reached, distinct, in_order, inner_links, reach
 from meshwright.network.wired import Part, Wired
 
 __all__ = ["Fold", "fold"]
@@ -45,6 +45,10 @@ class Fold:
     links: Ints
     copy_of: Ints
     key: bytes
+
+    def sized(self) -> tuple[Fold, int]:
+        """Return the same with how many links it names, for a memo."""
+        return self, len(self.links)
 
     def spread(self, load: Floats) -> tuple[Ints, Floats]:
         """Return the links of the cluster that carry something, rising, and what each carries; both read-only.
@@ -167,7 +171,7 @@ def _sets(cluster: Cluster, groups: Ints, reached: Reached, label: Ints) -> _Set
     n_links, n_nodes = len(cluster.links), cluster.n_devices + cluster.n_switches
     of_row = np.unique(label, return_inverse=True)[1]
     owner, inner = inner_links(cluster, of_row[reached.part_row], reached.part)
-    key = np.unique(
+    key = distinct(
         np.concatenate((
             of_row[reached.row] * n_links + reached.link, of_row[reached.core_row] * n_links + reached.core_link,
             owner * n_links + inner,
@@ -176,7 +180,7 @@ def _sets(cluster: Cluster, groups: Ints, reached: Reached, label: Ints) -> _Set
     of_link, link = np.divmod(key, n_links)
     ends = np.concatenate((cluster.links.source[link], cluster.links.target[link]))
     switches = np.flatnonzero(ends >= cluster.n_devices)
-    nodes = np.unique(
+    nodes = distinct(
         np.concatenate((
             np.repeat(of_row, groups.shape[1]) * n_nodes + groups.ravel(),
             np.concatenate((of_link, of_link))[switches] * n_nodes + ends[switches],
@@ -193,11 +197,16 @@ def _content(cluster: Cluster, groups: Ints, sets: _Sets, share: Floats | None) 
     links, n_nodes = cluster.links, cluster.n_devices + cluster.n_switches
     n_sets = int(sets.of_row.max()) + 1
     key, first = sets.of_node * n_nodes + sets.node, np.searchsorted(sets.of_node, np.arange(n_sets))
-    by_set = np.argsort(sets.of_row, kind="stable")
+    where = np.empty(n_nodes, dtype=np.int64)
+    where[sets.node] = np.arange(len(sets.node))  # of nodes in several sets, the place in one of them
+    by_set = in_order(sets.of_row)
     of_member = np.repeat(sets.of_row[by_set], groups.shape[1])
 
     def own(of: Ints, node: Ints) -> Ints:
-        return np.searchsorted(key, of * n_nodes + node) - first[of]
+        place = where[node]
+        other = np.flatnonzero(sets.of_node[place] != of)
+        place[other] = np.searchsorted(key, of[other] * n_nodes + node[other])
+        return np.asarray(place - first[of])
 
     devices = np.flatnonzero(sets.node < cluster.n_devices)
     of_device, device = sets.of_node[devices], sets.node[devices]
@@ -217,9 +226,15 @@ def _content(cluster: Cluster, groups: Ints, sets: _Sets, share: Floats | None) 
 
 def _ranks(of: Ints, value: Ints) -> Ints:
     """Return the how-manieth of the different values of its set each value is; `of` rises."""
-    names, index = np.unique(value, return_inverse=True)
-    pairs, which = np.unique(of * len(names) + index, return_inverse=True)
-    return np.asarray(which - np.searchsorted(pairs // len(names), of))
+    value = value - value.min()
+    n = int(value.max()) + 1
+    if n > 1 << 30:
+        value, n = np.unique(value, return_inverse=True)[1], len(value)
+    order = in_order(of * n + value)
+    new = np.diff((of * n + value)[order], prepend=-1) != 0
+    rank = np.empty(len(of), dtype=np.int64)
+    rank[order] = np.cumsum(new)
+    return rank - rank[order][np.searchsorted(of, of)]
 
 
 def _examples(sets: _Sets, columns: list[tuple[Ints, Ints]]) -> Ints:
@@ -248,7 +263,7 @@ def _folded(cluster: Cluster, groups: Ints, share: Floats | None, sets: _Sets, e
     kept = example == np.arange(n_sets)
     rows = np.flatnonzero(kept[sets.of_row])
     links = np.sort(sets.link[kept[sets.of_link]])
-    nodes = np.unique(sets.node[kept[sets.of_node]])
+    nodes = distinct(sets.node[kept[sets.of_node]])
     n_devices = int(np.searchsorted(nodes, n))
     table = np.searchsorted(nodes, groups[rows])
     wires = cluster.links
@@ -263,7 +278,9 @@ def _folded(cluster: Cluster, groups: Ints, share: Floats | None, sets: _Sets, e
     )  # fmt: skip
     first = np.searchsorted(sets.of_link, np.arange(n_sets))
     of_example = first[example][sets.of_link] + np.arange(len(sets.link)) - first[sets.of_link]
-    copy_of = np.searchsorted(links, sets.link[of_example])
-    order = np.argsort(sets.link, kind="stable")
+    place = np.full(len(wires), -1)
+    place[links] = np.arange(len(links))
+    place[sets.link] = place[sets.link[of_example]]
+    used = np.flatnonzero(place >= 0)
     key = _key((np.array([n_devices]), table, *columns, levels, None if share is None else share[rows]))
-    return Fold(part, table, rows, sets.link[order], copy_of[order], key)
+    return Fold(part, table, rows, used, place[used], key)

@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 _Place = tuple[tuple[int, ...], bytes]
 
 
-REMEMBERED_LINKS = 1 << 22
+REMEMBERED_LINKS = 1 << 21
 """How many links with what they carry, and how many with what they are copies of, a network remembers, 16 bytes each."""
 
 
@@ -74,7 +74,7 @@ class Network:
         table = canonical.representative(cluster, table)
         folded = fold(cluster, table)
         if folded.key not in self._axes:
-            self._axes[folded.key] = Axis(cluster, table[folded.rows])
+            self._axes[folded.key] = Axis(cluster, table[folded.rows], self._folds)
         self._asked[asked] = self._axes[folded.key]
         return self._asked[asked]
 
@@ -150,7 +150,7 @@ class Network:
         algorithm = self._algorithms.get((kind, n_bytes, place))
         if algorithm is None:
             algorithm = self._algorithms[kind, n_bytes, place] = self.axis(groups).algorithm(kind, n_bytes)
-        folded = self._folds.get(place, lambda: _sized(fold(self.cluster, groups)))
+        folded = self._folds.get(place, lambda: fold(self.cluster, groups).sized())
         ways = self._ways_of(folded, kind, algorithm)
         which = min(range(len(ways)), key=lambda i: ways[i].line.latency_seconds + ways[i].line.seconds_per_byte * n_bytes)
 
@@ -184,10 +184,6 @@ def _network(cluster: Cluster) -> Network:
 def _place(array: Ints | Floats) -> _Place:
     """Return the shape of an array and a digest of what it holds."""
     return array.shape, hashlib.sha256(array.tobytes()).digest()
-
-
-def _sized(folded: Fold) -> tuple[Fold, int]:
-    return folded, len(folded.links)
 
 
 def _nothing() -> tuple[Ints, Floats]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from meshwright.network import routes
 from meshwright.network.wired import Wired
 
-__all__ = ["Reach", "Reached", "inner_links", "reach"]
+__all__ = ["Reach", "Reached", "distinct", "in_order", "inner_links", "reach", "spread"]
 
 Ints = NDArray[np.int64]
 
@@ -21,18 +21,33 @@ NEVER = 1 << 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reach:
-    """How the switches of a cluster hang together: its connected parts, and in these the switches at their rims.
+    """How devices hang on the switches of a cluster, and how these hang together.
 
     A switch is at the rim if it has one neighbour among switches: a way passes through it only if it begins or ends there.
 
     Parameters
     ----------
+    plug_first : ndarray, shape (n_devices + 1,), int64
+        Plugs of each device as a range: one for every switch that it has links to or from.
+    switch : ndarray, shape (n_plugs,), int64
+        Core node of each plug.
+    cheapest, dearest : ndarray, shape (n_plugs,), int64
+        The cheapest, and the dearest, link up and link down of a plug together, in picoseconds; `NEVER` and more, and 0, where it
+        has not both.
+    link_first, link : ndarray, int64
+        Links of each plug, as ranges.
     rim_first, rim_link : ndarray, int64
         Links between each switch at the rim and its neighbour, both ways, as ranges by core node.
     inner_first, inner_link : ndarray, int64
         Links of each connected part between switches that are not at the rim, as ranges by the smallest core node of the part.
     """
 
+    plug_first: Ints
+    switch: Ints
+    cheapest: tuple[Ints, Ints]
+    dearest: tuple[Ints, Ints]
+    link_first: Ints
+    link: Ints
     rim_first: Ints
     rim_link: Ints
     inner_first: Ints
@@ -64,16 +79,39 @@ class Reached:
 
 @lru_cache(maxsize=routes.REMEMBERED_CLUSTERS)
 def _reach_of(cluster: Wired) -> Reach:
-    """Return how the switches of a cluster hang together; remembered by the identity of the cluster, which never changes."""
-    tables = routes.tables(cluster)
+    """Return how a cluster hangs together; remembered by the identity of the cluster, which never changes."""
+    tables, links = routes.tables(cluster), cluster.links
     source, target, n = tables.net.source, tables.net.target, len(tables.part)
-    ends = np.unique(np.concatenate((source * n + target, target * n + source)))
+    ends = distinct(np.concatenate((source * n + target, target * n + source)))
     at_rim = np.bincount(ends // n, minlength=n) == 1
     position = np.concatenate((np.flatnonzero(at_rim[source]), np.flatnonzero(at_rim[target])))
     rim_first, order = routes.ranges(np.concatenate((source[at_rim[source]], target[at_rim[target]])), n)
     inner = np.flatnonzero(~at_rim[source] & ~at_rim[target])
     inner_first, by_part = routes.ranges(tables.part[source[inner]], n)
-    return Reach(rim_first, tables.link_of_core[position[order]], inner_first, tables.link_of_core[inner[by_part]])
+    link = np.concatenate((tables.out_link, tables.in_link))
+    up = np.arange(len(link)) < len(tables.out_link)
+    device = np.where(up, links.source[link], links.target[link])
+    switch = tables.core_of_node[np.where(up, links.target[link], links.source[link])]
+    plugs, plug = np.unique(device * n + switch, return_inverse=True)
+    link_first, by_plug = routes.ranges(plug, len(plugs))
+    cheapest, dearest = [], []
+    for way in (up, ~up):
+        least, most = np.full(len(plugs), NEVER), np.zeros(len(plugs), dtype=np.int64)
+        np.minimum.at(least, plug[way], tables.cost[link[way]])
+        np.maximum.at(most, plug[way], tables.cost[link[way]])
+        cheapest.append(least)
+        dearest.append(most)
+    return Reach(
+        np.searchsorted(plugs, np.arange(cluster.n_devices + 1) * n), plugs % n, (cheapest[0], cheapest[1]),
+        (dearest[0], dearest[1]), link_first, link[by_plug], rim_first, tables.link_of_core[position[order]], inner_first,
+        tables.link_of_core[inner[by_part]],
+    )  # fmt: skip
+
+
+def distinct(values: Ints) -> Ints:
+    """Return the different values, rising; by sorting, which is quicker than numpy's hashing where most are different."""
+    values = np.sort(values)
+    return values[np.diff(values, prepend=values[:1] - 1) != 0]
 
 
 def reach(cluster: Wired, groups: Ints) -> Reached:
@@ -105,29 +143,47 @@ def reach(cluster: Wired, groups: Ints) -> Reached:
     Switches that reduce see every switch that members share, dear or cheap.
     """
     tables, rim = routes.tables(cluster), _reach_of(cluster)
-    member, link, up = _plugs(tables, groups)
-    node = tables.core_of_node[np.where(up, cluster.links.target[link], cluster.links.source[link])]
-    row, n_core = member // groups.shape[1], len(tables.part)
-    place = row * n_core + tables.part[node]
-    order = np.argsort(place, kind="stable")
-    member, link, up, node, row, place = (column[order] for column in (member, link, up, node, row, place))
+    n_core, size = len(tables.part), groups.shape[1]
+    member, plug = spread(rim.plug_first, np.arange(groups.size), groups.ravel())
+    place = member // size * n_core + tables.part[rim.switch[plug]]
+    order = in_order(place)
+    member, plug, place = member[order], plug[order], place[order]
     first = np.flatnonzero(np.diff(place, prepend=-1))
-    kept, several = _kept(groups, (member, up, node, tables.cost[link]), first, np.diff(place, prepend=-1) != 0)
-    if cluster.reduces_in_switch:
-        kept = np.maximum.reduceat(groups.ravel()[member], first) != np.minimum.reduceat(groups.ravel()[member], first)
+    row, node = place // n_core, rim.switch[plug]
+    several = np.maximum.reduceat(node, first) != np.minimum.reduceat(node, first)
+    device = groups.ravel()[member]
+    kept = np.maximum.reduceat(device, first) != np.minimum.reduceat(device, first)
+    if not cluster.reduces_in_switch:
+        kept &= _near(rim, plug, first, row[first], ~several & (np.diff(np.append(first, len(place))) == size))
     counts = np.diff(np.append(first, len(place)))
-    used = np.repeat(kept, counts)
+    used = np.flatnonzero(np.repeat(kept, counts))
+    link_row, at = spread(rim.link_first, row[used], plug[used])
     over = np.flatnonzero(np.repeat(kept & several, counts))
-    terminal = np.unique(row[over] * n_core + node[over])
-    core_row, core_at = _spread(rim.rim_first, terminal // n_core, terminal % n_core)
+    terminal = distinct(row[over] * n_core + node[over])
+    core_row, core_at = spread(rim.rim_first, terminal // n_core, terminal % n_core)
     crossed = first[kept & several]
     part_row, part = row[crossed], tables.part[node[crossed]]
     inside = rim.inner_first[part + 1] > rim.inner_first[part]
     straight_row, straight = _straight(cluster, tables, groups)
     return Reached(
-        np.concatenate((row[used], straight_row)), np.concatenate((link[used], straight)),
+        np.concatenate((link_row, straight_row)), np.concatenate((rim.link[at], straight)),
         core_row, rim.rim_link[core_at], part_row[inside], part[inside],
     )  # fmt: skip
+
+
+def _near(rim: Reach, plug: Ints, first: Ints, row: Ints, common: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return of every row and part whether a shortest way can lead through it.
+
+    `plug`: by row and part; `first`: where those of each begin; `row`: of each; `common`: whether it is one switch with a plug of
+    every member.
+    """
+    cheapest = sum(np.minimum.reduceat(way[plug], first) for way in rim.cheapest)
+    limit = np.full(int(row.max(initial=-1)) + 1, 2 * NEVER)
+    for way in rim.cheapest:  # every member can go up and down
+        common = common & (np.maximum.reduceat(way[plug], first) < NEVER)
+    dearest = sum(np.maximum.reduceat(way[plug], first) for way in rim.dearest)
+    np.minimum.at(limit, row[common], dearest[common])
+    return (cheapest < NEVER) & (cheapest <= limit[row])
 
 
 def inner_links(cluster: Wired, owner: Ints, part: Ints) -> tuple[Ints, Ints]:
@@ -137,25 +193,17 @@ def inner_links(cluster: Wired, owner: Ints, part: Ints) -> tuple[Ints, Ints]:
     """
     rim = _reach_of(cluster)
     n = len(rim.inner_first)
-    pair = np.unique(owner * n + part)
-    found, at = _spread(rim.inner_first, pair // n, pair % n)
+    pair = distinct(owner * n + part)
+    found, at = spread(rim.inner_first, pair // n, pair % n)
     return found, rim.inner_link[at]
 
 
-def _plugs(tables: routes.Tables, groups: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Return the place in the table, the link and whether it leads up, of every link between a member and a switch: those that
-    lead up first, each part by place.
+def spread(first: Ints, owner: Ints, key: Ints) -> tuple[Ints, Ints]:
+    """Return the owner and the position of everything in the ranges of some keys.
+
+    `first`, shape (n_keys + 1,), int64: where the range of each key begins.
+    `owner`, `key`, shape (n_asked,), int64: whose key it is.
     """
-    device, place = groups.ravel(), np.arange(groups.size)
-    out_member, out_at = _spread(tables.out_first, place, device)
-    in_member, in_at = _spread(tables.in_first, place, device)
-    up = np.zeros(len(out_at) + len(in_at), dtype=bool)
-    up[: len(out_at)] = True
-    return np.concatenate((out_member, in_member)), np.concatenate((tables.out_link[out_at], tables.in_link[in_at])), up
-
-
-def _spread(first: Ints, owner: Ints, key: Ints) -> tuple[Ints, Ints]:
-    """Return the owner and the position of everything in the ranges of some keys."""
     begin = first[key]
     count = first[key + 1] - begin
     if len(count) and (count == count[0]).all():
@@ -165,27 +213,12 @@ def _spread(first: Ints, owner: Ints, key: Ints) -> tuple[Ints, Ints]:
     return np.repeat(owner, count), np.arange(int(count.sum())) - np.repeat(before - begin, count)
 
 
-def _kept(
-    groups: Ints, columns: tuple[Ints, NDArray[np.bool_], Ints, Ints], first: Ints, begins: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return of every row and part whether a shortest way can lead through it, and whether members are on several switches.
-
-    `columns`: place in the table, whether it leads up, switch and cost of every link, by row and part, those up first.
-    `first`: where the links of each row and part begin.
-    """
-    member, up, node, cost = columns
-    device, size = groups.ravel()[member], groups.shape[1]
-    several = np.maximum.reduceat(node, first) != np.minimum.reduceat(node, first)
-    shared = np.maximum.reduceat(device, first) != np.minimum.reduceat(device, first)
-    new = begins | (np.diff(member, prepend=-1) != 0) | (np.diff(up, prepend=False))
-    n_up, n_down = np.add.reduceat((new & up).astype(np.int64), first), np.add.reduceat((new & ~up).astype(np.int64), first)
-    cheapest = sum(np.minimum.reduceat(np.where(way, cost, NEVER), first) for way in (up, ~up))
-    dearest = sum(np.maximum.reduceat(np.where(way, cost, 0), first) for way in (up, ~up))
-    limit = np.full(len(groups), 2 * NEVER)
-    row = member[first] // size
-    common = np.flatnonzero(~several & (n_up == size) & (n_down == size))
-    np.minimum.at(limit, row[common], dearest[common])
-    return shared & (cheapest < NEVER) & (cheapest <= limit[row]), several
+def in_order(key: Ints) -> Ints:
+    """Return the positions of keys, none of them negative, in rising order, equal ones as they stand: a stable argsort, quicker."""
+    bits = len(key).bit_length()
+    if not len(key) or int(key.max()) >> (62 - bits):
+        return np.argsort(key, kind="stable")
+    return np.asarray(np.sort((key << bits) | np.arange(len(key))) & ((1 << bits) - 1))
 
 
 def _straight(cluster: Wired, tables: routes.Tables, groups: Ints) -> tuple[Ints, Ints]:

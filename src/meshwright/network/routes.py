@@ -149,11 +149,15 @@ def _core(
     from meshwright._kernels.network import paths
 
     n = len(tables.net.in_first) - 1
-    key, which = np.unique(b * n + a, return_inverse=True)
-    joined = np.bincount(which, weights=amount, minlength=len(key)).astype(np.float64)  # of nothing they are integers
+    latency, apart = np.zeros(len(a)), np.flatnonzero(a != b)
+    if not len(apart):
+        return np.zeros(len(tables.link_of_core)), latency
+    key, which = np.unique(b[apart] * n + a[apart], return_inverse=True)
+    joined = np.bincount(which, weights=amount[apart], minlength=len(key))
     targets, first = np.unique(key // n, return_index=True)
     core_load, core_latency = paths.spread(tables.net, targets, np.append(first, len(key)), key % n, joined)
-    return core_load, core_latency[which]
+    latency[apart] = core_latency[which]
+    return core_load, latency
 
 
 def _near(tables: Tables, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -161,10 +165,12 @@ def _near(tables: Tables, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray
     from meshwright._kernels.network import paths
 
     n = len(tables.net.in_first) - 1
-    key, which = np.unique(b * n + a, return_inverse=True)
-    targets, first = np.unique(key // n, return_index=True)
-    found: NDArray[np.int64] = paths.distances(tables.net, targets, np.append(first, len(key)), key % n)
-    return found[which]
+    found, apart = np.zeros(len(a), dtype=np.int64), np.flatnonzero(a != b)
+    if len(apart):
+        key, which = np.unique(b[apart] * n + a[apart], return_inverse=True)
+        targets, first = np.unique(key // n, return_index=True)
+        found[apart] = paths.distances(tables.net, targets, np.append(first, len(key)), key % n)[which]
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,17 +200,21 @@ def _ways(cluster: Wired, tables: Tables, source: NDArray[np.int64], target: NDA
     out_link = tables.out_link[tables.out_first[source[pair]] + position // n_in[pair]]
     in_link = tables.in_link[tables.in_first[target[pair]] + position % n_in[pair]]
     a, b = tables.core_of_node[links.target[out_link]], tables.core_of_node[links.source[in_link]]
-    joined = tables.part[a] == tables.part[b]
-    pair, out_link, in_link, a, b = pair[joined], out_link[joined], in_link[joined], a[joined], b[joined]
-    cost = tables.cost[out_link] + tables.cost[in_link] + _near(tables, a, b)
     key = source * cluster.n_devices + target
     left, right = (np.searchsorted(tables.direct_key, key, side) for side in ("left", "right"))
     direct_pair = np.repeat(np.arange(n_pairs), right - left)
     begin = np.cumsum(right - left) - (right - left)
     direct = tables.direct_link[np.arange(len(direct_pair)) - begin[direct_pair] + left[direct_pair]]
     nearest = np.full(n_pairs, np.iinfo(np.int64).max)
-    np.minimum.at(nearest, pair, cost)
     np.minimum.at(nearest, direct_pair, tables.cost[direct])
+    ends = tables.cost[out_link] + tables.cost[in_link]
+    here = a == b
+    np.minimum.at(nearest, pair[here], ends[here])
+    # a way over several switches is looked at only where its ends alone are not longer than one that is known
+    joined = np.flatnonzero((tables.part[a] == tables.part[b]) & (ends <= nearest[pair]))
+    pair, out_link, in_link, a, b = pair[joined], out_link[joined], in_link[joined], a[joined], b[joined]
+    cost = ends[joined] + _near(tables, a, b)
+    np.minimum.at(nearest, pair, cost)
     over, straight = cost == nearest[pair], tables.cost[direct] == nearest[direct_pair]
     n_ways = np.bincount(pair[over], minlength=n_pairs) + np.bincount(direct_pair[straight], minlength=n_pairs)
     return _Ways(pair[over], out_link[over], in_link[over], a[over], b[over], direct_pair[straight], direct[straight], n_ways)

@@ -135,7 +135,10 @@ def _examples(
         used[links[n_bytes > 0.0]] = True
     where = np.flatnonzero(used)
     kept = np.zeros(len(code), dtype=bool)
-    kept[where[np.unique(code[where], return_index=True)[1]]] = True
+    classes = np.unique(code[where])
+    first = np.empty(len(classes), dtype=np.int64)
+    first[np.searchsorted(classes, code[where])[::-1]] = where[::-1]  # the last to be written is the first
+    kept[first] = True
     few = {}
     for key, (links, n_bytes) in different.items():
         mine = np.flatnonzero(kept[links] & (n_bytes > 0.0))
