@@ -107,14 +107,14 @@ def fold(cluster: Cluster, groups: Ints, share: Floats | None = None) -> Fold:
     kept groups on `part`: the same algorithms with the same latency and seconds per byte, and every link of the cluster carries
     what its copy carries.
 
-    *Proof.* (1) They look at the members of groups, at links on shortest ways between these, and at nothing else; `reach` leaves
-    out none of these links. Numbers are handed out in the old order, and sums are taken in the order of numbers. (2) Groups fall
-    into sets that share no link (`_labels`), so that a link carries what one set puts on it, and each set may be looked at
-    alone. (3) Two sets are of one class if they are equal number by number once each has numbers of its own, in the old order,
-    for devices, switches and links: the same groups of the same devices, which are together on the same levels, the same ends,
-    bandwidth and latency of every link, the same shares. The same work on equal numbers has equal results. (4) A time is the
-    largest over groups and links, step by step, and a condition (a regular layout, links between all members) holds for all
-    groups or not at all; one set of every class decides these as all of them do.
+    *Proof.* (1) They look at the members of groups, at links on shortest ways between these, and at nothing else; `reach`
+    leaves out none of these links. Numbers are handed out in the old order, and sums are taken in the order of numbers.
+    (2) Groups fall into sets that share no link (`_labels`), so that a link carries what one set puts on it, and each set may
+    be looked at alone. (3) Two sets are of one class if they are equal number by number once each has numbers of its own, in
+    the old order, for devices, switches and links: the same groups of the same devices, which are together on the same levels,
+    the same ends, bandwidth and latency of every link, the same shares. The same work on equal numbers has equal results.
+    (4) A time is the largest over groups and links, step by step, and a condition (a regular layout, links between all
+    members) holds for all groups or not at all; one set of every class decides these as all of them do.
 
     Where devices forward, or groups share devices that are joined to each other, the whole cluster is kept.
     """
@@ -191,8 +191,8 @@ def _sets(cluster: Cluster, groups: Ints, reached: Reached, label: Ints) -> _Set
 
 
 def _content(cluster: Cluster, groups: Ints, sets: _Sets, share: Floats | None) -> list[tuple[Ints, Ints]]:
-    """Return what makes sets alike, as columns of whole numbers with the set of every entry: all sizes and content in numbers of
-    each set's own.
+    """Return what makes sets alike, as columns of whole numbers with the set of every entry: all sizes and content in numbers
+    of each set's own.
     """
     links, n_nodes = cluster.links, cluster.n_devices + cluster.n_switches
     n_sets = int(sets.of_row.max()) + 1

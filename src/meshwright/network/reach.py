@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.core.cluster import Cluster
 from meshwright.network import routes
-from meshwright.network.wired import Wired
 
 __all__ = ["Reach", "Reached", "distinct", "in_order", "inner_links", "reach", "spread"]
 
@@ -32,8 +32,7 @@ class Reach:
     switch : ndarray, shape (n_plugs,), int64
         Core node of each plug.
     cheapest, dearest : ndarray, shape (n_plugs,), int64
-        The cheapest, and the dearest, link up and link down of a plug together, in picoseconds; `NEVER` and more, and 0, where it
-        has not both.
+        The cheapest, and the dearest, link of a plug up (first) and down (second), in picoseconds; `NEVER`, and 0, for none.
     link_first, link : ndarray, int64
         Links of each plug, as ranges.
     rim_first, rim_link : ndarray, int64
@@ -78,7 +77,7 @@ class Reached:
 
 
 @lru_cache(maxsize=routes.REMEMBERED_CLUSTERS)
-def _reach_of(cluster: Wired) -> Reach:
+def _reach_of(cluster: Cluster) -> Reach:
     """Return how a cluster hangs together; remembered by the identity of the cluster, which never changes."""
     tables, links = routes.tables(cluster), cluster.links
     source, target, n = tables.net.source, tables.net.target, len(tables.part)
@@ -111,10 +110,10 @@ def _reach_of(cluster: Wired) -> Reach:
 def distinct(values: Ints) -> Ints:
     """Return the different values, rising; by sorting, which is quicker than numpy's hashing where most are different."""
     values = np.sort(values)
-    return values[np.diff(values, prepend=values[:1] - 1) != 0]
+    return np.asarray(values[np.diff(values, prepend=values[:1] - 1) != 0])
 
 
-def reach(cluster: Wired, groups: Ints) -> Reached:
+def reach(cluster: Cluster, groups: Ints) -> Reached:
     """Return the links that shortest ways between the members of each group can use, and perhaps some more.
 
     Parameters
@@ -174,19 +173,19 @@ def reach(cluster: Wired, groups: Ints) -> Reached:
 def _near(rim: Reach, plug: Ints, first: Ints, row: Ints, common: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return of every row and part whether a shortest way can lead through it.
 
-    `plug`: by row and part; `first`: where those of each begin; `row`: of each; `common`: whether it is one switch with a plug of
-    every member.
+    `plug`: by row and part; `first`: where those of each begin; `row`: of each; `common`: whether it is one switch with a plug
+    of every member.
     """
-    cheapest = sum(np.minimum.reduceat(way[plug], first) for way in rim.cheapest)
+    least_up, least_down = (np.minimum.reduceat(way[plug], first) for way in rim.cheapest)
+    most_up, most_down = (np.maximum.reduceat(way[plug], first) for way in rim.dearest)
     limit = np.full(int(row.max(initial=-1)) + 1, 2 * NEVER)
     for way in rim.cheapest:  # every member can go up and down
         common = common & (np.maximum.reduceat(way[plug], first) < NEVER)
-    dearest = sum(np.maximum.reduceat(way[plug], first) for way in rim.dearest)
-    np.minimum.at(limit, row[common], dearest[common])
-    return (cheapest < NEVER) & (cheapest <= limit[row])
+    np.minimum.at(limit, row[common], (most_up + most_down)[common])
+    return (least_up + least_down < NEVER) & (least_up + least_down <= limit[row])
 
 
-def inner_links(cluster: Wired, owner: Ints, part: Ints) -> tuple[Ints, Ints]:
+def inner_links(cluster: Cluster, owner: Ints, part: Ints) -> tuple[Ints, Ints]:
     """Return owner and link of every link inside the rims of some connected parts, which have some.
 
     `owner`, `part`, shape (n_pairs,), int64: who may use the links of which part; equal pairs count once.
@@ -214,14 +213,14 @@ def spread(first: Ints, owner: Ints, key: Ints) -> tuple[Ints, Ints]:
 
 
 def in_order(key: Ints) -> Ints:
-    """Return the positions of keys, none of them negative, in rising order, equal ones as they stand: a stable argsort, quicker."""
+    """Return the positions of keys, none below 0, in rising order, equal ones as they stand: a stable argsort, but quicker."""
     bits = len(key).bit_length()
     if not len(key) or int(key.max()) >> (62 - bits):
         return np.argsort(key, kind="stable")
     return np.asarray(np.sort((key << bits) | np.arange(len(key))) & ((1 << bits) - 1))
 
 
-def _straight(cluster: Wired, tables: routes.Tables, groups: Ints) -> tuple[Ints, Ints]:
+def _straight(cluster: Cluster, tables: routes.Tables, groups: Ints) -> tuple[Ints, Ints]:
     """Return row and link of every link from one member to another."""
     if not len(tables.direct_link):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.identity import ById
 from meshwright.network.wired import Part, Wired
 
 if TYPE_CHECKING:
@@ -55,12 +56,12 @@ def ranges(key: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[n
 
 def tables(cluster: Wired) -> Tables:
     """Return the routing tables of a network, remembered by its identity: it never changes, so they cannot be stale."""
-    return _of_part(cluster) if isinstance(cluster, Part) else _of_cluster(cluster)
+    return _of_part(cluster) if isinstance(cluster, Part) else _of_cluster(ById(cluster))
 
 
 @lru_cache(maxsize=REMEMBERED_CLUSTERS)
-def _of_cluster(cluster: Wired) -> Tables:
-    return _made(cluster)
+def _of_cluster(cluster: ById[Wired]) -> Tables:
+    return _made(cluster.of)
 
 
 @lru_cache(maxsize=REMEMBERED_PARTS)

@@ -14,7 +14,7 @@ __all__ = ["Part", "Wired"]
 
 
 class Wired(Protocol):
-    """Devices, switches and links: a `meshwright.core.cluster.Cluster` or a `Part` of one; its fields mean what they mean there."""
+    """Devices, switches and links: a `meshwright.core.cluster.Cluster` or a `Part` of one; fields mean what they mean there."""
 
     @property
     def n_devices(self) -> int:

@@ -93,7 +93,7 @@ def carried_bytes(sends: Transfers, traffic: Traffic | None, n_microbatches: int
 
 
 def _entries(sends: Transfers, traffic: Traffic | None, carry_seconds: NDArray[np.float64]) -> _Entries:
-    """Return every flow on one link of every class (`_examples`), with the share of the link that it takes while it is alone."""
+    """Return every flow on one link of every class (`_examples`), with the share of the link that it takes while alone."""
     assert sends.link_bytes_per_second is not None
     own = [(own, n_bytes) for own, n_bytes in zip(sends.links, sends.busy_bytes, strict=True)]
     if traffic is not None:

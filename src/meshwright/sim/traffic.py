@@ -116,7 +116,8 @@ def _on_links(
     from meshwright.network import Network
 
     network = Network.of(problem.required_cluster)
-    used, found = np.empty(0, dtype=np.int64), np.empty(0)
+    used: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+    found: NDArray[np.float64] = np.empty(0)
     for one in collectives:
         key = (id(stage.devices), one.size, one.stride, one.kind, one.n_bytes)
         if key not in known:
@@ -128,7 +129,8 @@ def _on_links(
         elif np.array_equal(used, links):
             found = found + more
         else:
-            used, which = np.unique(np.concatenate((used, links)), return_inverse=True)
-            found = np.bincount(which, np.concatenate((found, more)), len(used))
+            every = np.concatenate((used, links))
+            used, which = np.unique(every, return_inverse=True)
+            found = np.bincount(which, np.concatenate((found, more)), len(used)).astype(np.float64)
     carried = found != 0.0
     return (used, found) if carried.all() else (used[carried], found[carried])

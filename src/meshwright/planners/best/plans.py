@@ -157,8 +157,7 @@ def _plan(costs: Costs, config: Config, n_microbatches: int, ops: list[tuple[int
     rank_of_stage = schedules.load(config.schedule).placement(mesh.pipeline, config.chunks)
     devices = [tuple(own.tolist()) for own in costs.pool.ranks(config)]  # stages of a rank share one tuple
     stages = tuple(
-        Stage(own, devices[int(rank)], config.strategy, word)
-        for own, rank, word in zip(ops, rank_of_stage, words, strict=True)
+        Stage(own, devices[int(rank)], config.strategy, word) for own, rank, word in zip(ops, rank_of_stage, words, strict=True)
     )
     return Plan(stages, n_microbatches, mesh.micro_batch, config.schedule, n_microbatches * mesh.data * mesh.micro_batch)
 
