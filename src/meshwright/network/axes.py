@@ -9,6 +9,8 @@ from meshwright.base.errors import UnknownNameError
 from meshwright.core.cluster import Cluster
 from meshwright.network import collectives
 from meshwright.network.alpha_beta import AlphaBeta
+from meshwright.network.fold import Fold, fold
+from meshwright.network.remembered import Remembered
 
 __all__ = ["Axis"]
 
@@ -16,14 +18,15 @@ __all__ = ["Axis"]
 class Axis:
     """All groups of one mesh axis, communicating at once and sharing links; `Network.axis` makes it.
 
-    `groups`, shape (n_groups, size), int64: devices of each group, in rank order; of one block only where all blocks of a
-    periodic cluster are alike.
+    `groups`, shape (n_groups, size), int64: devices of each group, in rank order; of one set of every class of groups that look
+    alike (`meshwright.network.fold`). `folds`: what the network remembers of parts of the cluster.
     """
 
-    __slots__ = ("_found", "cluster", "groups")
+    __slots__ = ("_folds", "_found", "cluster", "groups")
 
-    def __init__(self, cluster: Cluster, groups: NDArray[np.int64]) -> None:
+    def __init__(self, cluster: Cluster, groups: NDArray[np.int64], folds: Remembered[Fold]) -> None:
         self.cluster = cluster
+        self._folds = folds
         self.groups = groups.copy()
         self.groups.setflags(write=False)
         self._found: dict[str, tuple[AlphaBeta, ...]] = {}
@@ -47,9 +50,10 @@ class Axis:
             found = (AlphaBeta("none", 0.0, 0.0),)
             if self.size > 1:
                 launch = self.cluster.launch_seconds
+                folded = self._folds.get(self, lambda: fold(self.cluster, self.groups).sized())
                 found = tuple(
                     AlphaBeta(line.algorithm, launch + line.latency_seconds, line.seconds_per_byte)
-                    for line in _envelope(collectives.lines(self.cluster, self.groups, kind))
+                    for line in _envelope(collectives.lines(folded.part, folded.groups, kind))
                 )
             self._found[kind] = found
         return found

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.core.cluster import Cluster
 from meshwright.network import in_switch, packing, routes
 from meshwright.network.alpha_beta import AlphaBeta
 from meshwright.network.orders import GroupLayout, double_binary_tree, grid, layout, rings
+from meshwright.network.wired import Wired
 
-__all__ = ["ALGORITHMS", "KINDS", "CollectiveAlgorithm", "lines", "ways"]
+__all__ = ["ALGORITHMS", "KINDS", "CollectiveAlgorithm", "lines", "slowest", "ways"]
 
 ALGORITHMS = (
     "ring", "bidirectional_ring", "packed_rings", "tree", "halving_doubling", "hierarchical", "dimension_rings", "direct",
@@ -48,12 +48,12 @@ class CollectiveAlgorithm:
     load: NDArray[np.float64]
 
 
-def lines(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> tuple[AlphaBeta, ...]:
+def lines(cluster: Wired, groups: NDArray[np.int64], kind: str) -> tuple[AlphaBeta, ...]:
     """Return every algorithm for a collective that all groups run at once, as the time it takes; see `ways`."""
     return tuple(way.line for way in ways(cluster, groups, kind))
 
 
-def ways(cluster: Cluster, groups: NDArray[np.int64], kind: str, only: str = "") -> tuple[CollectiveAlgorithm, ...]:
+def ways(cluster: Wired, groups: NDArray[np.int64], kind: str, only: str = "") -> tuple[CollectiveAlgorithm, ...]:
     """Return every algorithm for a collective that all groups run at once.
 
     `groups`, shape (n_groups, size), int64: devices; size at least 2.
@@ -90,17 +90,17 @@ def ways(cluster: Cluster, groups: NDArray[np.int64], kind: str, only: str = "")
     return tuple(found)
 
 
-def _worst(cluster: Cluster, load: NDArray[np.float64]) -> float:
+def slowest(cluster: Wired, load: NDArray[np.float64]) -> float:
     """Return the time of the slowest link per unit of what the loads are in."""
     return float((load / cluster.links.bytes_per_second).max(initial=0.0))
 
 
-def _way(cluster: Cluster, algorithm: str, latency_seconds: float, load: NDArray[np.float64]) -> CollectiveAlgorithm:
+def _way(cluster: Wired, algorithm: str, latency_seconds: float, load: NDArray[np.float64]) -> CollectiveAlgorithm:
     """Return an algorithm that takes as long as its slowest link."""
-    return CollectiveAlgorithm(AlphaBeta(algorithm, latency_seconds, _worst(cluster, load)), load)
+    return CollectiveAlgorithm(AlphaBeta(algorithm, latency_seconds, slowest(cluster, load)), load)
 
 
-def _rings(cluster: Cluster, shape: GroupLayout, kind: str) -> list[CollectiveAlgorithm]:
+def _rings(cluster: Wired, shape: GroupLayout, kind: str) -> list[CollectiveAlgorithm]:
     """Return the ring algorithm, in one direction and, where that helps, in both at once."""
     walks = rings(shape)
     size = shape.groups.shape[1]
@@ -118,7 +118,7 @@ def _rings(cluster: Cluster, shape: GroupLayout, kind: str) -> list[CollectiveAl
     return found if quicker else found[:1]
 
 
-def _packed_rings(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[CollectiveAlgorithm]:
+def _packed_rings(cluster: Wired, groups: NDArray[np.int64], kind: str) -> list[CollectiveAlgorithm]:
     """Return all rings that fit into the direct links between the members at once; nothing where some group has none.
 
     They are taken to fill all of these links for the whole time: on the nodes we know they do.
@@ -144,7 +144,7 @@ def _packed_rings(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> lis
     return [CollectiveAlgorithm(line, np.where(direct, cluster.links.bytes_per_second * line.seconds_per_byte, 0.0))]
 
 
-def _tree(cluster: Cluster, shape: GroupLayout, kind: str) -> CollectiveAlgorithm:
+def _tree(cluster: Wired, shape: GroupLayout, kind: str) -> CollectiveAlgorithm:
     """Return the double binary tree over nodes with a chain inside each; one pair of trees per member of a node."""
     n_nodes, n_local = shape.n_nodes, shape.n_local
     blocks = shape.groups.reshape(-1, n_nodes, n_local)
@@ -167,7 +167,7 @@ def _tree(cluster: Cluster, shape: GroupLayout, kind: str) -> CollectiveAlgorith
     return _way(cluster, "tree", latency, inside_load + across_load)
 
 
-def _both_ways(cluster: Cluster, edges: list[NDArray[np.int64]], amount: float, kind: str) -> tuple[NDArray[np.float64], float]:
+def _both_ways(cluster: Wired, edges: list[NDArray[np.int64]], amount: float, kind: str) -> tuple[NDArray[np.float64], float]:
     """Return the load and largest latency of tree edges: down for a broadcast, up and down for an all-reduce."""
     load, latency = routes.load(cluster, edges[1], edges[0], amount)
     if kind == "all_reduce":
@@ -176,7 +176,7 @@ def _both_ways(cluster: Cluster, edges: list[NDArray[np.int64]], amount: float, 
     return load, float(latency.max(initial=0.0))
 
 
-def _in_switch(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[CollectiveAlgorithm]:
+def _in_switch(cluster: Wired, groups: NDArray[np.int64], kind: str) -> list[CollectiveAlgorithm]:
     """Return reduction (and copying) in one switch that all members of a group are plugged into;
     nothing where there is none.
     """
@@ -197,7 +197,7 @@ def _in_switch(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> list[C
     return [_way(cluster, "in_switch", latency, senders + receivers)]
 
 
-def _halving_doubling(cluster: Cluster, groups: NDArray[np.int64], kind: str) -> CollectiveAlgorithm:
+def _halving_doubling(cluster: Wired, groups: NDArray[np.int64], kind: str) -> CollectiveAlgorithm:
     """Return recursive halving (and doubling back): the largest exchange with the nearest partner."""
     size = groups.shape[1]
     latency, seconds_per_byte, distance, amount = 0.0, 0.0, 1, 0.5
@@ -206,14 +206,14 @@ def _halving_doubling(cluster: Cluster, groups: NDArray[np.int64], kind: str) ->
         partner = groups[:, np.arange(size) ^ distance]
         load, first = routes.load(cluster, groups.ravel(), partner.ravel(), amount)
         latency += float(first.max())
-        seconds_per_byte += _worst(cluster, load)
+        seconds_per_byte += slowest(cluster, load)
         total += load
         distance, amount = distance * 2, amount / 2
     n_passes = 2 if kind == "all_reduce" else 1
     return CollectiveAlgorithm(AlphaBeta("halving_doubling", n_passes * latency, n_passes * seconds_per_byte), n_passes * total)
 
 
-def _hierarchical(cluster: Cluster, shape: GroupLayout, kind: str) -> list[CollectiveAlgorithm]:
+def _hierarchical(cluster: Wired, shape: GroupLayout, kind: str) -> list[CollectiveAlgorithm]:
     """Return reduce-scatter inside the nodes, the collective across them on every rail, all-gather inside."""
     blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
     inside = blocks.reshape(-1, shape.n_local)
@@ -244,7 +244,7 @@ def _sequences(
     ]
 
 
-def _dimension_rings(cluster: Cluster, shape: GroupLayout, kind: str) -> list[CollectiveAlgorithm]:
+def _dimension_rings(cluster: Wired, shape: GroupLayout, kind: str) -> list[CollectiveAlgorithm]:
     """Return rings along every dimension of a grid at once: each part of the tensor takes the dimensions in another order.
 
     References
@@ -270,7 +270,7 @@ def _dimension_rings(cluster: Cluster, shape: GroupLayout, kind: str) -> list[Co
             dim = (part + phase) % n_dims
             load += left[part] * (sizes[dim] - 1) / sizes[dim] * unit[dim]
             left[part] /= sizes[dim]
-        seconds_per_byte += _worst(cluster, load)
+        seconds_per_byte += slowest(cluster, load)
         total += load
         total_latency += max(latency * (size - 1) for latency, size in zip(around, sizes, strict=True))
     return [
@@ -280,7 +280,7 @@ def _dimension_rings(cluster: Cluster, shape: GroupLayout, kind: str) -> list[Co
     ]
 
 
-def _direct(cluster: Cluster, groups: NDArray[np.int64]) -> CollectiveAlgorithm:
+def _direct(cluster: Wired, groups: NDArray[np.int64]) -> CollectiveAlgorithm:
     """Return the all-to-all in which everybody sends to everybody at once."""
     size = groups.shape[1]
     load = np.zeros(len(cluster.links))
@@ -296,7 +296,7 @@ def _direct(cluster: Cluster, groups: NDArray[np.int64]) -> CollectiveAlgorithm:
     return _way(cluster, "direct", latency, load)
 
 
-def _hierarchical_all_to_all(cluster: Cluster, shape: GroupLayout) -> CollectiveAlgorithm:
+def _hierarchical_all_to_all(cluster: Wired, shape: GroupLayout) -> CollectiveAlgorithm:
     """Return the all-to-all that first brings everything to the right rail inside the node, then crosses on the rails."""
     blocks = shape.groups.reshape(-1, shape.n_nodes, shape.n_local)
     inside = _direct(cluster, blocks.reshape(-1, shape.n_local))

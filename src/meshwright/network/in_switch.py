@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.core.cluster import Cluster
+from meshwright.network.wired import Wired
 
 __all__ = ["common"]
 
 
-def common(cluster: Cluster, groups: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def common(cluster: Wired, groups: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """Return a switch for every group that each member has a link to and from, the quickest one; None where a group has none.
 
     `groups`, shape (n_groups, size), int64: devices.

@@ -12,11 +12,19 @@ from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.network import canonical, collectives, routes
 from meshwright.network.axes import Axis
+from meshwright.network.collectives import CollectiveAlgorithm
+from meshwright.network.fold import Fold, fold
+from meshwright.network.remembered import Remembered
 
 __all__ = ["Network"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+_Place = tuple[tuple[int, ...], bytes]
+
+
+REMEMBERED_LINKS = 1 << 21
+"""How many links with what they carry, and how many with what they are copies of, a network remembers, 16 bytes each."""
 
 
 class Network:
@@ -27,12 +35,15 @@ class Network:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._axes: dict[tuple[tuple[int, ...], bytes], Axis] = {}
-        self._asked: dict[tuple[tuple[int, ...], bytes], Axis] = {}
+        self._axes: dict[bytes, Axis] = {}
+        self._asked: dict[_Place, Axis] = {}
         self._transfers: dict[bytes, tuple[float, float]] = {}
-        self._sends: dict[tuple[bytes, bytes, bytes], tuple[float, Ints, Floats]] = {}
-        self._loads: dict[tuple[str, str, tuple[int, ...], bytes], tuple[Ints, Floats]] = {}
-        self._algorithms: dict[tuple[str, float, tuple[int, ...], bytes], str] = {}
+        self._algorithms: dict[tuple[str, float, _Place], str] = {}
+        self._folds = Remembered[Fold](REMEMBERED_LINKS)
+        self._flows = Remembered[tuple[float, Floats]](REMEMBERED_LINKS)
+        self._ways = Remembered[tuple[CollectiveAlgorithm, ...]](REMEMBERED_LINKS)
+        self._sends = Remembered[tuple[float, Ints, Floats]](REMEMBERED_LINKS)
+        self._loads = Remembered[tuple[Ints, Floats]](REMEMBERED_LINKS)
 
     @staticmethod
     def of(cluster: Cluster) -> Network:
@@ -48,7 +59,7 @@ class Network:
         """
         cluster = self.cluster
         table = np.ascontiguousarray(groups, dtype=np.int64)
-        asked = (table.shape, hashlib.sha256(table.tobytes()).digest())
+        asked = _place(table)
         if asked in self._asked:
             return self._asked[asked]
         if table.ndim != 2 or table.size == 0:
@@ -61,11 +72,11 @@ class Network:
         if table.shape[1] > 1 and (np.diff(np.sort(table, axis=1), axis=1) == 0).any():
             raise InputError("a group of an axis names a device twice")
         table = canonical.representative(cluster, table)
-        key = (table.shape, table.tobytes())
-        if key not in self._axes:
-            self._axes[key] = Axis(cluster, table)
-        self._asked[asked] = self._axes[key]
-        return self._axes[key]
+        folded = fold(cluster, table)
+        if folded.key not in self._axes:
+            self._axes[folded.key] = Axis(cluster, table[folded.rows], self._folds)
+        self._asked[asked] = self._axes[folded.key]
+        return self._asked[asked]
 
     def transfer(self, pairs: ArrayLike) -> tuple[float, float]:
         """Return latency and seconds per byte when all pairs send at once and as much each.
@@ -79,15 +90,15 @@ class Network:
         table = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
         if table.size and (table.min() < 0 or table.max() >= cluster.n_devices):
             raise InputError(f"a pair names a device outside 0..{cluster.n_devices - 1} of cluster {cluster.name}")
-        table = canonical.representative(cluster, table) if len(table) else table
-        key = table.tobytes()
+        key = _place(table)[1]
         if key not in self._transfers:
-            load, latency = routes.load(cluster, table[:, 0], table[:, 1])
             apart = bool((table[:, 0] != table[:, 1]).any())
-            self._transfers[key] = (
-                (cluster.launch_seconds if apart else 0.0) + float(latency.max(initial=0.0)),
-                float((load / cluster.links.bytes_per_second).max(initial=0.0)),
-            )
+            seconds = (0.0, 0.0)
+            if apart:
+                folded = fold(cluster, canonical.representative(cluster, table))
+                latency, load = self._flow(folded, np.ones(len(folded.rows)))
+                seconds = cluster.launch_seconds + latency, collectives.slowest(folded.part, load)
+            self._transfers[key] = seconds
         return self._transfers[key]
 
     def sends(self, source: Ints, target: Ints, share: Floats) -> tuple[float, Ints, Floats]:
@@ -99,12 +110,26 @@ class Network:
         int64: the links used, rising; read-only; `load`, shape (n_used,), float64: what each of them carries, in the unit of
         `share`; read-only.
         """
-        key = (source.tobytes(), target.tobytes(), share.tobytes())
-        if key not in self._sends:
-            load, latency_seconds = routes.load(self.cluster, source, target, share)
-            latency = self.cluster.launch_seconds + float(latency_seconds.max(initial=0.0))
-            self._sends[key] = (latency, *_used(load))
-        return self._sends[key]
+
+        def make() -> tuple[tuple[float, Ints, Floats], int]:
+            pairs = np.stack((source, target), axis=1)
+            if not len(pairs):
+                return (self.cluster.launch_seconds, *_nothing()), 0
+            folded = fold(self.cluster, pairs, share)
+            latency, load = self._flow(folded, share[folded.rows])
+            links, amount = folded.spread(load)
+            return (self.cluster.launch_seconds + latency, links, amount), len(links)
+
+        return self._sends.get((_place(source), _place(target), _place(share)), make)
+
+    def _flow(self, folded: Fold, share: Floats) -> tuple[float, Floats]:
+        """Return the largest latency of folded pairs, and what the links of their part carry."""
+
+        def make() -> tuple[tuple[float, Floats], int]:
+            load, latency = routes.load(folded.part, folded.groups[:, 0], folded.groups[:, 1], share)
+            return (float(latency.max(initial=0.0)), load), len(load)
+
+        return self._flows.get((folded.key, _place(share)), make)
 
     def load(self, groups: Ints, kind: str, n_bytes: float) -> tuple[Ints, Floats]:
         """Return the links that a collective of all groups uses and what it puts on each, for the algorithm its time stands on.
@@ -120,17 +145,30 @@ class Network:
         The time stands on one block of groups where blocks are alike; links are those of all groups, where they really are.
         """
         if groups.shape[1] < 2 or n_bytes <= 0.0:
-            return np.empty(0, dtype=np.int64), np.empty(0)
-        place = (groups.shape, hashlib.sha256(groups.tobytes()).digest())
-        algorithm = self._algorithms.get((kind, n_bytes, *place))
+            return _nothing()
+        place = _place(groups)
+        algorithm = self._algorithms.get((kind, n_bytes, place))
         if algorithm is None:
-            algorithm = self._algorithms[kind, n_bytes, *place] = self.axis(groups).algorithm(kind, n_bytes)
-        key = (kind, algorithm, *place)
-        if key not in self._loads:
-            named = [way for way in collectives.ways(self.cluster, groups, kind, algorithm) if way.line.algorithm == algorithm]
-            way = min(named, key=lambda way: way.line.latency_seconds + way.line.seconds_per_byte * n_bytes)
-            self._loads[key] = _used(way.load)
-        return self._loads[key]
+            algorithm = self._algorithms[kind, n_bytes, place] = self.axis(groups).algorithm(kind, n_bytes)
+        folded = self._folds.get(place, lambda: fold(self.cluster, groups).sized())
+        ways = self._ways_of(folded, kind, algorithm)
+        which = min(range(len(ways)), key=lambda i: ways[i].line.latency_seconds + ways[i].line.seconds_per_byte * n_bytes)
+
+        def make() -> tuple[tuple[Ints, Floats], int]:
+            found = folded.spread(ways[which].load)
+            return found, len(found[0])
+
+        return self._loads.get((kind, algorithm, which, place), make)
+
+    def _ways_of(self, folded: Fold, kind: str, algorithm: str) -> tuple[CollectiveAlgorithm, ...]:
+        """Return the ways of one name of folded groups."""
+
+        def make() -> tuple[tuple[CollectiveAlgorithm, ...], int]:
+            found = collectives.ways(folded.part, folded.groups, kind, algorithm)
+            named = tuple(way for way in found if way.line.algorithm == algorithm)
+            return named, sum(len(way.load) for way in named)
+
+        return self._ways.get((folded.key, kind, algorithm), make)
 
 
 @lru_cache(maxsize=routes.REMEMBERED_CLUSTERS)
@@ -143,10 +181,10 @@ def _network(cluster: Cluster) -> Network:
     return Network(cluster)
 
 
-def _used(load: Floats) -> tuple[Ints, Floats]:
-    """Return the links that carry something, and what; both read-only, since they are handed out again."""
-    links = np.flatnonzero(load > 0.0)
-    amount = load[links]
-    for array in (links, amount):
-        array.setflags(write=False)
-    return links, amount
+def _place(array: Ints | Floats) -> _Place:
+    """Return the shape of an array and a digest of what it holds."""
+    return array.shape, hashlib.sha256(array.tobytes()).digest()
+
+
+def _nothing() -> tuple[Ints, Floats]:
+    return np.empty(0, dtype=np.int64), np.empty(0)

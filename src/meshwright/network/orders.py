@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.core.cluster import Cluster
+from meshwright.network.wired import Wired
 
 __all__ = ["GroupLayout", "double_binary_tree", "grid", "layout", "rings"]
 
@@ -27,7 +27,7 @@ class GroupLayout:
     n_local: int
 
 
-def layout(cluster: Cluster, groups: NDArray[np.int64], *, n_levels: int = 0) -> GroupLayout:
+def layout(cluster: Wired, groups: NDArray[np.int64], *, n_levels: int = 0) -> GroupLayout:
     """Return the groups ordered by the innermost level of the cluster's grouping on which members are together.
 
     `cluster`: says what is together: a node, a line of a torus, the devices of one edge switch, a pod.
@@ -55,7 +55,7 @@ def layout(cluster: Cluster, groups: NDArray[np.int64], *, n_levels: int = 0) ->
     return GroupLayout(groups, size, 1)
 
 
-def grid(cluster: Cluster, shape: GroupLayout) -> NDArray[np.int64] | None:
+def grid(cluster: Wired, shape: GroupLayout) -> NDArray[np.int64] | None:
     """Return groups as grids: members that are together in the last dimension, lines together in the one before, ...
 
     Returns shape (n_groups, ..., size of dimension), int64, or None: at least two dimensions beside the groups; None where

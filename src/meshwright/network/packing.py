@@ -7,7 +7,7 @@ from itertools import pairwise, permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.core.cluster import Cluster
+from meshwright.network.wired import Wired
 
 __all__ = ["LARGEST", "direct_links", "ring_bandwidth"]
 
@@ -15,7 +15,7 @@ LARGEST = 8
 """Rings of larger groups are not enumerated."""
 
 
-def direct_links(cluster: Cluster, group: NDArray[np.int64]) -> tuple[NDArray[np.float64], float, NDArray[np.int64]]:
+def direct_links(cluster: Wired, group: NDArray[np.int64]) -> tuple[NDArray[np.float64], float, NDArray[np.int64]]:
     """Return the bandwidth of direct links between the members of a group, and their largest latency.
 
     `group`, shape (size,), int64: devices.

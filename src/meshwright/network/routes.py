@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.core.cluster import Cluster
+from meshwright.base.identity import ById
+from meshwright.network.wired import Part, Wired
 
 if TYPE_CHECKING:
     from meshwright._kernels.network.paths import ForwardingNodes
 
-__all__ = ["REFERENCE_BYTES", "REMEMBERED_CLUSTERS", "load"]
+__all__ = ["REFERENCE_BYTES", "REMEMBERED_CLUSTERS", "Tables", "load", "ranges", "tables"]
 
 REFERENCE_BYTES = 65536.0
 """A path is as short as a message of this size is quick on it, store and forward: prefers fast links to few hops."""
@@ -23,10 +24,13 @@ REMEMBERED_CLUSTERS = 16
 """Of how many clusters, the last ones asked for, a process remembers what it worked out: a search looks at one or a
 few, a file of measured runs at about fifteen."""
 
+REMEMBERED_PARTS = 8
+"""Of how many parts of clusters routing tables are kept: a part is asked for a few collectives, one after the other."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Tables:
-    """What routing needs of a cluster, made once: the forwarding core, and how devices are plugged into it.
+class Tables:
+    """What routing needs of a network, made once: the forwarding core, and how devices are plugged into it.
 
     Where devices forward, the core is everything and no device is plugged in anywhere.
     """
@@ -44,15 +48,29 @@ class _Tables:
     direct_link: NDArray[np.int64]
 
 
-def _ranges(key: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def ranges(key: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return positions sorted by key, and where each key's begin."""
     order = np.argsort(key, kind="stable").astype(np.int64)
     return np.concatenate([[0], np.cumsum(np.bincount(key, minlength=n))]).astype(np.int64), order
 
 
+def tables(cluster: Wired) -> Tables:
+    """Return the routing tables of a network, remembered by its identity: it never changes, so they cannot be stale."""
+    return _of_part(cluster) if isinstance(cluster, Part) else _of_cluster(ById(cluster))
+
+
 @lru_cache(maxsize=REMEMBERED_CLUSTERS)
-def _tables(cluster: Cluster) -> _Tables:
-    """Return the routing tables of a cluster, remembered by its identity: it never changes, so they cannot be stale."""
+def _of_cluster(cluster: ById[Wired]) -> Tables:
+    return _made(cluster.of)
+
+
+@lru_cache(maxsize=REMEMBERED_PARTS)
+def _of_part(part: Part) -> Tables:
+    return _made(part)
+
+
+def _made(cluster: Wired) -> Tables:
+    """Return the routing tables of a network."""
     from meshwright._kernels.network.paths import ForwardingNodes
 
     links, n = cluster.links, cluster.n_devices
@@ -65,19 +83,19 @@ def _tables(cluster: Cluster) -> _Tables:
     source, target = source[link_of_core], target[link_of_core]
     n_core = n_nodes - outside
     core_cost = cost[link_of_core]
-    even = np.array([bool(np.all(core_cost == core_cost[:1]))])
+    even = np.array([cluster.even if isinstance(cluster, Part) else bool(np.all(core_cost == core_cost[:1]))])
     net = ForwardingNodes(
-        *_ranges(target, n_core), *_ranges(source, n_core), source, target, core_cost, links.latency_seconds[link_of_core], even
+        *ranges(target, n_core), *ranges(source, n_core), source, target, core_cost, links.latency_seconds[link_of_core], even
     )
     plugged_out = np.flatnonzero((links.source < outside) & (links.target >= outside))
     plugged_in = np.flatnonzero((links.source >= outside) & (links.target < outside))
-    out_first, order = _ranges(links.source[plugged_out], outside)
+    out_first, order = ranges(links.source[plugged_out], outside)
     out_link = plugged_out[order]
-    in_first, order = _ranges(links.target[plugged_in], outside)
+    in_first, order = ranges(links.target[plugged_in], outside)
     direct = np.flatnonzero((links.source < outside) & (links.target < outside))
     key = links.source[direct] * n + links.target[direct]
     order_direct = np.argsort(key, kind="stable")
-    return _Tables(
+    return Tables(
         net, link_of_core, core_of_node, _parts(source, target, n_core), cost, out_first, out_link, in_first,
         plugged_in[order], key[order_direct], direct[order_direct],
     )  # fmt: skip
@@ -97,7 +115,7 @@ def _parts(source: NDArray[np.int64], target: NDArray[np.int64], n: int) -> NDAr
 
 
 def load(
-    cluster: Cluster, source: NDArray[np.int64], target: NDArray[np.int64], amount: NDArray[np.float64] | float = 1.0
+    cluster: Wired, source: NDArray[np.int64], target: NDArray[np.int64], amount: NDArray[np.float64] | float = 1.0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return what every link carries when all pairs send at once, and how long the first byte of each pair is on its way.
 
@@ -111,43 +129,49 @@ def load(
     Links and switches split evenly over the next hops of shortest paths (equal-cost multipath). A device that does not forward
     and is plugged in several times splits evenly over the pairs of its and the other end's links that are equally near.
     """
-    tables = _tables(cluster)
+    own = tables(cluster)
     source, target = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
     amounts = np.broadcast_to(np.asarray(amount, dtype=np.float64), source.shape)
     total = np.zeros(len(cluster.links))
     latency = np.zeros(len(source))
     apart = np.flatnonzero(source != target)
     if cluster.forwards:
-        core_load, latency[apart] = _core(tables, source[apart], target[apart], amounts[apart])
-        total[tables.link_of_core] += core_load
+        core_load, latency[apart] = _core(own, source[apart], target[apart], amounts[apart])
+        total[own.link_of_core] += core_load
     else:
-        _plugged(cluster, tables, (source[apart], target[apart], amounts[apart]), total, latency, apart)
+        _plugged(cluster, own, (source[apart], target[apart], amounts[apart]), total, latency, apart)
     return total, latency
 
 
 def _core(
-    tables: _Tables, a: NDArray[np.int64], b: NDArray[np.int64], amount: NDArray[np.float64]
+    tables: Tables, a: NDArray[np.int64], b: NDArray[np.int64], amount: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the load of core links and the latency of each pair of core nodes; equal pairs are joined first."""
     from meshwright._kernels.network import paths
 
     n = len(tables.net.in_first) - 1
-    key, which = np.unique(b * n + a, return_inverse=True)
-    joined = np.bincount(which, weights=amount, minlength=len(key)).astype(np.float64)  # of nothing they are integers
+    latency, apart = np.zeros(len(a)), np.flatnonzero(a != b)
+    if not len(apart):
+        return np.zeros(len(tables.link_of_core)), latency
+    key, which = np.unique(b[apart] * n + a[apart], return_inverse=True)
+    joined = np.bincount(which, weights=amount[apart], minlength=len(key))
     targets, first = np.unique(key // n, return_index=True)
     core_load, core_latency = paths.spread(tables.net, targets, np.append(first, len(key)), key % n, joined)
-    return core_load, core_latency[which]
+    latency[apart] = core_latency[which]
+    return core_load, latency
 
 
-def _near(tables: _Tables, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+def _near(tables: Tables, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the distance of each pair of core nodes of the same part, in picoseconds."""
     from meshwright._kernels.network import paths
 
     n = len(tables.net.in_first) - 1
-    key, which = np.unique(b * n + a, return_inverse=True)
-    targets, first = np.unique(key // n, return_index=True)
-    found: NDArray[np.int64] = paths.distances(tables.net, targets, np.append(first, len(key)), key % n)
-    return found[which]
+    found, apart = np.zeros(len(a), dtype=np.int64), np.flatnonzero(a != b)
+    if len(apart):
+        key, which = np.unique(b[apart] * n + a[apart], return_inverse=True)
+        targets, first = np.unique(key // n, return_index=True)
+        found[apart] = paths.distances(tables.net, targets, np.append(first, len(key)), key % n)[which]
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,7 +191,7 @@ class _Ways:
     n_ways: NDArray[np.int64]
 
 
-def _ways(cluster: Cluster, tables: _Tables, source: NDArray[np.int64], target: NDArray[np.int64]) -> _Ways:
+def _ways(cluster: Wired, tables: Tables, source: NDArray[np.int64], target: NDArray[np.int64]) -> _Ways:
     """Return the equally short ways of pairs of different devices that do not forward."""
     links, n_pairs = cluster.links, len(source)
     n_out = np.diff(tables.out_first)[source]
@@ -177,25 +201,29 @@ def _ways(cluster: Cluster, tables: _Tables, source: NDArray[np.int64], target: 
     out_link = tables.out_link[tables.out_first[source[pair]] + position // n_in[pair]]
     in_link = tables.in_link[tables.in_first[target[pair]] + position % n_in[pair]]
     a, b = tables.core_of_node[links.target[out_link]], tables.core_of_node[links.source[in_link]]
-    joined = tables.part[a] == tables.part[b]
-    pair, out_link, in_link, a, b = pair[joined], out_link[joined], in_link[joined], a[joined], b[joined]
-    cost = tables.cost[out_link] + tables.cost[in_link] + _near(tables, a, b)
     key = source * cluster.n_devices + target
     left, right = (np.searchsorted(tables.direct_key, key, side) for side in ("left", "right"))
     direct_pair = np.repeat(np.arange(n_pairs), right - left)
     begin = np.cumsum(right - left) - (right - left)
     direct = tables.direct_link[np.arange(len(direct_pair)) - begin[direct_pair] + left[direct_pair]]
     nearest = np.full(n_pairs, np.iinfo(np.int64).max)
-    np.minimum.at(nearest, pair, cost)
     np.minimum.at(nearest, direct_pair, tables.cost[direct])
+    ends = tables.cost[out_link] + tables.cost[in_link]
+    here = a == b
+    np.minimum.at(nearest, pair[here], ends[here])
+    # a way over several switches is looked at only where its ends alone are not longer than one that is known
+    joined = np.flatnonzero((tables.part[a] == tables.part[b]) & (ends <= nearest[pair]))
+    pair, out_link, in_link, a, b = pair[joined], out_link[joined], in_link[joined], a[joined], b[joined]
+    cost = ends[joined] + _near(tables, a, b)
+    np.minimum.at(nearest, pair, cost)
     over, straight = cost == nearest[pair], tables.cost[direct] == nearest[direct_pair]
     n_ways = np.bincount(pair[over], minlength=n_pairs) + np.bincount(direct_pair[straight], minlength=n_pairs)
     return _Ways(pair[over], out_link[over], in_link[over], a[over], b[over], direct_pair[straight], direct[straight], n_ways)
 
 
 def _plugged(
-    cluster: Cluster,
-    tables: _Tables,
+    cluster: Wired,
+    tables: Tables,
     pairs: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]],
     total: NDArray[np.float64],
     latency: NDArray[np.float64],

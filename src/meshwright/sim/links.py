@@ -21,5 +21,8 @@ def busiest(
     if bytes_per_second is None or not carried_bytes.any() or step_seconds <= 0.0:
         return ()
     ratio = carried_bytes / bytes_per_second / step_seconds
-    first = np.lexsort((np.arange(len(ratio)), -np.round(ratio, 12)))[:n_links]
+    rounded = np.round(ratio, 12)
+    least = -np.partition(-rounded, min(n_links, len(ratio)) - 1)[min(n_links, len(ratio)) - 1] if n_links > 0 else np.inf
+    among = np.flatnonzero(rounded >= least)
+    first = among[np.lexsort((among, -rounded[among]))][:n_links]
     return tuple((int(link), float(ratio[link])) for link in first if ratio[link] > 0.0)

@@ -15,6 +15,9 @@ from meshwright.sim.transfers import Transfers
 
 __all__ = ["carried_bytes", "flows", "lanes"]
 
+_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9))
+"""Odd multipliers that spread bits (those of splitmix64: Steele, Lea and Flood, OOPSLA 2014)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entries:
@@ -90,20 +93,57 @@ def carried_bytes(sends: Transfers, traffic: Traffic | None, n_microbatches: int
 
 
 def _entries(sends: Transfers, traffic: Traffic | None, carry_seconds: NDArray[np.float64]) -> _Entries:
-    """Return every flow on every link, with the share of the link that it takes while it is alone."""
+    """Return every flow on one link of every class (`_examples`), with the share of the link that it takes while alone."""
     assert sends.link_bytes_per_second is not None
-    links = sends.links + (() if traffic is None else traffic.links)
-    n_bytes = sends.busy_bytes + (() if traffic is None else traffic.bytes)
-    flow = np.repeat(np.arange(len(links)), [len(own) for own in links])
-    link = np.concatenate(links) if links else np.empty(0, dtype=np.int64)
-    amount = np.concatenate(n_bytes) if links else np.empty(0)
-    flowing = np.flatnonzero((carry_seconds[flow] > 0.0) & (amount > 0.0))
-    flow, link, amount = flow[flowing], link[flowing], amount[flowing]
+    own = [(own, n_bytes) for own, n_bytes in zip(sends.links, sends.busy_bytes, strict=True)]
+    if traffic is not None:
+        own += zip(traffic.links, traffic.bytes, strict=True)
+    carrying = [flow for flow in np.flatnonzero(carry_seconds > 0.0).tolist() if flow < len(own) and len(own[flow][0])]
+    few = _examples([own[flow] for flow in carrying], sends.link_bytes_per_second)
+    flow = np.repeat(np.array(carrying, dtype=np.int64), [len(links) for links, _ in few])
+    link = np.concatenate([links for links, _ in few]) if few else np.empty(0, dtype=np.int64)
+    amount = np.concatenate([n_bytes for _, n_bytes in few]) if few else np.empty(0)
     share = amount / sends.link_bytes_per_second[link] / carry_seconds[flow]
     # A cost model may say less time than the links need for the bytes it names (layers split better): nothing exceeds a link.
     most = np.ones(len(carry_seconds))
     np.maximum.at(most, flow, share)
     return _Entries(flow, link, share / most[flow])
+
+
+def _examples(
+    loads: list[tuple[NDArray[np.int64], NDArray[np.float64]]], bytes_per_second: NDArray[np.float64]
+) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Return what loads put on one link of every class, the first one: links of one bandwidth, on which every load puts the
+    same, to the last bit.
+
+    `loads`: links, rising, and bytes on them; loads that are the same arrays are looked at once.
+    `bytes_per_second`, shape (n_links,), float64: of every link.
+
+    Notes
+    -----
+    Flows that share one link of a class share all of it alike: whatever is worked out from bandwidth and loads of links one by
+    one, and of the fullest of them, comes out the same from one link of every class. Classes are told apart by 64 bits mixed
+    from the bandwidth and from every load in turn; that two of a million links get the same bits by chance has odds of one in
+    ten million.
+    """
+    code = bytes_per_second.view(np.uint64) * _MIX[0]
+    different = {(id(links), id(n_bytes)): (links, n_bytes) for links, n_bytes in loads}
+    used = np.zeros(len(code), dtype=bool)
+    for number, (links, n_bytes) in enumerate(different.values(), start=1):
+        mixed = (code[links] ^ (n_bytes.view(np.uint64) * _MIX[1] + np.uint64(number))) * _MIX[0]
+        code[links] = mixed ^ (mixed >> np.uint64(29))
+        used[links[n_bytes > 0.0]] = True
+    where = np.flatnonzero(used)
+    kept = np.zeros(len(code), dtype=bool)
+    classes = np.unique(code[where])
+    first = np.empty(len(classes), dtype=np.int64)
+    first[np.searchsorted(classes, code[where])[::-1]] = where[::-1]  # the last to be written is the first
+    kept[first] = True
+    few = {}
+    for key, (links, n_bytes) in different.items():
+        mine = np.flatnonzero(kept[links] & (n_bytes > 0.0))
+        few[key] = links[mine], n_bytes[mine]
+    return [few[id(links), id(n_bytes)] for links, n_bytes in loads]
 
 
 def _tight(entries: _Entries, lane: NDArray[np.int64]) -> _Entries:

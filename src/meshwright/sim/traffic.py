@@ -73,7 +73,6 @@ def traffic(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) ->
     seconds = np.zeros((len(PARTS), n_stages))
     links = [np.empty(0, dtype=np.int64)] * (len(PARTS) * n_stages)
     n_bytes = [np.empty(0)] * (len(PARTS) * n_stages)
-    total = np.zeros(len(cluster.links))
     known: Loads = {}
     alike: dict[tuple[object, ...], tuple[NDArray[np.int64], NDArray[np.float64]]] = {}  # virtual stages of a rank often are
     for i, (stage, load) in enumerate(zip(plan.stages, stage_costs, strict=True)):
@@ -90,7 +89,7 @@ def traffic(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) ->
             flow = part * n_stages + i
             key = (id(stage.devices), own)
             if key not in alike:
-                alike[key] = _on_links(problem, stage, own, total, known)
+                alike[key] = _on_links(problem, stage, own, known)
             links[flow], n_bytes[flow] = alike[key]
             alone = sum(one.seconds for one in own)
             if word.endswith("beside"):
@@ -108,22 +107,30 @@ def groups(stage: Stage, size: int, stride: int) -> NDArray[np.int64]:
 
 
 def _on_links(
-    problem: Problem, stage: Stage, collectives: tuple[Collective, ...], total: NDArray[np.float64], known: Loads
+    problem: Problem, stage: Stage, collectives: tuple[Collective, ...], known: Loads
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the links that collectives of one stage use and the bytes on them; `total` is zero on entry and exit.
+    """Return the links that collectives of one stage use and the bytes on them.
 
     `known`: loads found before, since stages of one rank, and parts of one stage, often have equal collectives.
     """
     from meshwright.network import Network
 
     network = Network.of(problem.required_cluster)
+    used: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+    found: NDArray[np.float64] = np.empty(0)
     for one in collectives:
         key = (id(stage.devices), one.size, one.stride, one.kind, one.n_bytes)
         if key not in known:
             known[key] = network.load(groups(stage, one.size, one.stride), one.kind, one.n_bytes)
         links, per_byte = known[key]
-        total[links] += one.n_times * one.n_bytes * per_byte
-    used = np.flatnonzero(total)
-    found = total[used]
-    total[used] = 0.0
-    return used, found
+        more = one.n_times * one.n_bytes * per_byte
+        if not len(used):
+            used, found = links, more
+        elif np.array_equal(used, links):
+            found = found + more
+        else:
+            every = np.concatenate((used, links))
+            used, which = np.unique(every, return_inverse=True)
+            found = np.bincount(which, np.concatenate((found, more)), len(used)).astype(np.float64)
+    carried = found != 0.0
+    return (used, found) if carried.all() else (used[carried], found[carried])

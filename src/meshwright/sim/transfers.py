@@ -102,6 +102,8 @@ def pairs(
     """
     # On a ruler with n_sources * n_targets marks, sender i holds n_targets marks and receiver j holds n_sources.
     n_sources, n_targets = len(sources), len(targets)
+    if n_sources == n_targets:
+        return np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64), np.ones(n_sources)
     cuts = np.unique(np.concatenate((np.arange(n_sources + 1) * n_targets, np.arange(n_targets + 1) * n_sources)))
     sender, receiver = cuts[:-1] // n_targets, cuts[:-1] // n_sources
     return (

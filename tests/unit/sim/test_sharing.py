@@ -16,7 +16,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.core.timeline import PHASES, Timeline
 from meshwright.costs.analytic import device_mesh
 from meshwright.network import Network
-from meshwright.sim import engine, traffic, transfers
+from meshwright.sim import engine, sharing, traffic, transfers
 
 PORTS = "flat:4,bandwidth=1 GB/s,latency=0 s,launch=0 s"
 """Four devices on one switch, a gigabyte a second each way."""
@@ -236,3 +236,39 @@ def test_a_plan_without_contention_takes_to_the_last_bit_what_it_takes_alone(
     assert timeline is not None
     assert timeline.step_seconds == engine.play(plan, stage_costs, sends).step_seconds
     assert timeline.link_bytes.any()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_link_of_every_class_says_what_all_links_say(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas of a few links, in any order, with loads that are shared between flows, equal or a little different."""
+    random = np.random.default_rng(seed)
+    n_links, n_stages = 60, 4
+    pattern = random.integers(0, 6, n_links)
+    rate = random.choice([1.0, 2.0], 6)[pattern]
+    rate[random.integers(0, n_links)] *= 1.5
+    loads = []
+    for _ in range((2 + len(traffic.PARTS)) * n_stages):
+        if loads and random.random() < 0.3:
+            loads.append(loads[random.integers(0, len(loads))])  # the same arrays, as virtual stages of a rank have them
+            continue
+        links = np.flatnonzero(random.choice([True, False], 6)[pattern])
+        amount = random.choice([0.0, 0.3, 0.7, 1.0], 6)[pattern[links]]
+        if len(links) and random.random() < 0.3:
+            amount[random.integers(0, len(links))] *= 1.0 + 1e-15
+        loads.append((links, amount))
+    seconds = random.choice([0.0, 0.9, 1.0], (2 + len(traffic.PARTS), n_stages))
+    first, after = loads[: 2 * n_stages], loads[2 * n_stages :]
+    channel = transfers.channels(np.arange(n_stages))
+    sends = transfers.Transfers(
+        channel, seconds[:2], np.zeros((2, n_stages)), seconds[:2], tuple(links for links, _ in first),
+        tuple(amount for _, amount in first), rate,
+    )  # fmt: skip
+    beside = traffic.Traffic(seconds[2:], tuple(links for links, _ in after), tuple(amount for _, amount in after))
+    found = sharing.flows(sends, beside, np.arange(n_stages))
+    few = sharing._examples(loads, rate)
+    assert sum(len(links) for links, _ in few) < sum(len(links) for links, _ in loads) / 2
+    monkeypatch.setattr(sharing, "_examples", lambda loads, _: [(own[n > 0], n[n > 0]) for own, n in loads])
+    wanted = sharing.flows(sends, beside, np.arange(n_stages))
+    assert (found is None) == (wanted is None)
+    for a, b in zip(found or (), wanted or (), strict=True):
+        assert np.array_equal(a, b)

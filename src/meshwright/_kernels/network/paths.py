@@ -43,6 +43,15 @@ class Workspace(NamedTuple):
 
 
 @part
+def _dead_end(net, other, node):
+    """Return whether all links into a node come from the one it was found from: no way to the target leads through it."""
+    for k in range(net.in_first[other], net.in_first[other + 1]):
+        if net.source[net.in_link[k]] != node:
+            return False
+    return True
+
+
+@part
 def _settle_evenly(net, target, wanted, n_wanted, work):
     """Do what `_settle` does where all links cost the same: breadth first."""
     work.best[target] = 0
@@ -61,7 +70,7 @@ def _settle_evenly(net, target, wanted, n_wanted, work):
         for k in range(net.in_first[node], net.in_first[node + 1]):
             link = net.in_link[k]
             other = net.source[link]
-            if work.best[other] == FAR:
+            if work.best[other] == FAR and (wanted[other] or not _dead_end(net, other, node)):
                 work.best[other] = work.best[node] + net.cost[link]
                 work.heap_node[n_seen] = other
                 n_seen += 1
@@ -72,6 +81,7 @@ def _settle_evenly(net, target, wanted, n_wanted, work):
 def _settle(net, target, wanted, n_wanted, work):
     """Settle nodes in order of their distance to `target` until the wanted ones are; return how many were, and what is left.
 
+    Dead ends that are not wanted are left alone: they are on no way, and a hub of thousands of them stays quick.
     Nodes pushed but not settled keep a tentative distance that is at least that of the last one settled; as costs are at least
     1 they can never look like the next hop of a settled node.
     """
@@ -97,7 +107,7 @@ def _settle(net, target, wanted, n_wanted, work):
             link = net.in_link[k]
             other = net.source[link]
             through = cost + net.cost[link]
-            if through < work.best[other]:
+            if through < work.best[other] and (wanted[other] or not _dead_end(net, other, node)):
                 work.best[other] = through
                 n_heap = push(work.heap_cost, work.heap_node, n_heap, through, other)
     return n_settled, n_heap

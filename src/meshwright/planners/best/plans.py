@@ -155,10 +155,9 @@ def _plan(costs: Costs, config: Config, n_microbatches: int, ops: list[tuple[int
     """Return the plan of a configuration whose stages are known."""
     mesh = config.mesh
     rank_of_stage = schedules.load(config.schedule).placement(mesh.pipeline, config.chunks)
-    devices = costs.pool.ranks(config)
+    devices = [tuple(own.tolist()) for own in costs.pool.ranks(config)]  # stages of a rank share one tuple
     stages = tuple(
-        Stage(own, tuple(int(i) for i in devices[int(rank)]), config.strategy, word)
-        for own, rank, word in zip(ops, rank_of_stage, words, strict=True)
+        Stage(own, devices[int(rank)], config.strategy, word) for own, rank, word in zip(ops, rank_of_stage, words, strict=True)
     )
     return Plan(stages, n_microbatches, mesh.micro_batch, config.schedule, n_microbatches * mesh.data * mesh.micro_batch)
 
