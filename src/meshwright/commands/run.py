@@ -38,6 +38,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     for name, option in ((job.data, "--data"), (job.loss, "--loss"), (job.optimizer, "--optimizer")):
         if name:
             source.load(name, option)
+    preflight.check_optimizer(read.entry, job.optimizer, job.plan)
     model, examples = source.build(job.model, job.seed)
     sample = example_of(model, examples, read.sequence_length)
     units = preflight.check_model(model, read.names, read.plan, sample, job.plan)

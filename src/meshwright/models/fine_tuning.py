@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.graph import Graph, Op, Operator
 from meshwright.core.problem import ModelSpec
+from meshwright.core.weight_tensors import product_parts
 
 __all__ = ["FORMATS", "Lora", "fine_tuned", "parse_lora"]
 
@@ -176,7 +177,7 @@ class _Tuning:
         return replace(old, ops=made, n_shared_frozen_parameters=shared, n_active_parameters=active)
 
     def _known(self) -> set[str]:
-        return {word for op in self._graph.ops for operator in op.body for word, _ in _parts(op.body, operator)}
+        return {word for op in self._graph.ops for operator in op.body for word, _ in product_parts(op.body, operator)}
 
     def _layer(self, i: int, enters: bool, encoded: bool) -> Op:
         """Return a layer, the same body for layers that are alike."""
@@ -192,32 +193,11 @@ class _Tuning:
         made: list[Operator] = []
         for operator, still in zip(body, frozen, strict=True):
             made.append(replace(operator, n_frozen_parameters=operator.n_parameters if still else 0))
-            for word, n_out in _parts(body, operator) if self._lora else ():
+            for word, n_out in product_parts(body, operator) if self._lora else ():
                 if self._lora and word in self._lora.targets:
                     self._met.add(word)
                     made += _adapter(operator, word, n_out, self._lora.rank)
         return tuple(made)
-
-
-def _parts(body: tuple[Operator, ...], operator: Operator) -> tuple[tuple[str, int], ...]:
-    """Return the targets that a product is, or is made of, and the columns of each."""
-    if operator.kind != "matmul":
-        return ()
-    name, n_out = operator.name, operator.size("out")
-    word = name.rpartition(".")[2]
-    if word == "query_key_value":
-        core = next(other for other in body if other.name == f"{name.rpartition('.')[0]}.core")
-        query, key = core.size("heads") * core.size("head"), core.size("kv_heads") * core.size("head")
-        return (("query_key_value", n_out), ("query", query), ("key", key), ("value", n_out - query - key))
-    if word == "key_value":
-        return (("key", n_out // 2), ("value", n_out // 2))
-    if word in ("query", "output"):
-        return ((word, n_out),)
-    if name.startswith("mlp") and word == "in":
-        if n_out == 2 * next(other for other in body if other.name == f"{name.rpartition('.')[0]}.out").size("in"):
-            return (("gate_up", n_out), ("gate", n_out // 2), ("up", n_out // 2))
-        return (("up", n_out),)
-    return (("down", n_out),) if name.startswith("mlp") and word == "out" else ()
 
 
 def _adapter(target: Operator, word: str, n_out: int, rank: int) -> tuple[Operator, ...]:

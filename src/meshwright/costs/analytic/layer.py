@@ -22,6 +22,7 @@ from meshwright.costs.analytic.roofline import (
     operator_seconds,
     unfused_attention_seconds,
 )
+from meshwright.costs.analytic.update import UpdateWork, update_work
 
 __all__ = ["LayerWork", "Repeat", "Transfer", "layer_work"]
 
@@ -73,6 +74,8 @@ class LayerWork:
         Whether the backward pass reaches the layer: where it does not, nothing is kept or repeated.
     n_frozen_dense, n_frozen_expert : int
         Those of the weights that are not trained.
+    updates : tuple of UpdateWork
+        What shapes add to the update of dense and of experts' weights.
     """
 
     forward_seconds: float
@@ -95,6 +98,7 @@ class LayerWork:
     has_backward: bool = True
     n_frozen_dense: int = 0
     n_frozen_expert: int = 0
+    updates: tuple[UpdateWork, UpdateWork] = (UpdateWork(), UpdateWork())
 
     @property
     def n_trained_dense(self) -> int:
@@ -190,6 +194,7 @@ def layer_work(
         has_backward=not body or any(operator.has_backward for operator in body),
         n_frozen_dense=math.floor(sum(_frozen(operator, shape) for operator in body if not operator.expert)),
         n_frozen_expert=math.floor(sum(_frozen(operator, shape) for operator in body if operator.expert)),
+        updates=update_work(body, shape, device, training),
     )
 
 

@@ -9,7 +9,7 @@ from meshwright.core.stage_cost import Collective
 from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import BUCKET_BYTES, Axis, Mesh
 from meshwright.costs.analytic.layer import LayerWork, Transfer
-from meshwright.costs.analytic.stage import exposed, repeated, sharded_seconds
+from meshwright.costs.analytic.stage import exchanges, exposed, repeated, sharded_seconds
 
 __all__ = ["collectives"]
 
@@ -69,6 +69,8 @@ def collectives(
         ledger.once("reduce", (("replicate", "all_reduce", n_dense * training.gradient_bytes / mesh.n_shards),), n_layers)
         if strategy.shard in (1, 2):
             ledger.once("gather", updated, n_layers)
+        for name, axis, n_bytes in exchanges(work, mesh, strategy):
+            ledger.exactly("gather", (name, "all_to_all", n_bytes), 2.0 * n_layers, axis.seconds("all_to_all", n_bytes))
     return ledger.found()
 
 
@@ -101,6 +103,10 @@ class _Ledger:
         both = self._sums.setdefault((part, kind, size, stride, n_bytes), [0.0, 0.0])
         both[0] += count
         both[1] += count * seconds
+
+    def exactly(self, part: str, bucket: Bucket, count: float, seconds: float) -> None:
+        """Add collectives of their own, `seconds` each."""
+        self._add(part, *bucket, count, seconds)
 
     def inside(self, part: str, transfers: Sequence[Transfer], n_layers: int) -> None:
         """Add collectives inside layers: what their compute hides runs beside it, the rest blocks."""
