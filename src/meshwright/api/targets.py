@@ -145,6 +145,10 @@ def trainable(problem: Problem) -> Problem:
     known = problem.framework.limits.optimizers
     if not reason and problem.framework_asked and known and training.optimizer not in known:
         reason = f"--for {problem.framework_asked}: it has no optimizer {training.optimizer}; it has {', '.join(known)}"
+    if not reason and problem.framework_asked and problem.graph.quantised and not problem.framework.limits.quantised_base:
+        reason = (
+            f"--for {problem.framework_asked}: it holds no frozen weights in four bits; plan without base=4bit, or for another"
+        )
     if reason:
         raise InputError(reason)
     return problem

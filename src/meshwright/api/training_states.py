@@ -8,10 +8,25 @@ from meshwright.api import targets
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.problem import MixedPrecision, Problem
 
-__all__ = ["told", "with_states"]
+__all__ = ["adapters", "told", "with_states"]
 
 _WIDTHS = (("fp32", 4), ("bf16", 2))
 _KEYS = ("moments", "gradients", "copy")
+
+
+def adapters(lora: str, base: str) -> str:
+    """Return what ``--lora`` says together with ``--base``, which is a part of it.
+
+    Raises
+    ------
+    InputError
+        When there is a base without adapters.
+    """
+    if base and not lora:
+        raise InputError(
+            f"--base {base}: is what --lora's frozen weights are held in; give adapters: --lora r=16,targets=query"
+        )
+    return f"{lora},base={base}" if base else lora
 
 
 def told(problem: Problem, optimizer: str = "", state_precision: str = "") -> Problem:

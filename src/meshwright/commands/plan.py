@@ -186,6 +186,7 @@ def register(app: typer.Typer) -> None:
             [], metavar="PATTERN", help="Names whose weights are not trained: embed, layers.[0-9]."
         ),
         lora: str = typer.Option("", metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value."),
+        base: str = typer.Option("", metavar="4bit", help="What --lora's frozen products are held in (QLoRA)."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         optimizer: str = typer.Option(
             "", show_default="adamw", help="adam, adamw, adam-8bit, sgd, sgd-momentum, adafactor, muon or lion."
@@ -228,7 +229,8 @@ def register(app: typer.Typer) -> None:
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
             file_format=file_format, training=api.training(precision) if precision else None, framework=for_,
-            memory_risk=memory_risk or peaks.RISK, freeze=freeze, lora=lora,
+            memory_risk=memory_risk or peaks.RISK, freeze=freeze,
+            lora=training_states.adapters(lora, base),
         )  # fmt: skip
         problem = training_states.told(problem, optimizer, state_precision)
         preferences = Preferences(top, seed, time_limit, within, why_not)

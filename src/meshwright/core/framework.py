@@ -82,6 +82,8 @@ class FrameworkLimits:
         Formats of models that it can be told; empty for all.
     frozen_weights : bool
         Whether it trains models with frozen weights; where not, it trains all of them.
+    quantised_base : bool
+        Whether it trains adapters beside frozen weights in four bits.
     optimizers : tuple of str
         Optimizers that it can be told, as `meshwright.core.optimizers.OPTIMIZERS`; empty for all.
     """
@@ -104,6 +106,7 @@ class FrameworkLimits:
     precisions: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
     frozen_weights: bool = True
+    quantised_base: bool = True
     optimizers: tuple[str, ...] = ()
 
 
@@ -235,6 +238,7 @@ def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str =
         if precision and limits.precisions and precision not in limits.precisions else "",
         f"optimizer {optimizer}; it has {_listed(limits.optimizers)}"
         if optimizer and limits.optimizers and optimizer not in limits.optimizers else "",
+        "frozen weights in four bits; it has none" if graph.quantised and not limits.quantised_base else "",
         "a model with frozen weights; it trains all weights" if not (limits.frozen_weights or graph.fully_trained) else "",
     ) if reason)  # fmt: skip
 

@@ -52,3 +52,14 @@ def test_nonsense_is_one_line(meshwright: Callable[..., Any]) -> None:
     ):
         refused = meshwright(*ASKED, option, value)
         assert refused.code == 2 and said in refused.err and refused.err.count("\n") == 1
+
+
+def test_adapters_beside_four_bits_are_planned_played_and_confirmed(meshwright: Callable[..., Any]) -> None:
+    asked = ("plan", TINY, "--cluster", "dgx-h100:2", "--global-batch", "4", "--lora", "r=4,targets=query", "--base", "4bit")
+    planned = meshwright(*asked, "--out", "plan.json", "--json")
+    assert planned.code == 0, planned.err
+    assert planned.json["model"]["lora"] == "r=4,targets=query,base=4bit"
+    assert meshwright("simulate", "plan.json", "--json").json["step_seconds"] == planned.json["step_seconds"]
+    assert meshwright("check", "plan.json").code == 0
+    refused = meshwright(*asked[:6], "--base", "4bit")
+    assert refused.code == 2 and "give adapters" in refused.err

@@ -52,7 +52,7 @@ def test_what_training_kept_before_there_was_a_choice_is_as_it_was() -> None:
 
 
 def test_unknown_names_and_widths_are_refused() -> None:
-    with pytest.raises(UnknownNameError, match="muno.*did you mean 'muon'"):
+    with pytest.raises(UnknownNameError, match=r"muno.*did you mean 'muon'"):
         optimizer("muno")
     with pytest.raises(InputError, match="optimizer adam-8bit: state_bytes is 4; numbers of its state have 1 bytes"):
         MixedPrecision(optimizer="adam-8bit")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Device
+from meshwright.core.graph import PACKED_BYTES
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
@@ -72,7 +73,7 @@ def layer_load(
         reduce_seconds=_reduce_seconds(work, mesh, strategy, training),
         gather_seconds=_gather_seconds(work, mesh, strategy, training),
         optimizer_seconds=(moved + shaped_bytes) / (device.memory_bytes_per_second * device.memory_ratio) + shaped_seconds,
-        weight_bytes=weights,
+        weight_bytes=weights - _packed_saving(work, mesh, strategy, training),
         gradient_bytes=gradients,
         optimizer_bytes=optimizer,
         activation_bytes=with_waste * saved,
@@ -148,8 +149,8 @@ def _add(causes: tuple[tuple[str, float], ...], cause: str, seconds: float) -> t
 def _copy_seconds(work: LayerWork, strategy: Strategy, device: Device, training: MixedPrecision) -> tuple[float, float]:
     """Return the seconds of taking gathered weights apart (ZeRO-3), and of laying out gradients for their scattering."""
     rate = device.memory_bytes_per_second * device.memory_ratio
-    n_parameters = work.n_dense_parameters + work.n_expert_parameters
-    unpack = 2.0 * training.weight_bytes * n_parameters / rate if strategy.shard == 3 else 0.0
+    gathered = work.gathered_bytes(training.weight_bytes) + training.weight_bytes * work.n_expert_parameters
+    unpack = 2.0 * gathered / rate if strategy.shard == 3 else 0.0
     n_trained = work.n_trained_dense + work.n_trained_expert
     return unpack, (training.weight_bytes + training.gradient_bytes) * n_trained / rate
 
@@ -161,13 +162,13 @@ def sharded_seconds(
     if strategy.shard < 2:
         return 0.0, 0.0
     if framework.shard_bytes_per_second:
-        n_parameters = work.n_dense_parameters + work.n_expert_parameters
-        gather = n_parameters * training.weight_bytes / framework.shard_bytes_per_second if strategy.shard == 3 else 0.0
+        gathered = work.gathered_bytes(training.weight_bytes) + training.weight_bytes * work.n_expert_parameters
+        gather = gathered / framework.shard_bytes_per_second if strategy.shard == 3 else 0.0
         n_trained = work.n_trained_dense + work.n_trained_expert
         return gather, n_trained * training.gradient_bytes / framework.shard_bytes_per_second
     gather = 0.0
     if strategy.shard == 3:
-        gather = bucket_seconds(mesh.shard, "all_gather", work.n_dense_parameters * training.weight_bytes)
+        gather = bucket_seconds(mesh.shard, "all_gather", work.gathered_bytes(training.weight_bytes))
         gather += bucket_seconds(mesh.expert_data, "all_gather", work.n_expert_parameters * training.weight_bytes)
     reduce = bucket_seconds(mesh.shard, "reduce_scatter", work.n_trained_dense * training.gradient_bytes)
     reduce += bucket_seconds(mesh.expert_data, "reduce_scatter", work.n_trained_expert * training.gradient_bytes)
@@ -255,6 +256,12 @@ def _weight_bytes(n_dense: int, n_expert: int, mesh: Mesh, strategy: Strategy, t
     return training.weight_bytes * (n_dense / mesh.n_shards + n_expert / mesh.n_expert_shards)
 
 
+def _packed_saving(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
+    """Return by how much weights in four bits are less; their scales stand whole on every rank (``Params4bit.quant_state``)."""
+    n_packed = work.n_packed_parameters / (mesh.n_shards if strategy.shard == 3 else 1)
+    return (training.weight_bytes - PACKED_BYTES) * n_packed - work.scale_bytes
+
+
 def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> tuple[float, float]:
     """Return what sharded weights (ZeRO-3) need beside the shards: as tensors while the layer runs, and as buffers all step.
 
@@ -265,11 +272,10 @@ def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Mixed
     """
     if strategy.shard < 3:
         return 0.0, 0.0
-    unit = work.n_dense_parameters * (mesh.n_shards > 1) + work.n_expert_parameters * (mesh.n_expert_shards > 1)
+    dense = work.gathered_bytes(training.weight_bytes) * (mesh.n_shards > 1)
+    unit = dense + training.weight_bytes * work.n_expert_parameters * (mesh.n_expert_shards > 1)
     trained = work.n_trained_dense * (mesh.n_shards > 1) + work.n_trained_expert * (mesh.n_expert_shards > 1)
-    return training.weight_bytes * (2.0 * unit + trained), float(
-        training.weight_bytes * unit + training.gradient_bytes * trained
-    )
+    return 2.0 * unit + training.weight_bytes * trained, float(unit + training.gradient_bytes * trained)
 
 
 def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:

@@ -38,10 +38,9 @@ def collectives(
         again_seconds, again = repeated(work, key[1])
         ledger.inside("forward", work.forward, n_layers)
         ledger.inside("backward", (*work.backward, *again), n_layers)
-        dense, expert = work.n_dense_parameters, work.n_expert_parameters
         gathered = (
-            ("shard", "all_gather", float(dense * training.weight_bytes)),
-            ("expert_data", "all_gather", float(expert * training.weight_bytes)),
+            ("shard", "all_gather", float(work.gathered_bytes(training.weight_bytes))),
+            ("expert_data", "all_gather", float(work.n_expert_parameters * training.weight_bytes)),
         )
         kind = "reduce_scatter" if strategy.shard else "all_reduce"
         n_dense, n_expert = work.n_trained_dense, work.n_trained_expert

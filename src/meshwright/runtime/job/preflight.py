@@ -194,6 +194,10 @@ def check_optimizer(entry: Mapping[str, Any], given: str, place: str) -> None:
 
     `entry`: the plan file; `given`: the optimizer of ``--optimizer``. Raises `InputError`.
     """
+    if "base=" in str((entry.get("model") or {}).get("lora")):
+        raise InputError(
+            f"{place}: holds frozen weights in four bits, and 'run' holds weights as they are used; plan without --base"
+        )
     training = entry.get("training") or {}
     name, n_bytes = training.get("optimizer", "adamw"), training.get("state_bytes", 4)
     if name in OPTIMIZERS and OPTIMIZERS[name].shaped:
@@ -203,8 +207,8 @@ def check_optimizer(entry: Mapping[str, Any], given: str, place: str) -> None:
         )
     if not given and (name not in ("adam", "adamw") or n_bytes != 4):
         raise InputError(
-            f"{place}: is priced with the optimizer {name} and numbers of {n_bytes} bytes, and 'run' trains with AdamW where it "
-            "is given none; give yours: --optimizer package.module:callable"
+            f"{place}: is priced with the optimizer {name} and numbers of {n_bytes} bytes; 'run' trains with AdamW where it is "
+            "given none: give yours: --optimizer package.module:callable"
         )
 
 
