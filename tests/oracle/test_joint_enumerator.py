@@ -7,6 +7,7 @@ from __future__ import annotations
 import pathlib
 import random
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -37,6 +38,17 @@ def test_tiny_problems_are_enumerated_whole(seed: int, tmp_path: pathlib.Path) -
     assert verdict.answer is not None and verdict.best is not None
     assert verdict.answer.objective.value == pytest.approx(verdict.best.step_seconds, rel=1e-9)
     assert verdict.answer.bound.value <= verdict.best.step_seconds * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adafactor", "adam-8bit", "sgd"])
+def test_proofs_hold_under_other_optimizers(optimizer: str, tmp_path: pathlib.Path) -> None:
+    """State by shape, matrices put together between replicas: what is proven is still below every plan that can be played."""
+    for seed in (5, 11, 23):
+        question = enumerator.random_question(seed, tmp_path)
+        problem = replace(question.problem, training=question.problem.training.updated_by(optimizer))
+        verdict = enumerator.judge(question._replace(problem=problem), N_PLAYED, seed)
+        assert not verdict.false_refusal, question.name
+        assert verdict.excess_ratio <= enumerator.TOLERANCE, (question.name, verdict.best)
 
 
 def test_the_enumerator_plays_every_split_of_a_small_pipeline(tmp_path: pathlib.Path) -> None:

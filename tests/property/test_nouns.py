@@ -94,6 +94,8 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (Strategy, "expert"): st.integers(1, 3),
     (Problem, "batch"): st.builds(Batch, st.integers(0, 3), st.integers(0, 3)),
     **{(Framework, name): st.sampled_from([0.0, 0.5, 1.0]) for name in SHARES},
+    (MixedPrecision, "optimizer"): st.sampled_from(["adamw", "muon", "lion"]),
+    (MixedPrecision, "state_bytes"): st.sampled_from([2, 4]),
     (Framework, "compute_ratio"): st.sampled_from([0.5, 2.0]),
     (Objective, "name"): st.sampled_from(["step_seconds", "speedup"]),
     (Objective, "value"): st.sampled_from([1.0, 2.0]),

@@ -122,7 +122,7 @@ def make_problem(  # noqa: PLR0913  all that a question holds
         )
     training, chance = training or _training_on(place), _risk(memory_risk, name)
     run_by = targets.framework_of(framework, model_spec, place, name, training.precision)
-    return Problem(model_spec, place, name, batch, training, run_by, framework, chance)
+    return targets.trainable(Problem(model_spec, place, name, batch, training, run_by, framework, chance))
 
 
 def _risk(memory_risk: float | str, costs: str) -> float:
@@ -218,6 +218,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     module = registry.load("search", name, "search")
     told = dict(settings or {})
     targets.whole_only(problem.graph, module, f"search {name}")
+    targets.states_known(problem.training, module, f"search {name}")
     params = options.parse(module.Params, told, f"search {name}")
     if within and not hasattr(params, "within_ratio"):
         raise InputError(f"within {within}: search {name} looks for the quickest plan only; leave it out")

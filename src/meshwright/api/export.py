@@ -125,7 +125,9 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
     if not result.feasible:
         raise InputError("nothing fits, so there is no plan to export")
     if wanted not in registry.names("frameworks"):
-        targets.whole_only(result.problem.graph, writer, f"--to {to}", "export it to another format, like plan_json or dot")
+        another = "export it to another format, like plan_json or dot"
+        targets.whole_only(result.problem.graph, writer, f"--to {to}", another)
+        targets.states_known(result.problem.training, writer, f"--to {to}", "FROZEN", another)
     try:
         notes = (
             _written(writer, wanted, result, path)

@@ -16,11 +16,23 @@ from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework, FrameworkLimits, exceeded
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
-from meshwright.core.problem import ModelSpec, Problem
+from meshwright.core.problem import MixedPrecision, ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.costs import knows_frameworks
 
-__all__ = ["Near", "Target", "as_json", "checked", "framework_of", "nearest", "runs_on", "whole_only", "with_targets"]
+__all__ = [
+    "Near",
+    "Target",
+    "as_json",
+    "checked",
+    "framework_of",
+    "nearest",
+    "runs_on",
+    "states_known",
+    "trainable",
+    "whole_only",
+    "with_targets",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,49 @@ def whole_only(
             f"{what}: {_frozen(graph)}, and it does not say (by FROZEN) that it counts gradients and optimizer "
             f"state for trained weights only; {instead}"
         )
+
+
+def states_known(
+    training: MixedPrecision,
+    module: ModuleType,
+    what: str,
+    says: str = "STATES",
+    instead: str = "leave the option out: search best with costs analytic counts it",
+) -> None:
+    """Refuse another optimizer than mixed-precision Adam where a cost model, search or writer would count Adam's state.
+
+    `what`: how it is called in the message; `instead`: what to do. Modules that count what is told say so: ``STATES = True``,
+    writers by ``FROZEN``.
+    """
+    usual = training.usual_optimizer and training.state_bytes == MixedPrecision().state_bytes
+    if not usual and not getattr(module, says, False):
+        raise InputError(
+            f"{what}: the optimizer is {training.optimizer} with numbers of {training.state_bytes} bytes, and it does not say "
+            f"(by {says}) that it counts another one's state than Adam's; {instead}"
+        )
+
+
+def trainable(problem: Problem) -> Problem:
+    """Return a problem whose optimizer its costs know, its framework has, and its model's weights suit.
+
+    Raises
+    ------
+    InputError
+        When one of them does not hold.
+    """
+    module, training = registry.load("costs", problem.costs, "cost model"), problem.training
+    states_known(training, module, f"costs {problem.costs}")
+    reason = module.unknown_state(problem) if hasattr(module, "unknown_state") else ""
+    known = problem.framework.limits.optimizers
+    if not reason and problem.framework_asked and known and training.optimizer not in known:
+        reason = f"--for {problem.framework_asked}: it has no optimizer {training.optimizer}; it has {', '.join(known)}"
+    if not reason and problem.framework_asked and problem.graph.quantised and not problem.framework.limits.quantised_base:
+        reason = (
+            f"--for {problem.framework_asked}: it holds no frozen weights in four bits; plan without base=4bit, or for another"
+        )
+    if reason:
+        raise InputError(reason)
+    return problem
 
 
 def _frozen(graph: Graph) -> str:

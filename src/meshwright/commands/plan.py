@@ -186,7 +186,16 @@ def register(app: typer.Typer) -> None:
             [], metavar="PATTERN", help="Names whose weights are not trained: embed, layers.[0-9]."
         ),
         lora: str = typer.Option("", metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value."),
+        base: str = typer.Option("", metavar="4bit", help="What --lora's frozen products are held in (QLoRA)."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
+        optimizer: str = typer.Option(
+            "", show_default="adamw", help="adam, adamw, adam-8bit, sgd, sgd-momentum, adafactor, muon or lion."
+        ),
+        state_precision: str = typer.Option(
+            "",
+            metavar="KEY=VALUE,...",
+            help="Of moments and gradients (fp32, bf16), and the fp32 copy: moments=bf16,copy=none.",
+        ),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
         memory_risk: str = typer.Option(
@@ -209,6 +218,7 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Find the best plan, say how fast it runs and whether it fits, and explain it."""
         from meshwright import api
+        from meshwright.api import training_states
         from meshwright.base import files
         from meshwright.core import peaks
         from meshwright.core.problem import Batch
@@ -219,8 +229,10 @@ def register(app: typer.Typer) -> None:
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
             file_format=file_format, training=api.training(precision) if precision else None, framework=for_,
-            memory_risk=memory_risk or peaks.RISK, freeze=freeze, lora=lora,
+            memory_risk=memory_risk or peaks.RISK, freeze=freeze,
+            lora=training_states.adapters(lora, base),
         )  # fmt: skip
+        problem = training_states.told(problem, optimizer, state_precision)
         preferences = Preferences(top, seed, time_limit, within, why_not)
         result = search_best(problem, search, settings_of(set_), preferences)
         return show(result, Outputs(out, trace, report, what_if, json_))

@@ -39,6 +39,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     for word in ("data", "loss", "optimizer", "lr_schedule"):
         if getattr(job, word):
             source.load(getattr(job, word), "--" + word.replace("_", "-"))
+    preflight.check_optimizer(read.entry, job.optimizer, job.plan)
     model, examples = source.build(job.model, job.seed)
     sample = example_of(model, examples, read.sequence_length)
     units = preflight.check_model(model, read.names, read.plan, sample, job.plan)

@@ -82,6 +82,10 @@ class FrameworkLimits:
         Formats of models that it can be told; empty for all.
     frozen_weights : bool
         Whether it trains models with frozen weights; where not, it trains all of them.
+    quantised_base : bool
+        Whether it trains adapters beside frozen weights in four bits.
+    optimizers : tuple of str
+        Optimizers that it can be told, as `meshwright.core.optimizers.OPTIMIZERS`; empty for all.
     """
 
     degrees: tuple[str, ...] = AXES
@@ -102,6 +106,8 @@ class FrameworkLimits:
     precisions: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
     frozen_weights: bool = True
+    quantised_base: bool = True
+    optimizers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,15 +227,18 @@ class Framework:
         return f"{self.name}:{self.variant}" if self.variant else self.name
 
 
-def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str = "") -> tuple[str, ...]:
+def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str = "", optimizer: str = "") -> tuple[str, ...]:
     """Return what of a plan is outside a framework's limits, a sentence without a full stop each; empty for nothing.
 
-    `precision`: of products; empty where it does not matter.
+    `precision`, `optimizer`: of products, and what updates weights; empty where it does not matter.
     """
     return tuple(reason for reason in (
         *_degrees(limits, plan), *_pipeline(limits, plan, graph), *_places(limits, plan), *_recompute(limits, plan, graph),
         f"products in {precision}; it has {_listed(limits.precisions)}"
         if precision and limits.precisions and precision not in limits.precisions else "",
+        f"optimizer {optimizer}; it has {_listed(limits.optimizers)}"
+        if optimizer and limits.optimizers and optimizer not in limits.optimizers else "",
+        "frozen weights in four bits; it has none" if graph.quantised and not limits.quantised_base else "",
         "a model with frozen weights; it trains all weights" if not (limits.frozen_weights or graph.fully_trained) else "",
     ) if reason)  # fmt: skip
 

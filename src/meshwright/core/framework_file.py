@@ -17,6 +17,7 @@ from typing import Any
 from meshwright.base import fields, files, units
 from meshwright.base.errors import InputError
 from meshwright.core.framework import AXES, SCOPES, SHARES, Framework, FrameworkLimits
+from meshwright.core.optimizers import OPTIMIZERS
 from meshwright.core.strategy import is_recompute
 
 __all__ = ["CIRCUMSTANCES", "Variant", "described", "of_content", "read"]
@@ -158,6 +159,9 @@ def _limit(value: Any, name: str, place: str) -> Any:
             fields.text(one, place)
     if name == "degrees" and not set(listed) <= set(AXES):
         raise InputError(f"{place}: names {', '.join(sorted(set(listed) - set(AXES)))}; there are {', '.join(AXES)}")
+    unknown = [word for word in listed if name == "optimizers" and word not in OPTIMIZERS]
+    if unknown:
+        raise InputError(f"{place}: '{unknown[0]}' is no optimizer; there are {', '.join(OPTIMIZERS)}")
     wrong = [word for word in listed if name == "recompute" and not is_recompute(word)]
     if wrong:
         raise InputError(f"{place}: '{wrong[0]}' is no recomputation")

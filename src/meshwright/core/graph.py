@@ -7,7 +7,10 @@ from graphlib import CycleError, TopologicalSorter
 
 from meshwright.base.errors import InputError
 
-__all__ = ["Edge", "Graph", "Op", "Operator"]
+__all__ = ["PACKED_BYTES", "Edge", "Graph", "Op", "Operator"]
+
+PACKED_BYTES = 0.5
+"""Of a frozen weight in four bits, its scales left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,9 @@ class Operator:
         Those of `n_parameters` that are not trained: they have no gradient and no optimizer state.
     input_gradient : bool
         Whether the backward pass computes the gradient of what the operator reads; not where nothing before it is trained.
+    frozen_weight_bytes : float
+        Of each frozen weight where it is held in fewer than products use, and widened before each of them (QLoRA); 0 for as
+        products use them.
     """
 
     name: str
@@ -68,6 +74,7 @@ class Operator:
     moved_elements: int = 0
     n_frozen_parameters: int = 0
     input_gradient: bool = True
+    frozen_weight_bytes: float = 0.0
 
     @property
     def n_trained_parameters(self) -> int:
@@ -221,6 +228,11 @@ class Graph:
     def n_trained_parameters(self) -> int:
         """Weights that are trained, shared ones counted once."""
         return self.n_parameters - self.n_frozen_parameters
+
+    @property
+    def quantised(self) -> bool:
+        """Whether some frozen weights are held in fewer bytes than products use."""
+        return any(operator.frozen_weight_bytes > 0.0 for op in self.ops for operator in op.body)
 
     @property
     def fully_trained(self) -> bool:

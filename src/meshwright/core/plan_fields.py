@@ -10,6 +10,7 @@ from typing import Any
 
 from meshwright.base import fields, registry
 from meshwright.base.errors import InputError, InputWarning
+from meshwright.core.optimizers import OPTIMIZERS
 from meshwright.core.strategy import RECOMPUTE, is_recompute
 
 __all__ = ["FIELDS", "OF_SEARCHES", "check"]
@@ -40,7 +41,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "batch": ("sequence_length", "asked_global_batch", "asked_micro_batch"),
     "training": (
         "precision", "activation_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes", "loss_bytes",
-        "fragmentation_ratio",
+        "fragmentation_ratio", "optimizer", "state_bytes",
     ),
 })  # fmt: skip
 _STAGE = (
@@ -59,6 +60,7 @@ _OF_THE_PLAN = (
     ("batch.sequence_length", int, 1), ("batch.asked_global_batch", int, 0), ("batch.asked_micro_batch", int, 0),
     ("training.precision", str, None), ("training.activation_bytes", int, 1),
     ("training.weight_bytes", int, 1), ("training.gradient_bytes", int, 1), ("training.optimizer_bytes", int, 0),
+    ("training.optimizer", str, None), ("training.state_bytes", int, 1),
     ("training.loss_bytes", int, 0), ("training.fragmentation_ratio", float, 0), ("seed", int, None),
     ("planning_seconds", float, 0), ("memory_risk", float, 0),
 )  # fmt: skip
@@ -97,11 +99,23 @@ def check(entry: dict[str, Any], place: str) -> None:
             value = value[key]
         else:
             _one(value, kind, minimum, f"{place}: {path}")
+    _optimizer(entry.get("training", {}), place)
     held = entry.get("model")
     for word in fields.items(held.get("freeze", []), f"{place}: model.freeze") if isinstance(held, dict) else ():
         fields.text(word, f"{place}: model.freeze")
     for i, stage in enumerate(fields.items(entry.get("stages", []), f"{place}: stages", of="objects")):
         _stage(stage, f"{place}: stage {i}")
+
+
+def _optimizer(training: dict[str, Any], place: str) -> None:
+    """Refuse an optimizer that is not known, or that keeps no numbers of so many bytes."""
+    name = training.get("optimizer", "adamw")
+    if name not in OPTIMIZERS:
+        raise InputError(f"{place}: training.optimizer is '{name}'; there are {', '.join(OPTIMIZERS)}")
+    held = training.get("state_bytes", 4)
+    if held not in OPTIMIZERS[name].number_bytes:
+        allowed = " or ".join(map(str, OPTIMIZERS[name].number_bytes))
+        raise InputError(f"{place}: training.state_bytes is {held}; numbers of the state of {name} have {allowed}")
 
 
 def _stage(stage: Any, place: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.base.errors import InputError
 from meshwright.core import peaks
@@ -12,6 +12,7 @@ from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework
 from meshwright.core.graph import Graph
 from meshwright.core.interval import MEASURED_COSTS
+from meshwright.core.optimizers import optimizer
 
 __all__ = ["Batch", "Framework", "MixedPrecision", "ModelSpec", "Problem", "Stop"]
 
@@ -94,13 +95,25 @@ class MixedPrecision:
         ``fp32``.
     activation_bytes, weight_bytes, gradient_bytes, optimizer_bytes : int
         Bytes per activation element, per weight as used by the products, per gradient, and per weight of optimizer state
-        (mixed-precision Adam: fp32 master weight and two moments).
+        (mixed-precision Adam: fp32 master weight and two moments). State whose bytes follow from the shapes of weights (8-bit
+        Adam, Adafactor, Muon) is counted beside it.
     loss_bytes : int
         Bytes per logit that the loss needs while it runs beside the fp32 logits it keeps: 2 where it is fused and turns them
         into gradients in place (Megatron-LM), 8 where it is PyTorch's own (the logits themselves, and fp32 gradients).
     fragmentation_ratio : float
         What the caching allocator holds beyond the tensors that come and go (activations, working memory), as a share of them:
         blocks are rounded, and freed ones do not always suit the next tensor.
+    optimizer : str
+        One of `meshwright.core.optimizers.OPTIMIZERS`.
+    state_bytes : int
+        Bytes of one number of its state.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such optimizer.
+    InputError
+        When its state has no numbers of so many bytes.
     """
 
     precision: str = "bf16"
@@ -110,6 +123,57 @@ class MixedPrecision:
     optimizer_bytes: int = 12
     loss_bytes: int = 2
     fragmentation_ratio: float = 0.05
+    optimizer: str = "adamw"
+    state_bytes: int = 4
+
+    def __post_init__(self) -> None:
+        allowed = optimizer(self.optimizer).number_bytes
+        if self.state_bytes not in allowed:
+            held = " or ".join(str(one) for one in allowed)
+            raise InputError(
+                f"optimizer {self.optimizer}: state_bytes is {self.state_bytes}; numbers of its state have {held} bytes"
+            )
+
+    @property
+    def plain_state_bytes(self) -> int:
+        """Bytes of the optimizer's own state that every weight has, whatever its shape."""
+        kind = optimizer(self.optimizer)
+        return 0 if kind.shaped else kind.n_moments * self.state_bytes
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether an fp32 copy of every weight stands beside the optimizer's own state."""
+        return self.weight_bytes < 4 and self.optimizer_bytes >= self.plain_state_bytes + 4
+
+    @property
+    def usual_optimizer(self) -> bool:
+        """Whether it is Adam, with or without decoupled decay: both keep and do the same."""
+        return self.optimizer in ("adam", "adamw")
+
+    def updated_by(
+        self, name: str = "", *, state_bytes: int = 0, gradient_bytes: int = 0, copy: bool | None = None
+    ) -> MixedPrecision:
+        """Return how numbers are held with another optimizer, or with other bytes of what it works on.
+
+        Parameters
+        ----------
+        name : str
+            As `optimizer`; empty for this one.
+        state_bytes, gradient_bytes : int
+            0 for the optimizer's usual, and for these.
+        copy : bool or None
+            Whether weights of less than four bytes have an fp32 copy; None for as it is.
+
+        Raises
+        ------
+        UnknownNameError, InputError
+            As of the class.
+        """
+        kind = optimizer(name or self.optimizer)
+        own = state_bytes or (self.state_bytes if kind.name == self.optimizer else kind.number_bytes[0])
+        held = replace(self, optimizer=kind.name, state_bytes=own, gradient_bytes=gradient_bytes or self.gradient_bytes)
+        copied = self.has_copy if copy is None else copy and self.weight_bytes < 4
+        return replace(held, optimizer_bytes=held.plain_state_bytes + 4 * copied)
 
     @classmethod
     def of(cls, precision: str) -> MixedPrecision:

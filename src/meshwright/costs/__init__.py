@@ -7,6 +7,8 @@ Promises of a cost model module, checked by ``tests/contract/test_costs.py``:
   each time; ``()`` where the model says nothing in seconds; `InputError` where a stage's strategy cannot run the model.
 * ``FROZEN`` is true where only trained weights have gradients and optimizer state; where it is missing, models with frozen
   weights are refused.
+* ``STATES`` is true where state and update are those of the optimizer that is told (`MixedPrecision.optimizer`); where it is
+  missing, others than Adam are refused.
 * ``ROUNDS = True`` where the model shares the global batch out itself, so that a plan's `micro_batch` may be off by less than a
   sample; where it is missing, micro-batches that do not make the global batch are refused.
 
@@ -19,6 +21,7 @@ What else a cost model may offer; the searches that need it refuse one without i
   the network it depends on. With the two above, ``best``, ``data_parallel`` and ``megatron_grid`` search with the model;
   ``stage_costs`` is then what `meshwright.costs.analytic.combine` makes of the rows. Without them, ``parmesan``, ``ensemble``
   and searches of one's own plan with it;
+* ``unknown_state(problem) -> str``: why the optimizer's state of a model is not known, empty where it is;
 * ``FRAMEWORKS = True`` where it heeds ``problem.framework``; where it is missing, ``--for`` is refused.
 
 ``costs/analytic/__init__.py`` is ours; the others are the published ones, kept to reproduce papers.

@@ -172,4 +172,4 @@ def refusals(framework: Framework, plan: Plan, problem: Problem) -> tuple[str, .
         found = load(framework.name).refusals(plan, problem)
         registry.checked(found, tuple, "frameworks", framework.name)
         return tuple(str(reason) for reason in found)
-    return exceeded(framework.limits, plan, problem.graph, problem.training.precision)
+    return exceeded(framework.limits, plan, problem.graph, problem.training.precision, problem.training.optimizer)

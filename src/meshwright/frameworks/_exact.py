@@ -54,7 +54,7 @@ DECODERS: Mapping[str, tuple[str, str]] = MappingProxyType({
 
 def unsaid(limits: FrameworkLimits, plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan a framework cannot run, or no configuration can say: sentences without a full stop."""
-    found = list(exceeded(limits, plan, problem.graph, problem.training.precision))
+    found = list(exceeded(limits, plan, problem.graph, problem.training.precision, problem.training.optimizer))
     graph = problem.graph
     for i, stage in enumerate(plan.stages):
         for op, word in zip(stage.ops, stage.recompute or ("none",) * len(stage.ops), strict=True):
@@ -77,7 +77,7 @@ def unsaid(limits: FrameworkLimits, plan: Plan, problem: Problem) -> tuple[str, 
     usual = MixedPrecision.of(problem.training.precision)
     found += [
         f"{name.replace('_', ' ')} {getattr(problem.training, name)}; it has {getattr(usual, name)}"
-        for name in ("activation_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes")
+        for name in ("activation_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes", "state_bytes")
         if getattr(problem.training, name) != getattr(usual, name)
     ]
     return tuple(dict.fromkeys(found))

@@ -16,4 +16,4 @@ FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parent / "data" / "mega
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan is outside its limits."""
-    return exceeded(FRAMEWORK.limits, plan, problem.graph, problem.training.precision)
+    return exceeded(FRAMEWORK.limits, plan, problem.graph, problem.training.precision, problem.training.optimizer)

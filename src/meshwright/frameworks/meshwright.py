@@ -19,8 +19,9 @@ FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parent / "data" / "mesh
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
-    """Return what of a plan is outside its limits."""
-    return exceeded(FRAMEWORK.limits, plan, problem.graph, problem.training.precision)
+    """Return what of a plan is outside its limits, or is not what ``run`` does."""
+    packed = ("frozen weights in four bits; it holds weights as they are used",) if problem.graph.quantised else ()
+    return packed + exceeded(FRAMEWORK.limits, plan, problem.graph, problem.training.precision, problem.training.optimizer)
 
 
 def write(result: Result, path: str) -> None:

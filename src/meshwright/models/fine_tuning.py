@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.core.graph import Graph, Op, Operator
+from meshwright.core.graph import PACKED_BYTES, Graph, Op, Operator
 from meshwright.core.problem import ModelSpec
+from meshwright.core.weight_tensors import product_parts
 
-__all__ = ["FORMATS", "Lora", "fine_tuned", "parse_lora"]
+__all__ = ["FORMATS", "NF4_BYTES", "Lora", "fine_tuned", "parse_lora"]
 
 FORMATS = ("huggingface",)
 """Formats whose operators are known by name; modules of other kinds are frozen in PyTorch and captured."""
@@ -23,18 +24,28 @@ _ALIASES = (
 _TARGETS = ("query", "key", "value", "query_key_value", "output", "gate", "up", "gate_up", "down")
 _LARGEST_RANK = 10**5
 
+NF4_BYTES = PACKED_BYTES + (1.0 + 4.0 / 256.0) / 64.0
+"""Of a weight in four bits with scales quantised once more [1]_: a byte for each 64, an fp32 number for 256 such bytes.
+
+References
+----------
+.. [1] Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv 2305.14314, section 3: 4.127 bits a weight.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Lora:
     """Low-rank adapters beside frozen products.
 
     `rank`: of each.
+    `base`: what frozen products are held in: empty for as they are used, or ``4bit``.
     `targets`: which products have one: ``query``, ``key``, ``value`` (or all three as one: ``query_key_value``), ``output``,
     ``gate``, ``up`` (or both as one: ``gate_up``), ``down``.
     """
 
     rank: int
     targets: tuple[str, ...]
+    base: str = ""
 
 
 def parse_lora(text: str) -> Lora:
@@ -50,9 +61,11 @@ def parse_lora(text: str) -> Lora:
         if not key or (equals and key in entries):
             raise InputError(f"--lora {text}: write r=16,targets=query,value, each once")
         entries.setdefault(key, []).append((value if equals else part).strip())
-    unknown = [name for name in entries if name not in ("r", "targets")]
+    unknown = [name for name in entries if name not in ("r", "targets", "base")]
     if unknown:
-        raise InputError(f"--lora {text}: '{unknown[0]}' is not known; there are r and targets")
+        raise InputError(f"--lora {text}: '{unknown[0]}' is not known; there are r, targets and base")
+    if "base" in entries and entries["base"] not in (["4bit"], ["nf4"]):
+        raise InputError(f"--lora {text}: base is {','.join(entries['base']) or 'nothing'}; it must be 4bit")
     ranks = entries.get("r", [])
     if len(ranks) != 1 or not re.fullmatch(r"\d{1,6}", ranks[0]) or not 1 <= int(ranks[0]) <= _LARGEST_RANK:
         raise InputError(f"--lora {text}: r must be one whole number from 1 to {_LARGEST_RANK}")
@@ -66,7 +79,7 @@ def parse_lora(text: str) -> Lora:
     for whole, parts in (("query_key_value", {"query", "key", "value"}), ("gate_up", {"gate", "up"})):
         if whole in targets and parts & set(targets):
             raise InputError(f"--lora {text}: targets name {whole} and a part of it; name one or the other")
-    return Lora(int(ranks[0]), targets)
+    return Lora(int(ranks[0]), targets, "4bit" if "base" in entries else "")
 
 
 def fine_tuned(spec: ModelSpec, freeze: Sequence[str], lora: str) -> ModelSpec:
@@ -102,9 +115,32 @@ def fine_tuned(spec: ModelSpec, freeze: Sequence[str], lora: str) -> ModelSpec:
     adapters = parse_lora(lora) if lora else None
     frozen = _frozen(spec, freeze) if not lora else _everything
     graph = _Tuning(spec.graph, adapters, frozen).graph()
+    if adapters and adapters.base:
+        graph = _quantised(graph)
     if not graph.n_trained_parameters:
         raise InputError(f"--freeze {' '.join(freeze)}: nothing of {spec.name} is left to train")
     return replace(spec, graph=graph, freeze=tuple(freeze), lora=lora)
+
+
+def _quantised(graph: Graph) -> Graph:
+    """Return a graph whose frozen products between embedding and head are held in four bits, as bitsandbytes does it.
+
+    Raises `InputError` where there are routed experts: whether those are quantised differs between releases of transformers.
+    """
+    if any(operator.expert for op in graph.ops for operator in op.body):
+        raise InputError(
+            f"--lora base=4bit: {graph.name} has routed experts, of which it is not known whether they are quantised"
+        )
+    bodies = {
+        id(op.body): tuple(
+            replace(part, frozen_weight_bytes=NF4_BYTES)
+            if part.kind == "matmul" and part.frozen and op.kind != "head"
+            else part
+            for part in op.body
+        )
+        for op in graph.ops
+    }
+    return replace(graph, ops=tuple(replace(op, body=bodies[id(op.body)]) for op in graph.ops))
 
 
 def _everything(_: str) -> bool:
@@ -176,7 +212,7 @@ class _Tuning:
         return replace(old, ops=made, n_shared_frozen_parameters=shared, n_active_parameters=active)
 
     def _known(self) -> set[str]:
-        return {word for op in self._graph.ops for operator in op.body for word, _ in _parts(op.body, operator)}
+        return {word for op in self._graph.ops for operator in op.body for word, _ in product_parts(op.body, operator)}
 
     def _layer(self, i: int, enters: bool, encoded: bool) -> Op:
         """Return a layer, the same body for layers that are alike."""
@@ -192,32 +228,11 @@ class _Tuning:
         made: list[Operator] = []
         for operator, still in zip(body, frozen, strict=True):
             made.append(replace(operator, n_frozen_parameters=operator.n_parameters if still else 0))
-            for word, n_out in _parts(body, operator) if self._lora else ():
+            for word, n_out in product_parts(body, operator) if self._lora else ():
                 if self._lora and word in self._lora.targets:
                     self._met.add(word)
                     made += _adapter(operator, word, n_out, self._lora.rank)
         return tuple(made)
-
-
-def _parts(body: tuple[Operator, ...], operator: Operator) -> tuple[tuple[str, int], ...]:
-    """Return the targets that a product is, or is made of, and the columns of each."""
-    if operator.kind != "matmul":
-        return ()
-    name, n_out = operator.name, operator.size("out")
-    word = name.rpartition(".")[2]
-    if word == "query_key_value":
-        core = next(other for other in body if other.name == f"{name.rpartition('.')[0]}.core")
-        query, key = core.size("heads") * core.size("head"), core.size("kv_heads") * core.size("head")
-        return (("query_key_value", n_out), ("query", query), ("key", key), ("value", n_out - query - key))
-    if word == "key_value":
-        return (("key", n_out // 2), ("value", n_out // 2))
-    if word in ("query", "output"):
-        return ((word, n_out),)
-    if name.startswith("mlp") and word == "in":
-        if n_out == 2 * next(other for other in body if other.name == f"{name.rpartition('.')[0]}.out").size("in"):
-            return (("gate_up", n_out), ("gate", n_out // 2), ("up", n_out // 2))
-        return (("up", n_out),)
-    return (("down", n_out),) if name.startswith("mlp") and word == "out" else ()
 
 
 def _adapter(target: Operator, word: str, n_out: int, rank: int) -> tuple[Operator, ...]:

@@ -15,6 +15,7 @@ Promises of a search module, checked by ``tests/contract/test_search.py``:
   has no effect, and the answer says so;
 * ``FROZEN`` is true where its answers know that frozen weights have neither gradients nor optimizer state; where it is missing,
   models with frozen weights are refused;
+* ``STATES`` is true where its answers know the optimizer that is told; where it is missing, others than Adam are refused;
 * ``BASELINES``, if any, names searches whose plans lie in this one's space: where both answer, this one's step is not slower.
 
 Where options say something about the question itself (a batch, machines), so that the plan's cost depends on them,

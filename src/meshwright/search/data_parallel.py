@@ -8,9 +8,9 @@ from meshwright.base import registry
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
 
-__all__ = ["FROZEN", "STOPS_EARLY", "Params", "search"]
+__all__ = ["FROZEN", "STATES", "STOPS_EARLY", "Params", "search"]
 
-FROZEN = True
+FROZEN = STATES = True
 
 STOPS_EARLY = True
 

@@ -10,7 +10,8 @@ Promises of a writer module, checked by ``tests/contract/test_writers.py``:
 * the same plan gives the same bytes; a folder that is not there is an `InputError`;
 * where a reader has the same name, it reads what was written;
 * ``FROZEN`` is true where what is written stays right when weights are frozen: it counts no gradients or optimizer state, or
-  those of trained weights only; where it is missing, plans of models with frozen weights are refused;
+  those of trained weights only, as the plan's optimizer keeps them; where it is missing, plans of models with frozen weights
+  and of other optimizers than Adam are refused;
 * ``RINGS`` is true where what is written holds the order of gradient rings, or needs none; where it is missing, a plan that has
   one is written with a note that the order is left out.
 

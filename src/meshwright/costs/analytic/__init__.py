@@ -10,6 +10,7 @@ from meshwright.base.errors import InputError
 from meshwright.base.identity import ById
 from meshwright.core.cluster import Cluster, Device
 from meshwright.core.graph import Graph
+from meshwright.core.optimizers import optimizer
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Framework, MixedPrecision, Problem
 from meshwright.core.stage_cost import Collective, StageCost
@@ -20,10 +21,12 @@ from meshwright.costs.analytic import stage as _stage
 from meshwright.costs.analytic.device_mesh import Mesh, mesh
 from meshwright.costs.analytic.layer import LayerWork, layer_work
 from meshwright.costs.analytic.roofline import Shape
+from meshwright.costs.analytic.update import unknown_shape
 
 __all__ = [
     "FRAMEWORKS",
     "FROZEN",
+    "STATES",
     "RowLoads",
     "axis_times",
     "combine",
@@ -34,6 +37,7 @@ __all__ = [
     "row_costs",
     "rows",
     "stage_costs",
+    "unknown_state",
     "words",
 ]
 
@@ -42,6 +46,9 @@ FRAMEWORKS = True
 
 FROZEN = True
 """Gradients, their communication and optimizer state are those of trained weights only."""
+
+STATES = True
+"""State, traffic and arithmetic of the update are those of the optimizer that is told."""
 
 RowLoads = dict[tuple[int, str], StageCost]
 """``(row, recompute) -> StageCost`` of one layer."""
@@ -60,6 +67,11 @@ def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
     `micro_batch`: samples of one micro-batch and replica.
     """
     return _legal.illegal(problem.graph, strategy, micro_batch)
+
+
+def unknown_state(problem: Problem) -> str:
+    """Return why the state that an optimizer keeps of a model is not known, in one sentence; empty when it is."""
+    return unknown_shape(problem.graph, problem.training)
 
 
 def rows(problem: Problem) -> tuple[int, ...]:
@@ -145,6 +157,8 @@ def axis_times(
     axes = mesh(problem.cluster, devices, strategy, inside_only=inside_only)
     parts = ("all_gather", "reduce_scatter")
     between = parts if strategy.shard else ("all_reduce",)
+    if optimizer(problem.training.optimizer).form == "matrices" and strategy.shard:
+        between = (*between, "all_to_all")
     kinds = (
         (axes.tensor, (*parts, "all_reduce")), (axes.context, parts), (axes.expert, ("all_to_all",)), (axes.shard, between),
         (axes.replicate, ("all_reduce",)), (axes.expert_data, between),

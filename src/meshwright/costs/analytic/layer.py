@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from meshwright.core.cluster import Device
 from meshwright.core.flops import model_flops
-from meshwright.core.graph import Graph, Op, Operator
+from meshwright.core.graph import PACKED_BYTES, Graph, Op, Operator
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.costs.analytic import recomputation
@@ -22,6 +22,7 @@ from meshwright.costs.analytic.roofline import (
     operator_seconds,
     unfused_attention_seconds,
 )
+from meshwright.costs.analytic.update import UpdateWork, update_work
 
 __all__ = ["LayerWork", "Repeat", "Transfer", "layer_work"]
 
@@ -73,6 +74,10 @@ class LayerWork:
         Whether the backward pass reaches the layer: where it does not, nothing is kept or repeated.
     n_frozen_dense, n_frozen_expert : int
         Those of the weights that are not trained.
+    n_packed_parameters, scale_bytes : int, float
+        Those of the dense weights that are frozen and held in four bits, and all of their scales.
+    updates : tuple of UpdateWork
+        What shapes add to the update of dense and of experts' weights.
     """
 
     forward_seconds: float
@@ -95,6 +100,9 @@ class LayerWork:
     has_backward: bool = True
     n_frozen_dense: int = 0
     n_frozen_expert: int = 0
+    n_packed_parameters: int = 0
+    scale_bytes: float = 0.0
+    updates: tuple[UpdateWork, UpdateWork] = (UpdateWork(), UpdateWork())
 
     @property
     def n_trained_dense(self) -> int:
@@ -105,6 +113,10 @@ class LayerWork:
     def n_trained_expert(self) -> int:
         """Those of the experts' weights that have gradients."""
         return self.n_expert_parameters - self.n_frozen_expert
+
+    def gathered_bytes(self, weight_bytes: int) -> float:
+        """Return the bytes of the dense weights that ranks exchange where these are sharded: packed ones stay packed."""
+        return weight_bytes * (self.n_dense_parameters - self.n_packed_parameters) + PACKED_BYTES * self.n_packed_parameters
 
     def same_as(self, word: str) -> str:
         """Return the first setting that repeats the same of this layer: many modules are not in it."""
@@ -153,6 +165,7 @@ def layer_work(
             selective_seconds += times[i].forward + device.launch_seconds
             dropped += n_bytes
         widest = max(widest, _working_bytes(operator, shape, training, framework))
+    packed = [_frozen(operator, shape) if operator.frozen_weight_bytes else 0.0 for operator in body]
     share = shape.micro_batch / shape.context
     residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
     computed = [sum(column) for column in zip(*times, strict=True)]
@@ -190,6 +203,9 @@ def layer_work(
         has_backward=not body or any(operator.has_backward for operator in body),
         n_frozen_dense=math.floor(sum(_frozen(operator, shape) for operator in body if not operator.expert)),
         n_frozen_expert=math.floor(sum(_frozen(operator, shape) for operator in body if operator.expert)),
+        n_packed_parameters=math.floor(sum(packed)),
+        scale_bytes=sum(n * (part.frozen_weight_bytes - PACKED_BYTES) for n, part in zip(packed, body, strict=True) if n),
+        updates=update_work(body, shape, device, training),
     )
 
 
@@ -313,6 +329,8 @@ def _working_bytes(operator: Operator, shape: Shape, training: MixedPrecision, f
         return tokens * operator.size("vocabulary") * max(training.loss_bytes, framework.loss_bytes, split)  # logits are kept
     if operator.kind == "matmul":  # gathered along the sequence, the unsplit side stands whole on every rank
         inner, columns = float(operator.size("in")), float(operator.size("out"))
+        if operator.frozen_weight_bytes:  # widened as a whole; never split over a tensor axis
+            return tokens * width * (inner + columns) + training.weight_bytes * inner * columns
         if operator.tensor_axis == "sequence":
             return tokens * width * (inner + columns)
         inner, columns = (

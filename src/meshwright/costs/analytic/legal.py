@@ -22,6 +22,8 @@ def illegal(graph: Graph, strategy: Strategy, micro_batch: int = 1) -> str:
         return reason
     if strategy.expert > 1 and not any(operator.kind == "grouped_matmul" for op in graph.ops for operator in op.body):
         return f"the expert degree is {strategy.expert}, but the model has no experts to spread; it must be 1"
+    if strategy.tensor > 1 and graph.quantised:
+        return f"the tensor degree is {strategy.tensor}, but weights in four bits are quantised as a whole; it must be 1"
     for i, op in enumerate(graph.ops):
         if 0 <= op.like < i:
             continue

@@ -119,8 +119,14 @@ def _matmul(operator: Operator, shape: Shape, device: Device, training: MixedPre
     forward = seconds(rows, columns, inner, (operand + cast) * (left + right) + wide * out)
     backward = seconds(rows, inner, columns, (operand + cast) * out + operand * right + wide * left)
     weight = seconds(inner, columns, rows, operand * (left + out) + 2.0 * training.gradient_bytes * right)
+    widened = 0.0
+    if operator.frozen_weight_bytes:  # read as held and written as used before each product (bitsandbytes: MatMul4Bit)
+        rate = device.memory_bytes_per_second * device.memory_ratio
+        widened = (operator.frozen_weight_bytes + training.weight_bytes) * right * n_products / rate
     return OperatorSeconds(
-        forward, backward if operator.input_gradient else 0.0, weight if operator.n_trained_parameters else 0.0
+        forward + widened,
+        backward + widened if operator.input_gradient else 0.0,
+        weight if operator.n_trained_parameters else 0.0,
     )
 
 

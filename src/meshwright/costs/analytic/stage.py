@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Device
+from meshwright.core.graph import PACKED_BYTES
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
-from meshwright.costs.analytic.device_mesh import Mesh, bucket_seconds
+from meshwright.costs.analytic.device_mesh import Axis, Mesh, bucket_seconds
 from meshwright.costs.analytic.layer import LayerWork, Repeat, Transfer
+from meshwright.costs.analytic.update import EXCHANGED_BYTES
 
-__all__ = ["combine", "exposed", "layer_load", "repeated", "sharded_seconds", "slowest", "slowest_kind"]
+__all__ = ["combine", "exchanges", "exposed", "layer_load", "repeated", "sharded_seconds", "slowest", "slowest_kind"]
 
 
 def layer_load(
@@ -59,6 +61,7 @@ def layer_load(
     moved = 2.0 * gradients + 2.0 * optimizer + updated
     if strategy.shard < 3 and strategy.shard > 0:
         moved = (gradients if strategy.shard == 1 else 2.0 * gradients) + 2.0 * optimizer + updated
+    shaped_bytes, shaped_seconds = _shaped_update(work, mesh, strategy)
     return StageCost(
         forward_seconds=work.forward_seconds,
         backward_input_seconds=work.backward_input_seconds,
@@ -69,8 +72,8 @@ def layer_load(
         output_bytes=work.output_bytes / (strategy.tensor if splits else 1),
         reduce_seconds=_reduce_seconds(work, mesh, strategy, training),
         gather_seconds=_gather_seconds(work, mesh, strategy, training),
-        optimizer_seconds=moved / (device.memory_bytes_per_second * device.memory_ratio),
-        weight_bytes=weights,
+        optimizer_seconds=(moved + shaped_bytes) / (device.memory_bytes_per_second * device.memory_ratio) + shaped_seconds,
+        weight_bytes=weights - _packed_saving(work, mesh, strategy, training),
         gradient_bytes=gradients,
         optimizer_bytes=optimizer,
         activation_bytes=with_waste * saved,
@@ -146,8 +149,8 @@ def _add(causes: tuple[tuple[str, float], ...], cause: str, seconds: float) -> t
 def _copy_seconds(work: LayerWork, strategy: Strategy, device: Device, training: MixedPrecision) -> tuple[float, float]:
     """Return the seconds of taking gathered weights apart (ZeRO-3), and of laying out gradients for their scattering."""
     rate = device.memory_bytes_per_second * device.memory_ratio
-    n_parameters = work.n_dense_parameters + work.n_expert_parameters
-    unpack = 2.0 * training.weight_bytes * n_parameters / rate if strategy.shard == 3 else 0.0
+    gathered = work.gathered_bytes(training.weight_bytes) + training.weight_bytes * work.n_expert_parameters
+    unpack = 2.0 * gathered / rate if strategy.shard == 3 else 0.0
     n_trained = work.n_trained_dense + work.n_trained_expert
     return unpack, (training.weight_bytes + training.gradient_bytes) * n_trained / rate
 
@@ -159,13 +162,13 @@ def sharded_seconds(
     if strategy.shard < 2:
         return 0.0, 0.0
     if framework.shard_bytes_per_second:
-        n_parameters = work.n_dense_parameters + work.n_expert_parameters
-        gather = n_parameters * training.weight_bytes / framework.shard_bytes_per_second if strategy.shard == 3 else 0.0
+        gathered = work.gathered_bytes(training.weight_bytes) + training.weight_bytes * work.n_expert_parameters
+        gather = gathered / framework.shard_bytes_per_second if strategy.shard == 3 else 0.0
         n_trained = work.n_trained_dense + work.n_trained_expert
         return gather, n_trained * training.gradient_bytes / framework.shard_bytes_per_second
     gather = 0.0
     if strategy.shard == 3:
-        gather = bucket_seconds(mesh.shard, "all_gather", work.n_dense_parameters * training.weight_bytes)
+        gather = bucket_seconds(mesh.shard, "all_gather", work.gathered_bytes(training.weight_bytes))
         gather += bucket_seconds(mesh.expert_data, "all_gather", work.n_expert_parameters * training.weight_bytes)
     reduce = bucket_seconds(mesh.shard, "reduce_scatter", work.n_trained_dense * training.gradient_bytes)
     reduce += bucket_seconds(mesh.expert_data, "reduce_scatter", work.n_trained_expert * training.gradient_bytes)
@@ -185,10 +188,36 @@ def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: M
 
 def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
     """Return the seconds of gathering updated weights after the optimizer (ZeRO-1 and 2)."""
+    sent = 2.0 * sum(axis.seconds("all_to_all", n_bytes) for _, axis, n_bytes in exchanges(work, mesh, strategy))
     if strategy.shard not in (1, 2):
-        return 0.0
+        return sent
     seconds = bucket_seconds(mesh.shard, "all_gather", work.n_trained_dense * training.weight_bytes)
-    return seconds + bucket_seconds(mesh.expert_data, "all_gather", work.n_trained_expert * training.weight_bytes)
+    return seconds + bucket_seconds(mesh.expert_data, "all_gather", work.n_trained_expert * training.weight_bytes) + sent
+
+
+def exchanges(work: LayerWork, mesh: Mesh, strategy: Strategy) -> tuple[tuple[str, Axis, float], ...]:
+    """Return the all-to-alls that put matrices together where state is sharded and an update needs whole ones (Muon), and that
+    bring each shard its part of the result: axis and bytes of a rank, each twice.
+
+    Every rank orthogonalises some of the matrices (Ahn et al., "Dion", arXiv 2504.05295, and its Muon for sharded weights).
+    """
+    axes = (("shard", mesh.shard, mesh.n_shards), ("expert_data", mesh.expert_data, mesh.n_expert_shards))
+    return tuple(
+        (name, axis, EXCHANGED_BYTES * update.n_exchanged / size)
+        for (name, axis, size), update in zip(axes, work.updates, strict=True)
+        if strategy.shard and axis is not None and update.n_exchanged
+    )
+
+
+def _shaped_update(work: LayerWork, mesh: Mesh, strategy: Strategy) -> tuple[float, float]:
+    """Return the memory traffic and the arithmetic that shapes of weights add to a device's update.
+
+    Matrices are taken to be dealt evenly: of a stage with fewer matrices than ranks, or with one that is much larger than
+    others, the rank with the most takes longer.
+    """
+    sizes = (mesh.n_shards, mesh.n_expert_shards) if strategy.shard else (1, 1)
+    both = list(zip(work.updates, sizes, strict=True))
+    return sum(one.moved_bytes / size for one, size in both), sum(one.seconds / size for one, size in both)
 
 
 def _state_bytes(
@@ -198,8 +227,9 @@ def _state_bytes(
 
     The dense gradient of a table look-up stands beside the main gradient, in the precision of the weights: frameworks fuse the
     accumulation into products only (every run of SimuMax's set holds it at its peak). Under ZeRO-3 the shard of the fp32 copy
-    is the weight (FSDP2): where training keeps such a copy with the optimizer's two moments, no other is held. Frozen weights
-    are held in the precision of the products, without a copy.
+    is the weight (FSDP2): where training keeps such a copy with the optimizer's moments, no other is held. Frozen weights
+    are held in the precision of the products, without a copy. State that follows from shapes is shared out like any other but
+    for the sums of rows and columns of factored moments, which every rank needs whole.
     """
     weights = _weight_bytes(work.n_dense_parameters, work.n_expert_parameters, mesh, strategy, training)
     whole = work.n_trained_dense + work.n_trained_expert
@@ -208,12 +238,15 @@ def _state_bytes(
     gradients = training.gradient_bytes * (share if strategy.shard >= 2 else whole) + lookup
     if strategy.shard < 3 and training.weight_bytes < 4:
         gradients += framework.gradient_copy_bytes * (share if strategy.shard else whole)
+    dense, expert = work.updates
+    n_shards, n_expert_shards = (mesh.n_shards, mesh.n_expert_shards) if strategy.shard else (1, 1)
+    shaped = dense.sharded_bytes / n_shards + expert.sharded_bytes / n_expert_shards + dense.whole_bytes + expert.whole_bytes
     if strategy.shard < 3:
-        return weights, gradients, training.optimizer_bytes * (share if strategy.shard else whole)
-    copied = 4 if training.weight_bytes < 4 and training.optimizer_bytes >= 12 else training.weight_bytes
+        return weights, gradients, training.optimizer_bytes * (share if strategy.shard else whole) + shaped
+    copied = 4 if training.has_copy else training.weight_bytes
     wider = copied - training.weight_bytes
     copy_bytes = 4 if wider else 0
-    return weights + wider * share, gradients, (training.optimizer_bytes - copy_bytes) * share
+    return weights + wider * share, gradients, (training.optimizer_bytes - copy_bytes) * share + shaped
 
 
 def _weight_bytes(n_dense: int, n_expert: int, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
@@ -221,6 +254,12 @@ def _weight_bytes(n_dense: int, n_expert: int, mesh: Mesh, strategy: Strategy, t
     if strategy.shard < 3:
         return float(training.weight_bytes * (n_dense + n_expert))
     return training.weight_bytes * (n_dense / mesh.n_shards + n_expert / mesh.n_expert_shards)
+
+
+def _packed_saving(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
+    """Return by how much weights in four bits are less; their scales stand whole on every rank (``Params4bit.quant_state``)."""
+    n_packed = work.n_packed_parameters / (mesh.n_shards if strategy.shard == 3 else 1)
+    return (training.weight_bytes - PACKED_BYTES) * n_packed - work.scale_bytes
 
 
 def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> tuple[float, float]:
@@ -233,11 +272,10 @@ def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Mixed
     """
     if strategy.shard < 3:
         return 0.0, 0.0
-    unit = work.n_dense_parameters * (mesh.n_shards > 1) + work.n_expert_parameters * (mesh.n_expert_shards > 1)
+    dense = work.gathered_bytes(training.weight_bytes) * (mesh.n_shards > 1)
+    unit = dense + training.weight_bytes * work.n_expert_parameters * (mesh.n_expert_shards > 1)
     trained = work.n_trained_dense * (mesh.n_shards > 1) + work.n_trained_expert * (mesh.n_expert_shards > 1)
-    return training.weight_bytes * (2.0 * unit + trained), float(
-        training.weight_bytes * unit + training.gradient_bytes * trained
-    )
+    return 2.0 * unit + training.weight_bytes * trained, float(unit + training.gradient_bytes * trained)
 
 
 def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:

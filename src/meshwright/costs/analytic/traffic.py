@@ -9,7 +9,7 @@ from meshwright.core.stage_cost import Collective
 from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import BUCKET_BYTES, Axis, Mesh
 from meshwright.costs.analytic.layer import LayerWork, Transfer
-from meshwright.costs.analytic.stage import exposed, repeated, sharded_seconds
+from meshwright.costs.analytic.stage import exchanges, exposed, repeated, sharded_seconds
 
 __all__ = ["collectives"]
 
@@ -38,10 +38,9 @@ def collectives(
         again_seconds, again = repeated(work, key[1])
         ledger.inside("forward", work.forward, n_layers)
         ledger.inside("backward", (*work.backward, *again), n_layers)
-        dense, expert = work.n_dense_parameters, work.n_expert_parameters
         gathered = (
-            ("shard", "all_gather", float(dense * training.weight_bytes)),
-            ("expert_data", "all_gather", float(expert * training.weight_bytes)),
+            ("shard", "all_gather", float(work.gathered_bytes(training.weight_bytes))),
+            ("expert_data", "all_gather", float(work.n_expert_parameters * training.weight_bytes)),
         )
         kind = "reduce_scatter" if strategy.shard else "all_reduce"
         n_dense, n_expert = work.n_trained_dense, work.n_trained_expert
@@ -69,6 +68,8 @@ def collectives(
         ledger.once("reduce", (("replicate", "all_reduce", n_dense * training.gradient_bytes / mesh.n_shards),), n_layers)
         if strategy.shard in (1, 2):
             ledger.once("gather", updated, n_layers)
+        for name, axis, n_bytes in exchanges(work, mesh, strategy):
+            ledger.exactly("gather", (name, "all_to_all", n_bytes), 2.0 * n_layers, axis.seconds("all_to_all", n_bytes))
     return ledger.found()
 
 
@@ -101,6 +102,10 @@ class _Ledger:
         both = self._sums.setdefault((part, kind, size, stride, n_bytes), [0.0, 0.0])
         both[0] += count
         both[1] += count * seconds
+
+    def exactly(self, part: str, bucket: Bucket, count: float, seconds: float) -> None:
+        """Add collectives of their own, `seconds` each."""
+        self._add(part, *bucket, count, seconds)
 
     def inside(self, part: str, transfers: Sequence[Transfer], n_layers: int) -> None:
         """Add collectives inside layers: what their compute hides runs beside it, the rest blocks."""

@@ -34,7 +34,7 @@ PRECISIONS: Mapping[str, Options] = MappingProxyType(
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan Megatron-LM cannot run, a sentence without a full stop each."""
-    found = list(exceeded(FRAMEWORK.limits, plan, problem.graph, problem.training.precision))
+    found = list(exceeded(FRAMEWORK.limits, plan, problem.graph, problem.training.precision, problem.training.optimizer))
     found += _schedule(plan)
     found += _order(plan, problem)
     found += _numbers(problem.training)
@@ -81,7 +81,7 @@ def _numbers(training: MixedPrecision) -> list[str]:
     usual = MixedPrecision.of(training.precision)
     return [
         f"{name.replace('_', ' ')} {getattr(training, name)}; it has {getattr(usual, name)}"
-        for name in ("activation_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes")
+        for name in ("activation_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes", "state_bytes")
         if getattr(training, name) != getattr(usual, name) and (name, getattr(training, name)) != ("gradient_bytes", 2)
     ]
 

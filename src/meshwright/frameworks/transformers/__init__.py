@@ -22,6 +22,12 @@ __all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals",
 _DATA = Path(__file__).parents[1] / "data" / "transformers.toml"
 FRAMEWORK, VARIANTS = framework_file.of_content(files.read_toml(_DATA), _DATA.stem, _DATA.name, accelerate.FRAMEWORK)
 
+_FOUR_BITS = (
+    "load the model with BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True, "
+    "bnb_4bit_compute_dtype=torch.bfloat16; with sharded weights bnb_4bit_quant_storage=torch.bfloat16 too) and "
+    "peft's adapters; arguments do not say so",
+)
+
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan is outside its limits, those of its DeepSpeed where that is meant, or no arguments say. A context
@@ -51,8 +57,11 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     from meshwright.frameworks import _exact
     from meshwright.frameworks.transformers import arguments
 
-    _exact.check("transformers", refusals(result.plan, result.problem))
-    return arguments.write(result, path)
+    reasons = refusals(result.plan, result.problem)
+    if result.problem.graph.quantised and path.endswith(".json"):
+        reasons += ("frozen weights in four bits, which run_clm.py has no option for; write to a name that ends in .py",)
+    _exact.check("transformers", reasons)
+    return (*arguments.write(result, path), *_FOUR_BITS[: int(result.problem.graph.quantised)])
 
 
 def program(result: Result, path: str) -> StartCommand:

@@ -132,6 +132,8 @@ def _operator(entry: Any, place: str) -> Operator:
     for name in ("n_parameters", "saved_elements", "saved_extra_bytes", "moved_elements", "n_frozen_parameters"):
         if name in entry:
             values[name] = _count(entry, name, place)
+    if "frozen_weight_bytes" in entry:
+        values["frozen_weight_bytes"] = fields.number(entry["frozen_weight_bytes"], f"{place}: frozen_weight_bytes", minimum=0)
     if values.get("n_frozen_parameters", 0) > values.get("n_parameters", 0):
         raise InputError(f"{place}: n_frozen_parameters is {values['n_frozen_parameters']}; that is more than its n_parameters")
     if "flops" in entry:

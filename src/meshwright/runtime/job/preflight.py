@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
+from meshwright.core.optimizers import OPTIMIZERS
 from meshwright.core.plan import Plan, Stage
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, repeated
@@ -20,7 +21,7 @@ from meshwright.runtime.parallel.experts import experts_of
 from meshwright.runtime.ranks.layout import Layout
 from meshwright.runtime.step.autocast import check_weights
 
-__all__ = ["check_machine", "check_model", "check_same_model", "notes_of"]
+__all__ = ["check_machine", "check_model", "check_optimizer", "check_same_model", "notes_of"]
 
 _FEWEST_PROCESSES = 8
 _TOLERANCE_RATIO = 0.2
@@ -186,6 +187,29 @@ def _check_crossing(carried: Sequence[Any], n_rows: int, kind: str) -> None:
                 "batch; cut "
                 "elsewhere, or compute it inside the layers"
             )
+
+
+def check_optimizer(entry: Mapping[str, Any], given: str, place: str) -> None:
+    """Refuse a plan priced with another optimizer than AdamW with fp32 state where none is given to run it with.
+
+    `entry`: the plan file; `given`: the optimizer of ``--optimizer``. Raises `InputError`.
+    """
+    if "base=" in str((entry.get("model") or {}).get("lora")):
+        raise InputError(
+            f"{place}: holds frozen weights in four bits, and 'run' holds weights as they are used; plan without --base"
+        )
+    training = entry.get("training") or {}
+    name, n_bytes = training.get("optimizer", "adamw"), training.get("state_bytes", 4)
+    if name in OPTIMIZERS and OPTIMIZERS[name].shaped:
+        raise InputError(
+            f"{place}: is priced with the optimizer {name}, which works on whole tensors; 'run' updates shards of flat ones: "
+            "plan with adam, sgd, sgd-momentum or lion"
+        )
+    if not given and (name not in ("adam", "adamw") or n_bytes != 4):
+        raise InputError(
+            f"{place}: is priced with the optimizer {name} and numbers of {n_bytes} bytes; 'run' trains with AdamW where it is "
+            "given none: give yours: --optimizer package.module:callable"
+        )
 
 
 def notes_of(units: Sequence[nn.Module], plan: Plan, sample: Sample) -> list[str]:

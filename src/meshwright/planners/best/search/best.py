@@ -18,9 +18,19 @@ from meshwright.planners.best.check import answers
 from meshwright.planners.best.limits import Limits as Params
 from meshwright.planners.best.question import with_batch, within_limits
 
-__all__ = ["BASELINES", "FROZEN", "STOPS_EARLY", "Params", "check_infeasible", "check_plan", "data_parallel", "search"]
+__all__ = [
+    "BASELINES",
+    "FROZEN",
+    "STATES",
+    "STOPS_EARLY",
+    "Params",
+    "check_infeasible",
+    "check_plan",
+    "data_parallel",
+    "search",
+]
 
-FROZEN = True
+FROZEN = STATES = True
 
 STOPS_EARLY = True
 BASELINES = ("data_parallel", "megatron_grid")

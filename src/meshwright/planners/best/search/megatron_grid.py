@@ -10,9 +10,9 @@ from meshwright.planners.best import answer as joint
 from meshwright.planners.best.limits import Limits, largest_degrees
 from meshwright.planners.best.question import with_batch, within_limits
 
-__all__ = ["FROZEN", "STOPS_EARLY", "Params", "search"]
+__all__ = ["FROZEN", "STATES", "STOPS_EARLY", "Params", "search"]
 
-FROZEN = True
+FROZEN = STATES = True
 
 STOPS_EARLY = True
 
