@@ -48,6 +48,8 @@ def test_edges_to_the_nearest_branching_are_counted_both_ways() -> None:
     units = units_of([1.0] * 7, BRANCH)
     assert units.members == tuple((v,) for v in range(7))
     assert coarsen._reconverging(units).tolist() == [2, 1, 0, 1, 1, 0, 1]
+    long = [(0, 2), (1, 2), *((v, v + 1) for v in range(2, 9)), (9, 10), (9, 11)]
+    assert coarsen._reconverging(units_of([1.0] * 12, long)).tolist() == [1, 1, 0, 1, 2, 3, 3, 2, 1, 0, 1, 1]
     chain = units_of([1.0] * 4, [(0, 1), (1, 2), (2, 3)])
     assert coarsen._reconverging(chain).tolist() == [4, 4, 4, 4]
 
