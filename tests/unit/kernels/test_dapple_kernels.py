@@ -246,3 +246,39 @@ def test_a_level_has_the_quickest_slowest_stage_of_all_ways_to_cut(plain: Plain,
             assert told == pytest.approx(seconds[i, j, m]) and (s >= 0 or last == m)
     first = level(inner, weights, cut_bytes, allowed, n_components, speed, True)[0]
     assert np.array_equal(first[0], seconds[0]) and np.isinf(first[1:]).all()
+
+
+@pytest.mark.parametrize("n_units", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_straight_pipeline_has_the_smallest_bottleneck_of_all_cuts(plain: Plain, seed: int, n_units: int) -> None:
+    """Stages of two devices each, one machine after the other, so that there is one way to take them."""
+    module, dice = plain("_kernels.dapple.published"), np.random.default_rng(seed)
+    n = 6
+    tables = published_tables(module, dice, n)
+    cards = np.array([[2, 0], [0, 2], [2, 0]])[:n_units]
+    # arc m leads from the cell after stage m to the next one; the last arc leads from the empty cluster to the first
+    order = [*range(1, n_units), 0]
+    arcs = module.Arcs(
+        np.array([*range(n_units), n_units - 1]),
+        np.array([*range(n_units - 1), -1]),
+        np.array([*range(1, n_units), 0]),
+        cards[order],
+    )
+    before_first = np.cumsum([0, *range(n)])
+    before = np.concatenate([np.arange(j) for j in range(n)]).astype(int)
+    status, bottleneck, stops, taken = module.straight(tables, before_first, before, 2, arcs, np.arange(n_units + 1))
+
+    def slowest(cuts: tuple[int, ...]) -> float:
+        ends = [*cuts, n - 1]
+        begins = [0, *(cut + 1 for cut in cuts)]
+        sends = [module.split_concat_seconds(cards[i], cards[i + 1], 2 * tables.cut_bytes[cut]) for i, cut in enumerate(cuts)]
+        return max([tables.seconds[a, b] / 2 for a, b in zip(begins, ends, strict=True)] + sends)
+
+    every = {cuts: slowest(cuts) for cuts in itertools.combinations(range(n - 1), n_units - 1)}
+    assert status == 0 and bottleneck == pytest.approx(min(every.values()))
+    assert every[tuple(int(stop) - 1 for stop in stops[:-1])] == pytest.approx(bottleneck) and stops[-1] == n - 1
+    assert taken.tolist() == [n_units - 1, *range(n_units - 1)]
+    none = module.straight(
+        tables, before_first, before, 2, arcs._replace(first=np.zeros(n_units + 1, int)), np.arange(n_units + 1)
+    )
+    assert none[0] == (0 if n_units == 1 else 1)

@@ -154,3 +154,63 @@ def test_a_way_is_looked_up_first_by_what_dominates_it(plain: Plain) -> None:
     assert labels.cell_floor[1, :8].tolist() == [far] * 3 + [6] * 2 + [5] * 3
     assert (labels.cell_below[1, 7], labels.cell_lower[1, 7], labels.cell_option[1, 7]) == (3, 2, 4)
     assert labels.cell_devices[1, [3, 5, 7]].tolist() == [6, 5, 5] and labels.cell_devices[0].min() == far
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_greedy_swaps_cost_what_the_greedy_choice_costs(plain: Plain, seed: int) -> None:
+    menu = menu_of(plain, seed, exact=False)
+    prepared = prepared_of(plain, menu)
+    whole = sets_of(prepared)[-1]
+    for t, y in itertools.product((0, 1), (1, 2)):
+        if not all(len(menu.choices(v, t)) for v in whole):
+            continue
+        alone = [[(menu.seconds[c], held, c) for _, held, c in item] for item in items(menu, whole, t, 0, y)]
+        first = np.cumsum([0] + [len(item) for item in alone])
+        cost, held = (np.array([choice[k] for item in alone for choice in item]) for k in (0, 1))
+        fastest = sum(min(item)[0] for item in alone)
+        smallest, largest = (sum(pick(choice[1] for choice in item) for item in alone) for pick in (min, max))
+        for limit in np.linspace(smallest - 0.1, largest, 9):
+            expected = plain("_kernels.pipeline.knapsack").greedy(first, cost, held, limit, False, np.zeros(4, int)) - fastest
+            found = plain("_kernels.pipeline.choice").swap_bounds(
+                prepared.space,
+                prepared.kernel_menu,
+                prepared.memo,
+                prepared.rules,
+                len(prepared.space.words) - 1,
+                0,
+                t,
+                y,
+                limit,
+            )
+            assert found == pytest.approx((expected, expected), abs=1e-9)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_stage_may_fit_where_swaps_keep_memory_and_time(plain: Plain, sharded: bool) -> None:
+    answers = set()
+    for seed in range(6):
+        menu = menu_of(plain, seed, sharded=sharded)
+        prepared = prepared_of(plain, menu)
+        whole = sets_of(prepared)[-1]
+        for t, r, y in itertools.product((0, 1), (0, 2), (1, 3)):
+            if not all(len(menu.choices(v, t)) for v in whole):
+                continue
+            found = items(menu, whole, t, r, y)
+            alone = [[(menu.seconds[c], held, c) for _, held, c in item] for item in found]
+            fastest = sum(min(item)[0] for item in alone)
+            held = sum(min(item)[1] for item in alone)
+            smallest = sum(min(choice[1] for choice in item) for item in alone)
+            share, loaded = float(menu.share[r]), fastest + 0.7
+            for limit in np.linspace(smallest * 0.9, held * 1.13, 5):
+                stage = plain("_kernels.pipeline.pairs").stage_between(
+                    prepared.space.sums, len(prepared.space.words) - 1, 0, t, limit
+                )
+                extra = cheapest(alone, limit) - fastest
+                for threshold in (0.3 + (loaded + extra) * share * ratio for ratio in (0.99, 1.01)):
+                    answer = plain("_kernels.pipeline.nodes")._may_fit(
+                        prepared.space, prepared.kernel_menu, prepared.memo._replace(pair=np.full(4096, -1)), prepared.rules,
+                        stage, r, y, loaded, 0.3, min(threshold, 1e9),
+                    )  # fmt: skip
+                    assert answer == (held <= limit or (extra < np.inf and (loaded + extra) * share + 0.3 <= threshold))
+                    answers.add((answer, held <= limit))
+    assert len(answers) == 3

@@ -48,6 +48,8 @@ def test_downsets_of_more_nodes_than_a_word_has_bits_and_of_more_than_the_first_
     assert [sum(int(word).bit_count() for word in row) for row in words] == list(range(n + 1))
     assert link.tolist() == list(range(n)) and first.tolist() == [0, *range(n + 1)]
     assert every(n, np.arange(1, n), np.arange(n - 1), n) is None
+    assert every(65, np.arange(1, 65), np.arange(64), 66)[0].shape == (66, 2)
+    assert every(64, np.arange(1, 64), np.arange(63), 65)[0].shape == (65, 1)
     none = np.zeros(0, np.int64)
     words, first, link = every(11, none, none, 2048)
     assert sorted(words[:, 0].tolist()) == list(range(2048)) and len(link) == 11 * 1024

@@ -30,9 +30,10 @@ CASES = pathlib.Path(__file__).resolve().parents[3] / "data" / "proofs"
 QUESTIONS = {
     "like": ("l7.json", "dgx-a100:8", 16, 2048),
     "unlike": ("m39.json", "rail-only:16,device=v100-pcie-16gb,bandwidth=1 GB/s", 16, 2048),
+    "slow": ("m39.json", "two-level:16,per_node=1,device=v100-pcie-16gb,bandwidth=0.2 GB/s", 16, 2048),
     "two kinds": ("l7.json", "hetnet.yaml", 16, 2048),
 }
-"""Like layers, unlike ones, and devices of several kinds of links."""
+"""Like layers, unlike ones, these on slow links, and devices of several kinds of links."""
 
 Row = tuple[str, tuple[int, int, int, int], tuple[str, int], int, float]
 
@@ -114,6 +115,14 @@ WRITTEN: dict[Row, tuple[float, float, float]] = {
     ('unlike', (4, 2, 1, 2), ('1f1b', 1), 3, 3526000000.0): (0.540097, 1.001331, 1.001331),
     ('unlike', (3, 1, 1, 4), ('early_backward_b', 1), 0, 0.0): (0.6033851, 0.9999993, 0.9999999),
     ('unlike', (3, 1, 1, 4), ('early_backward_b', 1), 0, 3426000000.0): (0.6033851, 1.007754, 1.215428),
+    ('slow', (4, 1, 1, 1), ('1f1b', 1), 0, 0.0): (0.06301659, 0.5884477, 0.5758485),
+    ('slow', (4, 1, 1, 1), ('zb_h1', 1), 0, 0.0): (0.0629113, 0.5848522, 0.5661164),
+    ('slow', (3, 1, 1, 4), ('early_backward_b', 1), 0, 0.0): (0.06676587, 0.752505, 0.7525053),
+    ('slow', (4, 2, 1, 2), ('1f1b', 1), 1, 0.0): (0.01211464, 0.8750803, 0.8474445),
+    ('slow', (2, 4, 1, 1), ('zb_v', 2), 0, 0.0): (0.008437422, 0.9477998, 0.9477998),
+    ('slow', (2, 4, 1, 1), ('interleaved_1f1b', 2), 1, 0.0): (0.01011804, 0.918663, 0.918663),
+    ('slow', (2, 4, 1, 2), ('zb_h1', 1), 0, 0.0): (0.00731116, 0.8513264, 0.8513267),
+    ('slow', (4, 1, 1, 4), ('gpipe', 1), 0, 0.0): (0.0507075, 0.2559865, 0.1385172),
     ('two kinds', (2, 2, 1, 1), ('1f1b', 1), 0, 0.0): (0.3176298, 0.9652696, 0.9652699),
     ('two kinds', (4, 1, 2, 1), ('1f1b', 1), 0, 0.0): (0.1954597, 0.4270454, 0.4394657),
     ('two kinds', (3, 2, 1, 2), ('gpipe', 1), 2, 0.0): (0.1705892, 0.5125606, 0.4598375),

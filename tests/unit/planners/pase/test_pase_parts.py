@@ -122,3 +122,39 @@ def test_a_graph_costs_its_layers_and_edges_and_holds_weights_with_optimizer_and
     assert tables.splits_cost(graph, chosen, W) == pytest.approx(sum(layers) + 2 * W * 8)
     distinct, row_of = tables._distinct(np.array([[1, 2], [2, 1], [1, 2], [1, 1]]))
     assert distinct[row_of].tolist() == [[1, 2], [2, 1], [1, 2], [1, 1]] and len(distinct) == 3
+
+
+def test_axes_that_split_inputs_outputs_and_weights_by_hand() -> None:
+    net = NetworkBuilder()
+    x = net.convolution(Tensor(-1, (4, 6, 8, 8)), 6, (3, 3), 1, (1, 1))
+    x = net.elementwise(x, net.pooling(x, 3, 1, 1))
+    x = net.norm(net.concatenation((x, x)), 0)
+    net.cross_entropy(net.fully_connected(net.mean(x, (2, 3)), 8))
+    conv, pool, both, joined, norm, mean, full, loss = net.operators
+    each = ((0,), (1,), (2,), (3,))
+    assert conv.output_axes == ((0,), (6,), (2,), (3,)) and conv.weight_axes == (1, 4, 5, 6) and conv.uses == ()
+    assert conv.gemm is not None and conv.gemm.axes == ((0, 2, 3), (6,), (1, 4, 5)) and conv.sizes == (4, 6, 8, 8, 3, 3, 6)
+    assert pool.output_axes == each and [use.axes for use in pool.uses] == [each] and pool.uses[0].shape == (4, 6, 8, 8)
+    assert [(use.producer, use.axes) for use in both.uses] == [(0, each), (1, each)]
+    assert joined.splittable == (4, 1, 8, 8) and [use.producer for use in joined.uses] == [2, 2]
+    assert (norm.weight_elements, norm.weight_axes, norm.axis) == (24, (1,), 0)
+    assert mean.output_axes == ((0,), (1,)) and mean.reduced == (2, 3)
+    assert [use.axes for use in full.uses] == [((0,), (2,))] and full.output_axes == ((0,), (1,)) and full.weight_axes == (1, 2)
+    assert loss.axis == 1 and PaseGraph("some", tuple(net.operators)).edges()[0][:2] == (0, 1)
+    words = NetworkBuilder(1)
+    stacked = words.stack((WORDS, WORDS, WORDS))
+    made = words.einsum("sble,shek->sbhlk", stacked, Tensor(-1, (3, 2, 8, 5)))
+    words.softmax(words.unstack(made)[0], 3)
+    words.norm(words.fully_connected(WORDS, 4), 2)
+    words.lstm(Tensor(-1, (4, 6, 8)), 8, 2)
+    stack, product, apart, _, _, norm, lstm = words.operators
+    assert (stack.splittable, stack.batch_axis) == ((1, 4, 6, 8), 1) and stack.output_axes == each
+    assert product.axis_names == tuple("sbhlke") and product.batch_axis == 1 and product.output_axes == (*each, (4,))
+    assert product.gemm is not None and product.gemm.sizes == (3, 24, 10, 8)
+    assert product.gemm.axes == ((0,), (1, 3), (2, 4), (5,)) and product.weight_axes == (0, 2, 5, 4)
+    assert product.uses[0].axes == ((0,), (1,), (3,), (5,)) and product.output_elements == 3 * 4 * 2 * 6 * 5
+    assert apart.splittable == (1, 4, 2, 6, 5) and apart.output_axes == ((1,), (2,), (3,), (4,)) and apart.batch_axis == 1
+    assert (norm.weight_elements, norm.weight_axes) == (8, (2,))
+    assert lstm.splittable == (2, 1, 4, 8, 8) and lstm.output_axes == ((2,), (1,), (3,)) and lstm.weight_axes == (0, 3, 4)
+    assert lstm.weight_elements == 2 * 8 * 64 and lstm.output_elements == 4 * 6 * 8 and lstm.gemm is not None
+    assert lstm.gemm.sizes == (2, 24, 32, 16) and lstm.gemm.axes == ((0,), (1, 2), (3,), (4,)) and lstm.gemm.pointwise == 3
