@@ -43,7 +43,8 @@ def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: 
         return spread(n, p, v)
     if not costs.chain.equal:
         seconds, cut = layer_split.bottleneck(inequalities.chain_to_cut(costs, config, n_microbatches, building=True))
-        return _without_gaps([int(count) for count in cut]) if math.isfinite(seconds) else None
+        pinned = (bool(costs.chain.prefix), bool(costs.chain.suffix))
+        return _without_gaps([int(count) for count in cut], pinned) if math.isfinite(seconds) else None
     ranks, _, after = costs.pipeline_ranks(config, n_microbatches, building=True)
     found = layer_split.split(
         ranks,
@@ -55,10 +56,13 @@ def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: 
     return None if found is None else tuple(int(count) for count in found)
 
 
-def _without_gaps(counts: list[int]) -> tuple[int, ...]:
-    """Return the counts with no empty stage: a stage that greedy cutting left without layers takes one from its neighbour."""
+def _without_gaps(counts: list[int], pinned: tuple[bool, bool]) -> tuple[int, ...]:
+    """Return the counts with no empty stage: a stage that greedy cutting left without layers takes one from its neighbour.
+
+    `pinned`: whether the first and the last stage have layers beside those counted.
+    """
     for i in range(len(counts)):
-        if counts[i] == 0:
+        if counts[i] == 0 and not (pinned[0] and i == 0) and not (pinned[1] and i == len(counts) - 1):
             donor = max((j for j in range(len(counts)) if counts[j] > 1), key=lambda j: (-abs(j - i), counts[j]), default=-1)
             if donor < 0:
                 break
