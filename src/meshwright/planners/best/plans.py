@@ -240,7 +240,7 @@ def never_fits(costs: Costs, config: Config, n_microbatches: int, counts: tuple[
     """
     _, rows = costs.chain.stages(counts)
     ranks = _ranks(costs, config, rows, costs.peaks(config, n_microbatches))
-    return any(own.least_bytes > memory for own, memory in zip(ranks, costs.memory_bytes(config), strict=True))
+    return any(own.least_bytes > memory * (1.0 + 1e-12) for own, memory in zip(ranks, costs.memory_bytes(config), strict=True))
 
 
 def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: bool = True) -> float:
