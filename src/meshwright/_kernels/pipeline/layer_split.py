@@ -208,8 +208,8 @@ def _repeated(chain, rank, first, last):
 def _longest(chain, again, rank, first, last, end, repeated):
     """Least seconds of a step when a rank takes layers first..last-1 and recomputes so long: its largest inequality.
 
-    `again` is what earlier and later ranks recompute at least, by `_recomputing`; `end` is how long the end of the step takes on
-    the first rank.
+    `again` is what earlier and later ranks recompute at least, by `_recomputing`; `end` is how long the end of the step takes
+    on the first rank.
     """
     before, later = again[0, rank, first], again[1, rank, last]
     if repeated == np.inf or before == np.inf or later == np.inf:
@@ -232,10 +232,10 @@ def _seconds(chain, again, rank, first, last, end):
 
 @part
 def _recomputing(chain, limit):
-    """Return what the ranks before and behind each one recompute at least: (2, n_ranks, n_layers + 1), seconds of a micro-batch.
+    """Return what the ranks before and behind each one recompute at least: (2, n_ranks, n_layers + 1), of a micro-batch.
 
-    By the first layer of a rank, and by the layer behind its last one, for every cut within the limit in which it has those layers and
-    maybe more; inf where there is none. So they never fall when the rank begins earlier, or ends later.
+    By the first layer of a rank, and by the layer behind its last one, for every cut within the limit in which it has those
+    layers and maybe more; inf where there is none. So they never fall when the rank begins earlier, or ends later.
     """
     n_layers, n_ranks = chain.static.shape[0] - 1, chain.budget.shape[0]
     none, again = np.zeros((2, n_ranks, n_layers + 1)), np.full((2, n_ranks, n_layers + 1), np.inf)

@@ -1,4 +1,4 @@
-"""What a rank of a pipeline recomputes at least to hold some layers: the loops of `solvers.pipeline.rank_memory`, which says why."""
+"""What a rank recomputes at least to hold some layers: the loops of `solvers.pipeline.rank_memory`, which says why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_CHOICES = 64  # choices of the layers of all sorts but one that are tried 
 
 
 class Holding(NamedTuple):
-    """What layers of a few sorts hold on a few classes of ranks, by three ways to recompute: nothing, the weaker, the stronger one."""
+    """What layers of a few sorts hold on a few classes of ranks, by three ways to recompute: none, the weaker, the stronger."""
 
     counts: np.ndarray  # (n_sorts, n_layers + 1), int64: layers of each sort before each place
     static: np.ndarray  # (n_classes, n_sorts): static bytes
@@ -33,8 +33,9 @@ class Holding(NamedTuple):
 def _of_main(holding, rank, sort, n, kept, widest, room, seconds, best):
     """Return the least seconds where layers of one sort join others whose choice is known, if less than `best`.
 
-    `kept`, `widest`, `seconds`: what the others keep of a micro-batch, need while they run, and recompute; `room`: for activations
-    and work. For every number of layers that recompute by the stronger way, none, as few as are enough, or all others take the weaker.
+    `kept`, `widest`, `seconds`: what the others keep of a micro-batch, need while they run, and recompute; `room`: for
+    activations and work. For every number of layers that recompute by the stronger way, none, as few as are enough, or all
+    others take the weaker.
     """
     own, held = holding.of_rank[rank], holding.held[rank]
     keeps, needs, extra = holding.kept[own, sort], holding.working[own, sort], holding.extra[own, sort]

@@ -244,9 +244,7 @@ def _in_turn(asked: _Asked) -> list[layer_split.Inequality]:
     slowest = float(np.diff(asked.arrives).max())
     trip = last + float(both.sum() + pinned.sum() + 2.0 * asked.arrives[-1])
     once = np.full(n_ranks, trip + (m - 1.0) * slowest)
-    channel = layer_split.Inequality(
-        1.0, none, none, none, once, nothing, ends_first=True, before_times=1.0, later_times=1.0
-    )
+    channel = layer_split.Inequality(1.0, none, none, none, once, nothing, ends_first=True, before_times=1.0, later_times=1.0)
     rounds = np.ceil(m / asked.lead)
     behind = np.cumsum(pinned[::-1])[::-1] + 2.0 * (asked.arrives[-1] - asked.arrives)
     spread = rounds * (behind + both.sum() * np.arange(n_ranks, 0, -1.0) / n_ranks)
@@ -263,7 +261,15 @@ def _in_turn(asked: _Asked) -> list[layer_split.Inequality]:
             once[rank] += (rounds[rank] - 1.0) * asked.prefix.weight_seconds
         found.append(
             layer_split.Inequality(
-                float(rounds[rank]), own, both, trips, once, lead, ends_first=True, before_times=1.0, later_times=float(rounds[rank])
+                float(rounds[rank]),
+                own,
+                both,
+                trips,
+                once,
+                lead,
+                ends_first=True,
+                before_times=1.0,
+                later_times=float(rounds[rank]),
             )
         )
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 
@@ -9,14 +10,16 @@ import numpy as np
 
 from meshwright import schedules, sim
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem
 from meshwright.planners.best import inequalities
 from meshwright.planners.best.costs import Costs
+from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import Peaks, RankLayers, RowFigures, peaks_of
 from meshwright.planners.best.space import Config, MeshDegrees
 from meshwright.planners.best.virtual import spread
 from meshwright.solvers.pipeline import layer_split
 
-__all__ = ["bare", "build", "counts_of", "missing_bytes", "never_fits", "own_peaks", "place_of", "with_counts"]
+__all__ = ["bare", "build", "closest", "counts_of", "missing_bytes", "never_fits", "own_peaks", "place_of", "with_counts"]
 
 
 def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: float) -> tuple[int, ...] | None:
@@ -266,6 +269,43 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: b
             for own, memory in zip(ranks, costs.memory_bytes(config), strict=True)
         )
     )
+
+
+def closest(
+    problem: Problem, costs: Sequence[Costs], too_large: Sequence[tuple[int, Config, bool]], shards: tuple[int, ...]
+) -> tuple[float, Config] | None:
+    """Return what misses the least memory of all that is too large, layers spread evenly, and how much; None where nothing is.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    costs : sequence of Costs
+        Loads of the layers.
+    too_large : sequence of tuple
+        Of each: which of the costs, the configuration, and whether its loads may leave out what is slow to find.
+    shards : tuple of int
+        Sharding levels allowed.
+
+    Notes
+    -----
+    What all shardings miss at least tells which meshes are worth a look at each of theirs.
+    """
+
+    def missing(place: int, config: Config, light: bool) -> tuple[float, Config, int]:
+        n_microbatches = problem.batch.global_batch // (config.mesh.data * config.mesh.micro_batch)
+        return missing_bytes(costs[place], config, n_microbatches, light=light), config, place
+
+    heap = [missing(*own) for own in too_large]
+    heapq.heapify(heap)
+    while heap:
+        n_bytes, config, place = heapq.heappop(heap)
+        if config.is_any:
+            for variant in variants(config, problem, costs[place].pool, shards):
+                heapq.heappush(heap, missing(place, variant, True))
+        elif n_bytes > 0.0:
+            return n_bytes, config
+    return None
 
 
 def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:

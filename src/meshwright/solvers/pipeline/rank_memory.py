@@ -1,4 +1,4 @@
-"""What a rank of a pipeline must recompute to hold some layers of a chain: exact for few sorts of layers, a lower bound for many."""
+"""What a rank must recompute to hold some layers of a chain: exact for few sorts of layers, a lower bound for many."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class RankMemory:
     static_bytes, reserved_bytes : ndarray, shape (n_classes, n_sorts), float64
         Held all the time, by every layer; by the process, so that the largest of the rank's layers counts.
     kept_bytes, working_bytes, extra_seconds : ndarray, shape (n_classes, n_sorts, n_ways), float64
-        By one to three ways to recompute, nothing (or the least) first: kept of one micro-batch; needed while the layer runs, the
-        largest of the rank's layers counts; seconds of one micro-batch beyond those of the first way.
+        By one to three ways to recompute, nothing (or the least) first: kept of one micro-batch; needed while the layer runs,
+        the largest of the rank's layers counts; seconds of one micro-batch beyond those of the first way.
     in_flight : ndarray, shape (n_ranks,), float64
         Micro-batches held at the fullest moment.
     room_bytes : ndarray, shape (n_ranks,), float64
@@ -63,8 +63,8 @@ class RankMemory:
         nothing, none = np.zeros(n_ranks), np.zeros((1, 0))
         ways = np.zeros((1, 0, _N_WAYS))
         return cls(
-            np.zeros(n_layers, dtype=np.int64), np.zeros(n_ranks, dtype=np.int64), none, none, ways, ways, ways, nothing, nothing,
-            nothing, nothing,
+            np.zeros(n_layers, dtype=np.int64), np.zeros(n_ranks, dtype=np.int64), none, none, ways, ways, ways, nothing,
+            nothing, nothing, nothing,
         )  # fmt: skip
 
     def arrays(self) -> Holding:
@@ -99,12 +99,12 @@ def least_again(memory: RankMemory, rank: int, first: int, last: int) -> float:
 
     Notes
     -----
-    Lemma: at its fullest moment a rank holds the static bytes of its layers, what each keeps of every micro-batch in flight by what it
-    recomputes, and once the largest working memory of any of them, which a layer that recomputes more has more of, and the largest
-    reserve. The least extra seconds over all choices with room for that is what it recomputes at least: all choices of layers of
-    all sorts but the most frequent one are tried, and for each, how many of that sort recompute by the stronger way; then none, as few
-    as are enough, or all of the others recompute by the weaker one, which there is no better choice than. Where there are too many
-    choices, nothing but whether the least of every figure fits is asked.
+    Lemma: at its fullest moment a rank holds the static bytes of its layers, what each keeps of every micro-batch in flight by
+    what it recomputes, and once the largest working memory of any of them (what recomputes more often needs more) and the
+    largest reserve. The least extra seconds over all choices with room for that is what it recomputes at least. All choices
+    for layers of all sorts but the most frequent one are tried, and for each, how many of that sort recompute by the stronger
+    way; then none, as few as are enough, or all of the others recompute by the weaker one: no other number is better. Where
+    there are too many choices, nothing but whether the least of every figure fits is asked.
     """
     from meshwright._kernels.pipeline import rank_memory as kernel
 

@@ -223,7 +223,9 @@ class WholeStages:
             self._choices[key] = least_repeated(sorts, room, held, working)
         return self._choices[key]
 
-    def seconds(self, rank: int, start: int, stop: int, end: float, before_again: float = 0.0, later_again: float = 0.0) -> float:
+    def seconds(
+        self, rank: int, start: int, stop: int, end: float, before_again: float = 0.0, later_again: float = 0.0
+    ) -> float:
         """Return what a step takes at least where a rank has layers start..stop-1; inf where they do not fit.
 
         Parameters
@@ -351,13 +353,16 @@ class WholeStages:
         after: list[dict[int, list[int]]] = [{} for _ in range(p)]
         ends = {(p, n)}
         for rank, start, stop, _ in reversed(pieces):
-            if (rank + 1, stop) in ends:
-                if self.seconds(rank, start, stop, end, front[rank][start], back[rank + 1][stop]) < limit:
-                    after[rank].setdefault(start, []).append(stop)
-                    ends.add((rank, start))
+            if (rank + 1, stop) not in ends:
+                continue
+            if self.seconds(rank, start, stop, end, front[rank][start], back[rank + 1][stop]) < limit:
+                after[rank].setdefault(start, []).append(stop)
+                ends.add((rank, start))
         yield from self._on(1, (n_first,), n_first, after)
 
-    def _on(self, rank: int, counts: tuple[int, ...], start: int, after: list[dict[int, list[int]]]) -> Iterator[tuple[int, ...]]:
+    def _on(
+        self, rank: int, counts: tuple[int, ...], start: int, after: list[dict[int, list[int]]]
+    ) -> Iterator[tuple[int, ...]]:
         """Yield the splits that go on from some; `after`: of each rank, where it may end by where it begins, so that all can go on."""
         if rank == self.p:
             yield counts
