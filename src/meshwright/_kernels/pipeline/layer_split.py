@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright._kernels.arrays import copy
 from meshwright._kernels.compiling import kernel, part
-from meshwright._kernels.pipeline.rank_memory import Holding, least_of
+from meshwright._kernels.pipeline.rank_memory import Holding, least_extra, least_of
 
 __all__ = ["Chain", "Ranks", "capacities", "cuts_within", "least_bottleneck", "least_extra", "least_step"]
 
@@ -170,22 +170,6 @@ class Chain(NamedTuple):
     worth: np.ndarray  # (n_prices, n_layers + 1): what recomputing earns at most at these prices
     dearest: float  # seconds of recomputing everything, each time, at most
     holding: Holding
-
-
-@kernel
-def least_extra(excess, n_layers, saved, extra):
-    """Least seconds of recomputation, in whole layers, that free `excess` bytes; inf when all layers together do not."""
-    best = np.inf
-    for n_strong in range(n_layers + 1):
-        rest = excess - n_strong * saved[1]
-        n_weak = 0
-        if rest > 0.0:
-            if saved[0] <= 0.0:
-                continue
-            n_weak = int(np.ceil(rest / saved[0] - 1e-9))
-        if n_strong + n_weak <= n_layers:
-            best = min(best, n_strong * extra[1] + n_weak * extra[0])
-    return best
 
 
 @part
@@ -359,6 +343,22 @@ def cuts_within(chain, limit, cuts):
     return n_cuts
 
 
+@part
+def _least(chain, again, ends, low, high):
+    """Smallest limit between two that some cut stays within, or `low` where one stays within that; fills `ends` with the cut."""
+    if low > 0.0 and low * (1.0 + 1e-7) < high and _cut(chain, again, low * (1.0 + 1e-7), ends):
+        return low
+    low = min(low, high)
+    while high - low > 1e-6 * high:
+        middle = 0.5 * (low + high)
+        if _cut(chain, again, middle, ends):
+            high = middle
+        else:
+            low = middle
+    _cut(chain, again, high, ends)
+    return low
+
+
 @kernel
 def least_bottleneck(chain, ends, low, limit):
     """Smallest largest seconds over all ways to cut the chain; fills `ends` with the cuts; inf when nothing fits within the
@@ -383,17 +383,13 @@ def least_bottleneck(chain, ends, low, limit):
     high = step + fixed + before + later
     high += end + n_times * chain.dearest
     high = min(high, limit)
-    again = _recomputing(chain, high)
+    again = np.zeros((2, chain.budget.shape[0], chain.static.shape[0]))
     if not _cut(chain, again, high, ends):
         return np.inf
-    if low > 0.0 and low * (1.0 + 1e-7) < high and _cut(chain, again, low * (1.0 + 1e-7), ends):
-        return low
-    low = min(low, high)
-    while high - low > 1e-6 * high:
-        middle = 0.5 * (low + high)
-        if _cut(chain, again, middle, ends):
-            high = middle
-        else:
-            low = middle
-    _cut(chain, again, high, ends)
-    return low
+    least, first, repeated = _least(chain, again, ends, low, high), 0, 0.0
+    for rank in range(chain.budget.shape[0]):
+        repeated, first = repeated + _repeated(chain, rank, first, ends[rank]), ends[rank]
+    if repeated == 0.0:  # nobody waits for what others recompute
+        return least
+    again = _recomputing(chain, high)
+    return _least(chain, again, ends, least, high) if _cut(chain, again, high, ends) else np.inf

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright._kernels.compiling import kernel, part
 
-__all__ = ["Holding", "least_again", "least_of"]
+__all__ = ["Holding", "least_again", "least_extra", "least_of"]
 
 _MOST_CHOICES = 64  # choices of the layers of all sorts but one that are tried at most
 
@@ -27,6 +27,22 @@ class Holding(NamedTuple):
     room: np.ndarray  # (n_ranks,): bytes left by what is pinned to the rank
     pinned_working: np.ndarray  # (n_ranks,)
     pinned_reserved: np.ndarray  # (n_ranks,)
+
+
+@kernel
+def least_extra(excess, n_layers, saved, extra):
+    """Least seconds of recomputation, in whole layers, that free `excess` bytes; inf when all layers together do not."""
+    best = np.inf
+    for n_strong in range(n_layers + 1):
+        rest = excess - n_strong * saved[1]
+        n_weak = 0
+        if rest > 0.0:
+            if saved[0] <= 0.0:
+                continue
+            n_weak = int(np.ceil(rest / saved[0] - 1e-9))
+        if n_strong + n_weak <= n_layers:
+            best = min(best, n_strong * extra[1] + n_weak * extra[0])
+    return best
 
 
 @part
