@@ -345,7 +345,7 @@ def cuts_within(chain, limit, cuts):
 
 @part
 def _least(chain, again, ends, low, high):
-    """Smallest limit between two that some cut stays within, or `low` where one stays within that; fills `ends` with the cut."""
+    """Smallest limit between two that some cut stays within, `low` where one stays within that; fills `ends` with the cut."""
     if low > 0.0 and low * (1.0 + 1e-7) < high and _cut(chain, again, low * (1.0 + 1e-7), ends):
         return low
     low = min(low, high)
