@@ -158,8 +158,8 @@ class Chain(NamedTuple):
     fixed: np.ndarray  # (n_inequalities, n_ranks): seconds of a step whatever the rank takes
     lead: np.ndarray  # (n_inequalities, n_ranks)
     n_times: np.ndarray  # (n_inequalities,): how often recomputation counts
-    before_times: np.ndarray  # (n_inequalities,): how often that of earlier ranks does
-    later_times: np.ndarray  # (n_inequalities,): how often that of later ranks does
+    n_before: np.ndarray  # (n_inequalities,): how often that of earlier ranks does
+    n_later: np.ndarray  # (n_inequalities,): how often that of later ranks does
     ends_first: np.ndarray  # (n_inequalities,): 1 where the end of the first rank follows, else 0
     end: np.ndarray  # (n_layers + 1,): seconds of the end of the step on the first rank
     budget: np.ndarray  # (n_ranks,): memory left for layers
@@ -203,7 +203,7 @@ def _longest(chain, again, rank, first, last, end, repeated):
         seconds = chain.step[k, last] - chain.step[k, first] + chain.fixed[k, rank]
         seconds -= chain.lead[k, rank] * (chain.hidden[last] - chain.hidden[first])
         seconds += chain.before[k, first] + chain.later[k, -1] - chain.later[k, last] + chain.ends_first[k] * end
-        seconds += chain.n_times[k] * repeated + chain.before_times[k] * before + chain.later_times[k] * later
+        seconds += chain.n_times[k] * repeated + chain.n_before[k] * before + chain.n_later[k] * later
         most = max(most, seconds)
     return most
 
@@ -374,7 +374,7 @@ def least_bottleneck(chain, ends, low, limit):
     fixed = 0.0
     for k in range(chain.step.shape[0]):
         step = max(step, chain.step[k, -1])
-        n_times = max(n_times, chain.n_times[k] + chain.before_times[k] + chain.later_times[k])
+        n_times = max(n_times, chain.n_times[k] + chain.n_before[k] + chain.n_later[k])
         before, later = max(before, chain.before[k, -1]), max(later, chain.later[k, -1])
         for rank in range(chain.fixed.shape[1]):
             fixed = max(fixed, chain.fixed[k, rank])

@@ -196,7 +196,7 @@ def _round_trip(asked: _Asked) -> layer_split.Inequality:
     once = there + m * asked.pinned - asked.lead * asked.pinned_forward + not_last * back + comes_back + asked.ends
     returns = asked.backward if one else asked.returns
     step = m * asked.work + asked.after
-    return layer_split.Inequality(m, step, np.zeros_like(asked.work), returns, once, asked.lead, later_times=1.0)
+    return layer_split.Inequality(m, step, np.zeros_like(asked.work), returns, once, asked.lead, n_later=1.0)
 
 
 def _ends(asked: _Asked) -> tuple[layer_split.Inequality, layer_split.Inequality]:
@@ -210,11 +210,11 @@ def _ends(asked: _Asked) -> tuple[layer_split.Inequality, layer_split.Inequality
     work = both if asked.splits else asked.work
     none, nothing = np.zeros_like(work), np.zeros(len(asked.lead))
     once = last + m * pinned + back + 2.0 * asked.arrives
-    alone = layer_split.Inequality(m, m * work, both, none, once, nothing, ends_first=True, before_times=1.0)
+    alone = layer_split.Inequality(m, m * work, both, none, once, nothing, ends_first=True, n_before=1.0)
     trip = last + float(work.sum() + pinned.sum() + 2.0 * asked.arrives[-1])
     once = trip + (m - 1.0) * pinned - (asked.lead - 1.0) * asked.pinned_forward
     together = layer_split.Inequality(
-        m, (m - 1.0) * work, none, none, once, asked.lead - 1.0, ends_first=True, before_times=1.0, later_times=1.0
+        m, (m - 1.0) * work, none, none, once, asked.lead - 1.0, ends_first=True, n_before=1.0, n_later=1.0
     )
     return alone, together
 
@@ -244,7 +244,7 @@ def _in_turn(asked: _Asked) -> list[layer_split.Inequality]:
     slowest = float(np.diff(asked.arrives).max())
     trip = last + float(both.sum() + pinned.sum() + 2.0 * asked.arrives[-1])
     once = np.full(n_ranks, trip + (m - 1.0) * slowest)
-    channel = layer_split.Inequality(1.0, none, none, none, once, nothing, ends_first=True, before_times=1.0, later_times=1.0)
+    channel = layer_split.Inequality(1.0, none, none, none, once, nothing, ends_first=True, n_before=1.0, n_later=1.0)
     rounds = np.ceil(m / asked.lead)
     behind = np.cumsum(pinned[::-1])[::-1] + 2.0 * (asked.arrives[-1] - asked.arrives)
     spread = rounds * (behind + both.sum() * np.arange(n_ranks, 0, -1.0) / n_ranks)
@@ -268,8 +268,8 @@ def _in_turn(asked: _Asked) -> list[layer_split.Inequality]:
                 once,
                 lead,
                 ends_first=True,
-                before_times=1.0,
-                later_times=float(rounds[rank]),
+                n_before=1.0,
+                n_later=float(rounds[rank]),
             )
         )
     return found

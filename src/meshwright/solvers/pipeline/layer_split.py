@@ -167,7 +167,7 @@ class Inequality:
         backward pass.
     ends_first : bool
         Whether the end of the step on the first rank comes after all that.
-    before_times, later_times : float
+    n_before, n_later : float
         How often what earlier and what later ranks recompute of a micro-batch counts.
     """
 
@@ -178,8 +178,8 @@ class Inequality:
     fixed_seconds: NDArray[np.float64]
     lead: NDArray[np.float64]
     ends_first: bool = False
-    before_times: float = 0.0
-    later_times: float = 0.0
+    n_before: float = 0.0
+    n_later: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,8 +350,8 @@ def _chain_arrays(chain: UnequalChain) -> Chain:
         fixed=stacked("fixed_seconds"),
         lead=stacked("lead"),
         n_times=stacked("n_times"),
-        before_times=stacked("before_times"),
-        later_times=stacked("later_times"),
+        n_before=stacked("n_before"),
+        n_later=stacked("n_later"),
         ends_first=stacked("ends_first"),
         end=sums(chain.end_seconds),
         budget=_locked(chain.budget_bytes),

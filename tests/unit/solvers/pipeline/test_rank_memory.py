@@ -82,8 +82,8 @@ def _tight_chain(rng: np.random.Generator, n_layers: int, n_ranks: int) -> layer
     return layer_split.UnequalChain(
         inequalities=(
             layer_split.Inequality(m, m * forward, forward, none, fixed, nothing),
-            layer_split.Inequality(m, m * forward, none, none, fixed + 3.0, nothing, later_times=m),
-            layer_split.Inequality(m, m * forward, none, none, fixed, nothing, before_times=m, later_times=m, ends_first=True),
+            layer_split.Inequality(m, m * forward, none, none, fixed + 3.0, nothing, n_later=m),
+            layer_split.Inequality(m, m * forward, none, none, fixed, nothing, n_before=m, n_later=m, ends_first=True),
         ),
         end_seconds=rng.uniform(0.0, 1.0, n_layers),
         forward_seconds=forward,
@@ -111,7 +111,7 @@ def _every_cut(chain: layer_split.UnequalChain) -> dict[tuple[int, ...], tuple[f
         for rank, one in itertools.product(range(n_ranks), chain.inequalities):
             alone = one.step_seconds[ends[rank] : ends[rank + 1]].sum() + one.fixed_seconds[rank] + one.n_times * again[rank]
             alone += one.before_seconds[: ends[rank]].sum() + one.ends_first * chain.end_seconds[: ends[1]].sum()
-            others = one.before_times * sum(again[:rank]) + one.later_times * sum(again[rank + 1 :])
+            others = one.n_before * sum(again[:rank]) + one.n_later * sum(again[rank + 1 :])
             both = [max(both[0], alone + others), max(both[1], alone)]
         found[tuple(np.diff(ends).tolist())] = (both[0], both[1])
     return found
