@@ -27,8 +27,8 @@ from meshwright.planners.best.virtual import spread
 __all__ = ["BestFirstSearch"]
 
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
-# with what happens between replicas; with the transfers of its plan
-_PEAK, _COMPUTE, _WITH_COMMUNICATION, _UNLIT, _SCHEDULE, _LIGHT, _FULL, _BUILT = range(8)
+# with what happens between replicas; with its plan; with the transfers of its only plan
+_PEAK, _COMPUTE, _WITH_COMMUNICATION, _UNLIT, _SCHEDULE, _LIGHT, _FULL, _BUILT, _CARRIED = range(9)
 _GRACE_SECONDS = 2.0  # for which a search that dived without finding a plan goes on whatever the limit of time
 _MOST_BUILT = 4  # plans built at most for each that may be played
 
@@ -182,7 +182,11 @@ class BestFirstSearch:
         elif level == _FULL:
             self._build(pool, config, bound)
         elif plan is not None:
-            self._evaluate(pool, config, plan, bound)
+            carried = self._with_transfers(costs, config, plan) if level == _BUILT else 0.0
+            if carried > bound:
+                self._push(carried, _CARRIED, pool, config, plan)
+            else:
+                self._evaluate(pool, config, plan, bound)
 
     def _look_at_mesh(self, costs: Costs, mesh: MeshDegrees, pool: int, level: int, bound: float) -> None:
         """Raise the bound of a mesh, or let it fall into its schedules."""
@@ -231,9 +235,17 @@ class BestFirstSearch:
             self._put_aside(least, _UNLIT, pool, config)
 
     def _build(self, pool: int, config: Config, bound: float) -> None:
-        """Build the plan of a configuration and put it on the heap again, its bound raised by the transfers of its stages."""
-        self.n_built += 1
+        """Build the plan of a configuration, if its bound with transfers is of use, and put it on the heap again."""
         costs, n_microbatches = self.costs[pool], self.n_microbatches(config.mesh)
+        even = None if config.one_way else self._even(costs, config)
+        if even is not None:  # any plan of the configuration tells what transfers take at least
+            hops, limit = costs.transfer_seconds(config, even, costs.stage_costs(config, even)), self._limit_of_bound(config)
+            full = bounds.of_config(costs, config, n_microbatches, limit, transfer_seconds=hops)
+            if full >= limit and self.found:
+                self._put_aside(bound, _FULL, pool, config)
+                return
+            bound = max(bound, min(full, limit))
+        self.n_built += 1
         plan = plans.build(costs, config, n_microbatches, bound, uniform=self.params.uniform)
         if plan is None:
             if not self._never_fits(costs, config):
@@ -245,15 +257,16 @@ class BestFirstSearch:
             full = self.least_seconds(costs, config, plan)  # its only plan
         elif config.one_way:
             # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
-            even = spread(len(self.chain.layers), config.mesh.pipeline, config.chunks)
-            bare = plans.bare(costs, config, n_microbatches, even)
-            full = bound if bare is None else self.least_seconds(costs, config, bare)
+            even = self._even(costs, config)
+            full = bound if even is None else self.least_seconds(costs, config, even)
         else:
-            hops = costs.transfer_seconds(config, plan, costs.stage_costs(config, plan))
-            limit = self._limit_of_bound(config)
-            # there is a plan, so what is infinite is just longer than the limit
-            full = min(bounds.of_config(costs, config, n_microbatches, limit, transfer_seconds=hops), max(limit, bound))
+            full = bound
         self._push(max(bound, full), _BUILT, pool, config, plan)
+
+    def _even(self, costs: Costs, config: Config) -> Plan | None:
+        """Return the plan with layers spread evenly and the least recomputed, whether it fits or not; None with an empty stage."""
+        counts = spread(len(self.chain.layers), config.mesh.pipeline, config.chunks)
+        return plans.bare(costs, config, self.n_microbatches(config.mesh), counts)
 
     def _never_fits(self, costs: Costs, config: Config) -> bool:
         """Return whether no plan of a configuration that building found none of fits: proven for its only split."""
@@ -273,6 +286,12 @@ class BestFirstSearch:
         if config.split_backward:
             return sim.least_seconds(self.problem, plan, stage_costs)
         return sim.estimate(plan, stage_costs, np.zeros(len(plan.stages) - 1))
+
+    def _with_transfers(self, costs: Costs, config: Config, plan: Plan) -> float:
+        """Return what the only plan of a configuration takes at least with its transfers, if its bound has none; 0 for any other."""
+        if config.split_backward or config.mesh.pipeline == 1 or not self._closed(costs, config, plan):
+            return 0.0
+        return sim.least_seconds(self.problem, plan, costs.stage_costs(config, plan))
 
     def _closed(self, costs: Costs, config: Config, plan: Plan) -> bool:
         """Return whether a configuration has no other plan: one split, and the least recomputed that fits.
@@ -349,7 +368,7 @@ class BestFirstSearch:
         """Say which configuration misses the least memory, and by how much."""
         if self.was_stopped:
             return Answer(None, notes=notes, extra=extra)
-        closest = self._closest()
+        closest = plans.closest(self.problem, self.costs, self.too_large, self.params.shard)
         if closest is None and not self.open:
             reasons = "; ".join(sorted(self.refused)) or limits.impossible(self.problem, self.params, len(self.chain.layers))
             return Answer(
@@ -371,22 +390,3 @@ class BestFirstSearch:
         missing, config = closest or (1.0, min(config for _, _, config in self.open))
         nearest = f"closest with these devices: {describe(config)}"
         return Answer(None, missing_bytes=missing, nearest=nearest, infeasible_proven=not self.open, notes=notes, extra=extra)
-
-    def _closest(self) -> tuple[float, Config] | None:
-        """Return what misses the least memory of all that is too large, layers spread evenly, and how much; None where nothing is.
-
-        What all shardings miss at least tells which meshes are worth a look at each of theirs.
-        """
-        heap = [self._missing(pool, config, light) for pool, config, light in self.too_large]
-        heapq.heapify(heap)
-        while heap:
-            missing, config, pool = heapq.heappop(heap)
-            if config.is_any:
-                for variant in limits.variants(config, self.problem, self.costs[pool].pool, self.params.shard):
-                    heapq.heappush(heap, self._missing(pool, variant, light=True))
-            elif missing > 0.0:
-                return missing, config
-        return None
-
-    def _missing(self, pool: int, config: Config, light: bool) -> tuple[float, Config, int]:
-        return plans.missing_bytes(self.costs[pool], config, self.n_microbatches(config.mesh), light=light), config, pool

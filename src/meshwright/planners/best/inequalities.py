@@ -12,6 +12,7 @@ from meshwright.planners.best.costs import Costs, after_name
 from meshwright.planners.best.layer_sums import Digest, Pinned
 from meshwright.planners.best.space import Config
 from meshwright.solvers.pipeline import layer_split
+from meshwright.solvers.pipeline.rank_memory import RankMemory
 
 __all__ = ["chain_to_cut"]
 
@@ -60,6 +61,7 @@ def chain_to_cut(
       these follows the forward passes of those earlier still. Each rank's lead and what lies behind it are other ones: this is asked
       of the ranks on which it takes longest if layers are spread evenly (`_MOST_WAITING`). Under ZB-H1 the first rank may hold no more
       micro-batches than its lead, so that it also computes the weight gradients of the one before.
+    * What other ranks recompute at least to hold their layers is part of every way back through them, and of each round trip.
     * A channel carries one transfer at a time: all micro-batches pass the slowest one after each other, the first (or last) of them
       also all the rest of the way there and back.
 
@@ -87,7 +89,28 @@ def chain_to_cut(
         relief=digests[0].relief
         if len(digests) == 1
         else layer_split.relief(np.max(saved, axis=0), np.maximum(_least(extra), 0.0)),
+        memory=_memory(costs, config, digests, costs.peaks(config, n_microbatches).held[:, 0, 0]),
     )
+
+
+def _memory(costs: Costs, config: Config, digests: Sequence[Digest], held: NDArray[np.float64]) -> RankMemory:
+    """Return what layers hold by what they recompute, on every class of ranks, and the memory that pinned layers leave each rank."""
+    of_rank = costs.classes(config).of_rank
+    _, first = np.unique(digests[0].sort, return_index=True)
+
+    def of_sort(name: str) -> NDArray[np.float64]:
+        return np.array([getattr(own, name)[first] for own in digests])
+
+    work, room = of_sort("work_seconds"), costs.memory_bytes(config).astype(np.float64)
+    working, reserved = np.zeros(len(room)), np.zeros(len(room))
+    for rank, pinned in ((0, digests[of_rank[0]].prefix), (len(room) - 1, digests[of_rank[-1]].suffix)):
+        room[rank] -= pinned.static_bytes + held[rank] * pinned.activation_bytes
+        working[rank] = max(working[rank], pinned.working_bytes)
+        reserved[rank] = max(reserved[rank], pinned.reserved_bytes)
+    return RankMemory(
+        digests[0].sort, of_rank, of_sort("static_bytes"), of_sort("reserved_bytes"), of_sort("activation_bytes"),
+        of_sort("working_bytes"), np.maximum(work - work[:, :, :1], 0.0), held, room, working, reserved,
+    )  # fmt: skip
 
 
 def _least(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -172,7 +195,8 @@ def _round_trip(asked: _Asked) -> layer_split.Inequality:
     not_last, comes_back = asked.later[::-1], asked.arrives[-1] - asked.arrives
     once = there + m * asked.pinned - asked.lead * asked.pinned_forward + not_last * back + comes_back + asked.ends
     returns = asked.backward if one else asked.returns
-    return layer_split.Inequality(m, m * asked.work + asked.after, np.zeros_like(asked.work), returns, once, asked.lead)
+    step = m * asked.work + asked.after
+    return layer_split.Inequality(m, step, np.zeros_like(asked.work), returns, once, asked.lead, n_later=1.0)
 
 
 def _ends(asked: _Asked) -> tuple[layer_split.Inequality, layer_split.Inequality]:
@@ -186,10 +210,12 @@ def _ends(asked: _Asked) -> tuple[layer_split.Inequality, layer_split.Inequality
     work = both if asked.splits else asked.work
     none, nothing = np.zeros_like(work), np.zeros(len(asked.lead))
     once = last + m * pinned + back + 2.0 * asked.arrives
-    alone = layer_split.Inequality(m, m * work, both, none, once, nothing, ends_first=True)
+    alone = layer_split.Inequality(m, m * work, both, none, once, nothing, ends_first=True, n_before=1.0)
     trip = last + float(work.sum() + pinned.sum() + 2.0 * asked.arrives[-1])
     once = trip + (m - 1.0) * pinned - (asked.lead - 1.0) * asked.pinned_forward
-    together = layer_split.Inequality(m - 1.0, (m - 1.0) * work, none, none, once, asked.lead - 1.0, ends_first=True)
+    together = layer_split.Inequality(
+        m, (m - 1.0) * work, none, none, once, asked.lead - 1.0, ends_first=True, n_before=1.0, n_later=1.0
+    )
     return alone, together
 
 
@@ -217,9 +243,8 @@ def _in_turn(asked: _Asked) -> list[layer_split.Inequality]:
     none, nothing = np.zeros_like(both), np.zeros(n_ranks)
     slowest = float(np.diff(asked.arrives).max())
     trip = last + float(both.sum() + pinned.sum() + 2.0 * asked.arrives[-1])
-    channel = layer_split.Inequality(
-        0.0, none, none, none, np.full(n_ranks, trip + (m - 1.0) * slowest), nothing, ends_first=True
-    )
+    once = np.full(n_ranks, trip + (m - 1.0) * slowest)
+    channel = layer_split.Inequality(1.0, none, none, none, once, nothing, ends_first=True, n_before=1.0, n_later=1.0)
     rounds = np.ceil(m / asked.lead)
     behind = np.cumsum(pinned[::-1])[::-1] + 2.0 * (asked.arrives[-1] - asked.arrives)
     spread = rounds * (behind + both.sum() * np.arange(n_ranks, 0, -1.0) / n_ranks)
@@ -234,5 +259,17 @@ def _in_turn(asked: _Asked) -> list[layer_split.Inequality]:
         if rank == 0 and asked.splits:
             own = both + (rounds[rank] - 1.0) * asked.work
             once[rank] += (rounds[rank] - 1.0) * asked.prefix.weight_seconds
-        found.append(layer_split.Inequality(float(rounds[rank]), own, both, trips, once, lead, ends_first=True))
+        found.append(
+            layer_split.Inequality(
+                float(rounds[rank]),
+                own,
+                both,
+                trips,
+                once,
+                lead,
+                ends_first=True,
+                n_before=1.0,
+                n_later=float(rounds[rank]),
+            )
+        )
     return found

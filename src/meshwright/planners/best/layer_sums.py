@@ -114,8 +114,8 @@ class Pinned:
         Gradient reduction; gathering of weights and optimizer. Once a step.
     after_seconds, split_after_seconds : float
         Once a step after the last task of the rank: that task is a backward pass, or the weight gradients of one.
-    overhead_bytes : float
-        Working and reserved bytes, of each of which the largest counts.
+    overhead_bytes, working_bytes, reserved_bytes : float
+        Working and reserved bytes, of each of which the largest counts: together, and each of them.
     """
 
     forward_seconds: float = 0.0
@@ -129,6 +129,8 @@ class Pinned:
     after_seconds: float = 0.0
     split_after_seconds: float = 0.0
     overhead_bytes: float = 0.0
+    working_bytes: float = 0.0
+    reserved_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,6 +154,12 @@ class Digest:
     overhead_bytes : ndarray, shape (n_layers,), float64
         Working and reserved bytes of each layer at least, whatever it recomputes. A rank holds that of its most demanding layer:
         of sharded weights (ZeRO-3), buffers are as large as the largest layer of the rank itself.
+    sort : ndarray, shape (n_layers,), int64
+        Which of the distinct layers each one is, from 0 on.
+    working_bytes : ndarray, shape (n_layers, n_words), float64
+        Needed while the layer runs, by what it recomputes.
+    reserved_bytes : ndarray, shape (n_layers,), float64
+        What the process reserves for it at least.
     running_sums : ndarray, shape (8, n_layers + 1), float64
         Sums over the layers before each place, for those of virtual stages; nothing recomputed.
     pinned_sums : ndarray, shape (2, 8), float64
@@ -174,6 +182,9 @@ class Digest:
     extra_seconds: NDArray[np.float64]
     relief: Relief
     overhead_bytes: NDArray[np.float64]
+    sort: NDArray[np.int64]
+    working_bytes: NDArray[np.float64]
+    reserved_bytes: NDArray[np.float64]
     running_sums: NDArray[np.float64]
     pinned_sums: NDArray[np.float64]
 
@@ -190,9 +201,8 @@ def digest(chain: LayerChain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
     ways = np.zeros((2, 2))
     ways[:, 2 - saved.shape[1] :] = saved.max(axis=0), np.maximum(extra.min(axis=0), 0.0)
     longest = [max(rows[row, word].backward_total_seconds for word in words) for row in distinct]
-    overhead = np.array(
-        [min(rows[row, word].working_bytes for word in words) + rows[row, words[0]].reserved_bytes for row in distinct]
-    )
+    working = np.array([[rows[row, word].working_bytes for word in words] for row in distinct])
+    reserved = np.array([min(rows[row, word].reserved_bytes for word in words) for row in distinct])
     prefix, suffix = _total(rows, chain.prefix), _total(rows, chain.suffix)
     after = _after([*layers, prefix, suffix], [*longest, prefix.backward_seconds, suffix.backward_seconds])
     split_after = _after([*layers, prefix, suffix], [own.weight_seconds for own in (*layers, prefix, suffix)])
@@ -224,7 +234,10 @@ def digest(chain: LayerChain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
         extra_seconds=ways[1],
         # like layers need none: whole layers are counted
         relief=Relief.none(len(order)) if chain.equal else relief(saved[order], np.maximum(extra, 0.0)[order]),
-        overhead_bytes=overhead[order],
+        overhead_bytes=(working.min(axis=1) + reserved)[order],
+        sort=order,
+        working_bytes=working[order],
+        reserved_bytes=reserved[order],
         running_sums=running,
         pinned_sums=np.array(ends),
     )
@@ -248,10 +261,10 @@ def _total(rows: RowLoads, ops: tuple[int, ...]) -> Pinned:
     stage_costs = [rows[i, "none"] for i in ops]
     own = [_one(load) for load in stage_costs]
     sums = {name: sum(getattr(part, name) for part in own) for name in Pinned.__dataclass_fields__}
-    largest = max((load.working_bytes for load in stage_costs), default=0.0) + max(
-        (load.reserved_bytes for load in stage_costs), default=0.0
-    )
-    return Pinned(**(sums | {"overhead_bytes": largest}))
+    working = max((load.working_bytes for load in stage_costs), default=0.0)
+    reserved = max((load.reserved_bytes for load in stage_costs), default=0.0)
+    largest = {"overhead_bytes": working + reserved, "working_bytes": working, "reserved_bytes": reserved}
+    return Pinned(**(sums | largest))
 
 
 def _one(load: StageCost) -> Pinned:

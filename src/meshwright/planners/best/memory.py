@@ -200,8 +200,27 @@ class RankLayers:
 
     @property
     def least_bytes(self) -> float:
-        """What one device holds at least, whatever its layers recompute: every figure of every layer is its smallest."""
-        return self._peak(self.kept_bytes.min(axis=0), self.working_bytes.min(axis=0), self.reserved_bytes.min(axis=0))
+        """What one device holds at least, whatever its layers recompute.
+
+        Lemma: at each moment the largest working memory of the layers of the stage at work is that of some way to recompute one of
+        them, so each of these keeps no less than by the best of its ways that need no more; layers of other stages keep their least, and
+        every layer reserves its least. The fullest moment is the one of which this is most.
+        """
+        n_chunks, least = self.held.shape[1], self.kept_bytes.min(axis=0)
+        kept = np.bincount(self.stage, least, n_chunks)
+        needs = []
+        for stage in range(n_chunks):
+            own = self.stage == stage
+            keeps, working = self.kept_bytes[:, own], self.working_bytes[:, own]
+            widest = np.unique(working)
+            widest = widest[widest >= working.min(axis=0).max(initial=0.0)]
+            allowed = np.where(working <= widest[:, None, None], keeps, np.inf)
+            needs.append((allowed.min(axis=1, initial=np.inf).sum(axis=1) - kept[stage], widest))
+        moving = [
+            held @ kept + (float((held[at] * needs[at][0] + needs[at][1]).min()) if len(needs[at][1]) else 0.0)
+            for held, at in zip(self.held, self.at.tolist(), strict=True)
+        ]
+        return float(self.static_bytes.sum() + self.reserved_bytes.min(axis=0).max() + max(moving))
 
     def _peak(self, kept: NDArray[np.float64], working: NDArray[np.float64], reserved: NDArray[np.float64]) -> float:
         n_chunks = self.held.shape[1]

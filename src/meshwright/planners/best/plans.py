@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 
@@ -9,14 +10,16 @@ import numpy as np
 
 from meshwright import schedules, sim
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Problem
 from meshwright.planners.best import inequalities
 from meshwright.planners.best.costs import Costs
+from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import Peaks, RankLayers, RowFigures, peaks_of
 from meshwright.planners.best.space import Config, MeshDegrees
 from meshwright.planners.best.virtual import spread
 from meshwright.solvers.pipeline import layer_split
 
-__all__ = ["bare", "build", "counts_of", "missing_bytes", "never_fits", "own_peaks", "place_of", "with_counts"]
+__all__ = ["bare", "build", "closest", "counts_of", "missing_bytes", "never_fits", "own_peaks", "place_of", "with_counts"]
 
 
 def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: float) -> tuple[int, ...] | None:
@@ -43,7 +46,8 @@ def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: 
         return spread(n, p, v)
     if not costs.chain.equal:
         seconds, cut = layer_split.bottleneck(inequalities.chain_to_cut(costs, config, n_microbatches, building=True))
-        return _without_gaps([int(count) for count in cut]) if math.isfinite(seconds) else None
+        pinned = (bool(costs.chain.prefix), bool(costs.chain.suffix))
+        return _without_gaps([int(count) for count in cut], pinned) if math.isfinite(seconds) else None
     ranks, _, after = costs.pipeline_ranks(config, n_microbatches, building=True)
     found = layer_split.split(
         ranks,
@@ -55,10 +59,13 @@ def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: 
     return None if found is None else tuple(int(count) for count in found)
 
 
-def _without_gaps(counts: list[int]) -> tuple[int, ...]:
-    """Return the counts with no empty stage: a stage that greedy cutting left without layers takes one from its neighbour."""
+def _without_gaps(counts: list[int], pinned: tuple[bool, bool]) -> tuple[int, ...]:
+    """Return the counts with no empty stage: a stage that greedy cutting left without layers takes one from its neighbour.
+
+    `pinned`: whether the first and the last stage have layers beside those counted.
+    """
     for i in range(len(counts)):
-        if counts[i] == 0:
+        if counts[i] == 0 and not (pinned[0] and i == 0) and not (pinned[1] and i == len(counts) - 1):
             donor = max((j for j in range(len(counts)) if counts[j] > 1), key=lambda j: (-abs(j - i), counts[j]), default=-1)
             if donor < 0:
                 break
@@ -235,7 +242,7 @@ def never_fits(costs: Costs, config: Config, n_microbatches: int, counts: tuple[
     """
     _, rows = costs.chain.stages(counts)
     ranks = _ranks(costs, config, rows, costs.peaks(config, n_microbatches))
-    return any(own.least_bytes > memory for own, memory in zip(ranks, costs.memory_bytes(config), strict=True))
+    return any(own.least_bytes > memory * (1.0 + 1e-12) for own, memory in zip(ranks, costs.memory_bytes(config), strict=True))
 
 
 def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: bool = True) -> float:
@@ -261,6 +268,43 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: b
             for own, memory in zip(ranks, costs.memory_bytes(config), strict=True)
         )
     )
+
+
+def closest(
+    problem: Problem, costs: Sequence[Costs], too_large: Sequence[tuple[int, Config, bool]], shards: tuple[int, ...]
+) -> tuple[float, Config] | None:
+    """Return what misses the least memory of all that is too large, layers spread evenly, and how much; None where nothing is.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    costs : sequence of Costs
+        Loads of the layers.
+    too_large : sequence of tuple
+        Of each: which of the costs, the configuration, and whether its loads may leave out what is slow to find.
+    shards : tuple of int
+        Sharding levels allowed.
+
+    Notes
+    -----
+    What all shardings miss at least tells which meshes are worth a look at each of theirs.
+    """
+
+    def missing(place: int, config: Config, light: bool) -> tuple[float, Config, int]:
+        n_microbatches = problem.batch.global_batch // (config.mesh.data * config.mesh.micro_batch)
+        return missing_bytes(costs[place], config, n_microbatches, light=light), config, place
+
+    heap = [missing(*own) for own in too_large]
+    heapq.heapify(heap)
+    while heap:
+        n_bytes, config, place = heapq.heappop(heap)
+        if config.is_any:
+            for variant in variants(config, problem, costs[place].pool, shards):
+                heapq.heappush(heap, missing(place, variant, True))
+        elif n_bytes > 0.0:
+            return n_bytes, config
+    return None
 
 
 def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:

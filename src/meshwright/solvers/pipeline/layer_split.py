@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.solvers.pipeline.rank_memory import RankMemory
+
 if TYPE_CHECKING:
     from meshwright._kernels.pipeline.layer_split import Chain
 
@@ -165,6 +167,8 @@ class Inequality:
         backward pass.
     ends_first : bool
         Whether the end of the step on the first rank comes after all that.
+    n_before, n_later : float
+        How often what earlier and what later ranks recompute of a micro-batch counts.
     """
 
     n_times: float
@@ -174,6 +178,8 @@ class Inequality:
     fixed_seconds: NDArray[np.float64]
     lead: NDArray[np.float64]
     ends_first: bool = False
+    n_before: float = 0.0
+    n_later: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -255,6 +261,8 @@ class UnequalChain:
         this costs in seconds of one micro-batch.
     relief : Relief
         The same of every layer by itself.
+    memory : RankMemory or None
+        What the layers hold by what they recompute, exactly; None where no more is known.
     """
 
     inequalities: tuple[Inequality, ...]
@@ -267,6 +275,7 @@ class UnequalChain:
     saved_bytes: NDArray[np.float64]
     extra_seconds: NDArray[np.float64]
     relief: Relief
+    memory: RankMemory | None = None
 
 
 def bottleneck(
@@ -323,6 +332,8 @@ def _chain_arrays(chain: UnequalChain) -> Chain:
     """Return a chain as the kernels read it."""
     from meshwright._kernels.pipeline import layer_split as kernel
 
+    memory = chain.memory or RankMemory.unlimited(len(chain.forward_seconds), len(chain.budget_bytes))
+
     def stacked(name: str) -> NDArray[np.float64]:
         return _locked(np.array([getattr(own, name) for own in chain.inequalities]))
 
@@ -339,6 +350,8 @@ def _chain_arrays(chain: UnequalChain) -> Chain:
         fixed=stacked("fixed_seconds"),
         lead=stacked("lead"),
         n_times=stacked("n_times"),
+        n_before=stacked("n_before"),
+        n_later=stacked("n_later"),
         ends_first=stacked("ends_first"),
         end=sums(chain.end_seconds),
         budget=_locked(chain.budget_bytes),
@@ -347,7 +360,10 @@ def _chain_arrays(chain: UnequalChain) -> Chain:
         extra=_locked(chain.extra_seconds),
         prices=_locked(chain.relief.seconds_per_byte),
         worth=_locked(chain.relief.worth_seconds),
-        dearest=max(chain.relief.dearest_seconds, len(chain.forward_seconds) * float(chain.extra_seconds.max())),
+        dearest=max(
+            chain.relief.dearest_seconds, memory.dearest_seconds, len(chain.forward_seconds) * float(chain.extra_seconds.max())
+        ),
+        holding=memory.arrays(),
     )
 
 

@@ -169,7 +169,8 @@ class Plays:
     def _never_fits(self, counts: Sequence[int], moments: Moments) -> bool:
         """Return whether some rank holds more than it can whatever its layers recompute.
 
-        Lemma: at its moments a rank holds at least the least of every figure of each of its layers.
+        Lemma: at each of its moments the layers of the stage at work need, while they run, as much as some way of one of them says, and each
+        keeps no less than by the best of its ways that need no more; layers of other stages keep their least, all reserve their least.
         """
         rows = stage_rows(self.prices, counts)
         for rank in range(self.mesh.pipeline):
@@ -181,12 +182,13 @@ class Plays:
                 for stage in own
             ]
             kept = np.array([sum(min(way.kept_bytes for way in layer) for layer in stage) for stage in ways])
-            working = np.array(
-                [max((min(way.working_bytes for way in layer) for layer in stage), default=0.0) for stage in ways]
+            moving = max(
+                float(held @ kept - held[at] * kept[at]) + _at_work(ways[at], float(held[at]))
+                for held, at in zip(times, place.tolist(), strict=True)
             )
             static = sum(layer[0].static_bytes for stage in ways for layer in stage)
             reserved = max(min(way.reserved_bytes for way in layer) for stage in ways for layer in stage)
-            if static + reserved + float((times @ kept + working[place]).max()) > self.prices.memory_bytes(self.kinds[rank]):
+            if static + reserved + moving > self.prices.memory_bytes(self.kinds[rank]) * (1.0 + 1e-12):
                 return True
         return False
 
@@ -237,6 +239,15 @@ class Plays:
             for stage in own:
                 words[stage], chosen = tuple(chosen[: len(rows[stage])]), chosen[len(rows[stage]) :]
         return words
+
+
+def _at_work(layers: Sequence[Sequence[PricedLayer]], held: float) -> float:
+    """Return what a stage at work holds at least: of its layers, each with its ways to recompute, so many micro-batches and what is needed."""
+    best = math.inf if layers else 0.0
+    for level in {way.working_bytes for layer in layers for way in layer}:
+        kept = [min((way.kept_bytes for way in layer if way.working_bytes <= level), default=math.inf) for layer in layers]
+        best = min(best, (held * sum(kept) if held else 0.0) + level)
+    return best
 
 
 class _RankWays:

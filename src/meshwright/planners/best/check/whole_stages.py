@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from meshwright import schedules
 from meshwright.planners.best.check.prices import LayerPrices, PricedLayer, Table
+from meshwright.planners.best.check.rank_memory import least_repeated
 from meshwright.planners.best.check.space import CheckedMesh, Form
 
 __all__ = ["EndLayers", "Sums", "WholeStages", "sums_of"]
@@ -37,8 +38,9 @@ class EndLayers:
         self.reduce = sum(own.reduce for own in layers)
         self.update = sum(own.update for own in layers)
         self.exposed = self.reduce - (self.weight if is_split else self.backward)
-        self.overhead_bytes = max((own.working_bytes for own in layers), default=0.0)
-        self.overhead_bytes += max((own.reserved_bytes for own in layers), default=0.0)
+        self.working_bytes = max((own.working_bytes for own in layers), default=0.0)
+        self.reserved_bytes = max((own.reserved_bytes for own in layers), default=0.0)
+        self.overhead_bytes = self.working_bytes + self.reserved_bytes
 
     @property
     def returns(self) -> float:
@@ -81,6 +83,7 @@ class Sums:
         saved = {row: [max(0.0, own[0].kept_bytes - one.kept_bytes) for one in own[1:]] for row, own in of_row.items()}
         extra = {row: [max(0.0, one.work - own[0].work) for one in own[1:]] for row, own in of_row.items()}
         self.saved, self.extra = [saved[row] for row in chain.rows], [extra[row] for row in chain.rows]
+        self.sorts = [(own, _sums([float(row == of) for row in chain.rows])) for of, own in of_row.items()]
         self.most_saved = _sums([max(own, default=0.0) for own in self.saved])
         # of any layer: the most that it gives up by each way, and the least that this takes
         self.any_saved = [max(own) for own in zip(*saved.values(), strict=True)]
@@ -155,6 +158,7 @@ class WholeStages:
         self.there = self.passes[-1] + self.head + self.tail + self.arrives[-1]
         self.trip = self.there + self.returns[-1] + self.head_back + self.tail_back + self.arrives[-1]
         self._repeated: dict[tuple[int, int], float] = {}
+        self._choices: dict[tuple[int, ...], float] = {}
         first = [self._end(n) for n in range(self.n_layers + 1)]
         self.least_end = list(accumulate(reversed(first), min))[::-1]
 
@@ -183,6 +187,9 @@ class WholeStages:
         keeps in flight, and with them the working and reserved bytes of the most demanding layer: at least of what is pinned to it,
         or of the least demanding of all. What exceeds its memory must be given up, in whole layers where all are alike.
         """
+        chosen = self._chosen(rank, start, stop)
+        if chosen == math.inf:
+            return math.inf
         own, held = self.sums[self.of_rank[rank]], self.held[rank]
         parts = self._parts(rank)
         n_bytes = own.static_bytes[stop] - own.static_bytes[start] + held * (own.kept_bytes[stop] - own.kept_bytes[start])
@@ -190,17 +197,35 @@ class WholeStages:
         n_bytes += max([part.overhead_bytes for part in parts] + [own.overhead_bytes if stop > start else 0.0])
         excess = n_bytes - self.memory_bytes[rank]
         if excess <= 0.0:
-            return 0.0
+            return chosen
         if excess > held * (own.most_saved[stop] - own.most_saved[start]) * (1.0 + 1e-9):
             return math.inf
         if not self.is_equal:
-            return max([0.0, *(price * excess / held - worth[stop] + worth[start] for price, worth in own.worth)])
+            return max([chosen, *(price * excess / held - worth[stop] + worth[start] for price, worth in own.worth)])
         key = (rank, stop - start)
         if key not in self._repeated:
             self._repeated[key] = least_extra(excess / held, stop - start, own.saved[0], own.extra[0])
-        return self._repeated[key]
+        return max(chosen, self._repeated[key])
 
-    def seconds(self, rank: int, start: int, stop: int, end: float) -> float:
+    def _chosen(self, rank: int, start: int, stop: int) -> float:
+        """Return what `least_repeated` says of a rank with some layers."""
+        own, parts = self.sums[self.of_rank[rank]], self._parts(rank)
+        sorts = [(round(before[stop] - before[start]), ways) for ways, before in own.sorts]
+        key = (rank, *(n for n, _ in sorts))
+        if key not in self._choices:
+            held = self.held[rank]
+            static = own.static_bytes[stop] - own.static_bytes[start]
+            static += sum(part.static_bytes + held * part.kept_bytes for part in parts)
+            reserved = [min(way.reserved_bytes for way in ways) for n, ways in sorts if n]
+            static += max([part.reserved_bytes for part in parts] + reserved, default=0.0)
+            room = self.memory_bytes[rank] * (1.0 + 1e-9) - static
+            working = max((part.working_bytes for part in parts), default=0.0)
+            self._choices[key] = least_repeated(sorts, room, held, working)
+        return self._choices[key]
+
+    def seconds(
+        self, rank: int, start: int, stop: int, end: float, before_again: float = 0.0, later_again: float = 0.0
+    ) -> float:
         """Return what a step takes at least where a rank has layers start..stop-1; inf where they do not fit.
 
         Parameters
@@ -209,6 +234,8 @@ class WholeStages:
             The rank and its layers.
         end : float
             What follows on the first rank at least after its last backward pass.
+        before_again, later_again : float
+            What earlier and later ranks recompute of a micro-batch at least: part of every way back through them, and of round trips.
 
         Notes
         -----
@@ -239,21 +266,22 @@ class WholeStages:
             return most
         forward = own.forward[stop] - own.forward[start] + sum(part.forward for part in parts)
         back = self.returns[-1] - self.returns[stop] + self.arrives[-1] - self.arrives[rank]
-        back += self.tail_back if rank < self.p - 1 else 0.0
+        back += later_again + (self.tail_back if rank < self.p - 1 else 0.0)
         most = max(most, self.there + back + m * work - self.lead[rank] * forward + after)
         if self.form.is_split:
             work -= own.weight[stop] - own.weight[start] + sum(part.weight for part in parts)
         elif rank == 0:
             end = after
-        before += self.returns[start] + self.arrives[rank] + (self.head_back if rank else 0.0)
-        most = max(most, before + m * work + end, self.trip + (m - 1) * work - (self.lead[rank] - 1.0) * forward + end)
+        before += self.returns[start] + self.arrives[rank] + before_again + (self.head_back if rank else 0.0)
+        whole_trip = self.trip + before_again + again + later_again
+        most = max(most, before + m * work + end, whole_trip + (m - 1) * work - (self.lead[rank] - 1.0) * forward + end)
         n_first, n_trips = (m - 1) % int(self.lead[rank]), -(-m // int(self.lead[rank]))
         trip = work + back + self.passes[-1] - self.passes[stop] + self.arrives[-1] - self.arrives[rank]
         trip += self.tail if rank < self.p - 1 else 0.0
         trips = n_trips * trip
         if self.form.is_split and rank == 0:
             trips += (n_trips - 1) * (own.weight[stop] - own.weight[start] + sum(part.weight for part in parts))
-        return max(most, before + n_first * forward + trips + end, self.trip + (m - 1) * self.slowest + end)
+        return max(most, before + n_first * forward + trips + end, whole_trip + (m - 1) * self.slowest + end)
 
     def _earliest(self, rank: int, stop: int, end: float, limit: float) -> int:
         """Return the first layer from which on a rank can take all up to `stop` within a limit; `stop` where it can take none."""
@@ -278,6 +306,7 @@ class WholeStages:
 
         Lemma: seconds of a rank never fall when it takes a layer more at either end, since what a layer takes on its own rank is no
         less than what it delays others. So no rank begins before the place found from the back, and the first rank has all before.
+        What that leaves open is asked again with what other ranks recompute.
         """
         n_first = 0
         while True:
@@ -285,7 +314,7 @@ class WholeStages:
                 return True
             least = self._starts(n_first, limit)[1] if self.p > 1 else self.n_layers
             if least <= n_first:
-                return False
+                return self.p > 1 and next(self.cuts(limit), None) is None
             n_first = least
 
     def cuts(self, limit: float) -> Iterator[tuple[int, ...]]:
@@ -295,18 +324,51 @@ class WholeStages:
                 return
             starts = self._starts(n_first, limit) if self.p > 1 else [0, self.n_layers]
             if starts[1] <= n_first and (self.p > 1 or n_first == self.n_layers):
-                yield from self._on(1, (n_first,), n_first, starts, limit)
+                yield from self._within(n_first, limit)
 
-    def _on(self, rank: int, counts: tuple[int, ...], start: int, starts: list[int], limit: float) -> Iterator[tuple[int, ...]]:
-        """Yield the splits that go on from some."""
+    def _within(self, n_first: int, limit: float) -> Iterator[tuple[int, ...]]:
+        """Yield the splits with so many layers on the first rank, each rank asked with what the others recompute at least.
+
+        Lemma: in a split within the limit every rank is within it with its own layers alone, so what ranks up to some layer recompute
+        is at least the least sum over all ways to cut the layers before into ranks each within the limit; likewise behind.
+        """
+        end, p, n = self.least_end[n_first], self.p, self.n_layers
+        front: list[dict[int, float]] = [{} for _ in range(p + 1)]
+        back: list[dict[int, float]] = [{} for _ in range(p + 1)]
+        front[1][n_first], back[p][n] = self.repeated(0, 0, n_first), 0.0
+        pieces = []
+        for rank in range(1, p):
+            for start, before in front[rank].items():
+                for stop in range(start, n + 1):
+                    if self.seconds(rank, start, stop, end) >= limit:
+                        break
+                    again = self.repeated(rank, start, stop)
+                    pieces.append((rank, start, stop, again))
+                    front[rank + 1][stop] = min(front[rank + 1].get(stop, math.inf), before + again)
+        for rank, start, stop, again in reversed(pieces):
+            if stop in back[rank + 1]:
+                back[rank][start] = min(back[rank].get(start, math.inf), again + back[rank + 1][stop])
+        if n_first not in back[1] or self.seconds(0, 0, n_first, end, 0.0, back[1][n_first]) >= limit:
+            return
+        after: list[dict[int, list[int]]] = [{} for _ in range(p)]
+        ends = {(p, n)}
+        for rank, start, stop, _ in reversed(pieces):
+            if (rank + 1, stop) not in ends:
+                continue
+            if self.seconds(rank, start, stop, end, front[rank][start], back[rank + 1][stop]) < limit:
+                after[rank].setdefault(start, []).append(stop)
+                ends.add((rank, start))
+        yield from self._on(1, (n_first,), n_first, after)
+
+    def _on(
+        self, rank: int, counts: tuple[int, ...], start: int, after: list[dict[int, list[int]]]
+    ) -> Iterator[tuple[int, ...]]:
+        """Yield the splits that go on from some; `after`: of each rank, where it may end by where it begins, so that all can go on."""
         if rank == self.p:
             yield counts
             return
-        end = self.least_end[counts[0]]
-        for stop in range(max(start, starts[rank + 1]), self.n_layers + 1):
-            if self.seconds(rank, start, stop, end) >= limit:
-                break
-            yield from self._on(rank + 1, (*counts, stop - start), stop, starts, limit)
+        for stop in reversed(after[rank].get(start, [])):
+            yield from self._on(rank + 1, (*counts, stop - start), stop, after)
 
 
 def least_extra(n_bytes: float, n_layers: int, saved: Sequence[float], extra: Sequence[float]) -> float:

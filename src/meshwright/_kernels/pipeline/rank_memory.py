@@ -1,0 +1,145 @@
+"""What a rank recomputes at least to hold some layers: the loops of `solvers.pipeline.rank_memory`, which says why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from meshwright._kernels.compiling import kernel, part
+
+__all__ = ["Holding", "least_again", "least_extra", "least_of"]
+
+_MOST_CHOICES = 64  # choices of the layers of all sorts but one that are tried at most
+
+
+class Holding(NamedTuple):
+    """What layers of a few sorts hold on a few classes of ranks, by three ways to recompute: none, the weaker, the stronger."""
+
+    counts: np.ndarray  # (n_sorts, n_layers + 1), int64: layers of each sort before each place
+    static: np.ndarray  # (n_classes, n_sorts): static bytes
+    reserved: np.ndarray  # (n_classes, n_sorts): bytes reserved by the process, of which the largest counts
+    kept: np.ndarray  # (n_classes, n_sorts, 3): activations of one micro-batch
+    working: np.ndarray  # (n_classes, n_sorts, 3): needed while the layer runs; the largest counts
+    extra: np.ndarray  # (n_classes, n_sorts, 3): seconds beyond those of nothing recomputed, of one micro-batch
+    of_rank: np.ndarray  # (n_ranks,), int64: classes
+    held: np.ndarray  # (n_ranks,): micro-batches in flight
+    room: np.ndarray  # (n_ranks,): bytes left by what is pinned to the rank
+    pinned_working: np.ndarray  # (n_ranks,)
+    pinned_reserved: np.ndarray  # (n_ranks,)
+
+
+@kernel
+def least_extra(excess, n_layers, saved, extra):
+    """Least seconds of recomputation, in whole layers, that free `excess` bytes; inf when all layers together do not."""
+    best = np.inf
+    for n_strong in range(n_layers + 1):
+        rest = excess - n_strong * saved[1]
+        n_weak = 0
+        if rest > 0.0:
+            if saved[0] <= 0.0:
+                continue
+            n_weak = int(np.ceil(rest / saved[0] - 1e-9))
+        if n_strong + n_weak <= n_layers:
+            best = min(best, n_strong * extra[1] + n_weak * extra[0])
+    return best
+
+
+@part
+def _of_main(holding, rank, sort, n, kept, widest, room, seconds, best):
+    """Return the least seconds where layers of one sort join others whose choice is known, if less than `best`.
+
+    `kept`, `widest`, `seconds`: what the others keep of a micro-batch, need while they run, and recompute; `room`: for
+    activations and work. For every number of layers that recompute by the stronger way, none, as few as are enough, or all
+    others take the weaker.
+    """
+    own, held = holding.of_rank[rank], holding.held[rank]
+    keeps, needs, extra = holding.kept[own, sort], holding.working[own, sort], holding.extra[own, sort]
+    for n_strong in range(n + 1):
+        so_far, left = seconds + n_strong * extra[2], n - n_strong
+        if so_far >= best:
+            break
+        wide = max(widest, needs[2]) if n_strong > 0 else widest
+        rest = kept + n_strong * keeps[2]
+        if held * (rest + left * keeps[0]) + (max(wide, needs[0]) if left > 0 else wide) <= room:
+            best = so_far
+            continue
+        if left == 0:
+            continue
+        saved = held * (keeps[0] - keeps[1])
+        if saved > 0.0:
+            missing = held * (rest + left * keeps[0]) + max(wide, needs[0], needs[1]) - room
+            n_weak = max(np.ceil(missing / saved - 1e-9), 1.0)
+            if n_weak < left:
+                best = min(best, so_far + n_weak * extra[1])
+        if held * (rest + left * keeps[1]) + max(wide, needs[1]) <= room:
+            best = min(best, so_far + left * extra[1])
+    return best
+
+
+@part
+def least_of(holding, rank, first, last):
+    """Return the least seconds of a micro-batch that a rank recomputes to hold layers first..last-1; inf where nothing fits.
+
+    Where more choices than a few are open it says only whether the least of every figure fits.
+    """
+    own, held, n_sorts = holding.of_rank[rank], holding.held[rank], holding.counts.shape[0]
+    if n_sorts == 0:
+        return 0.0
+    static, reserved, kept, least_kept = 0.0, holding.pinned_reserved[rank], 0.0, 0.0
+    widest = least_widest = holding.pinned_working[rank]
+    main, most = -1, 0
+    for d in range(n_sorts):
+        n = holding.counts[d, last] - holding.counts[d, first]
+        if n == 0:
+            continue
+        if n > most:
+            main, most = d, n
+        static += n * holding.static[own, d]
+        reserved = max(reserved, holding.reserved[own, d])
+        keeps, needs = holding.kept[own, d], holding.working[own, d]
+        kept += n * keeps[0]
+        least_kept += n * min(keeps[0], keeps[1], keeps[2])
+        widest = max(widest, needs[0])
+        least_widest = max(least_widest, min(needs[0], needs[1], needs[2]))
+    room = holding.room[rank] - static - reserved
+    room += 1e-9 * (abs(holding.room[rank]) + static + reserved)  # rounding
+    if held * kept + widest <= room:
+        return 0.0
+    if held * least_kept + least_widest > room:
+        return np.inf
+    if main < 0:
+        return np.inf
+    n_choices = 1
+    for d in range(n_sorts):
+        n = holding.counts[d, last] - holding.counts[d, first]
+        if d != main and n_choices <= _MOST_CHOICES:
+            n_choices *= (n + 1) * (n + 2) // 2
+    if n_choices > _MOST_CHOICES:
+        return 0.0
+    best = np.inf
+    for choice in range(n_choices):
+        code, kept, widest, seconds = choice, 0.0, holding.pinned_working[rank], 0.0
+        for d in range(n_sorts):
+            n = holding.counts[d, last] - holding.counts[d, first]
+            if d == main or n == 0:
+                continue
+            n_ways = (n + 1) * (n + 2) // 2
+            at, code = code % n_ways, code // n_ways
+            n_strong = 0
+            while at > n - n_strong:
+                at -= n - n_strong + 1
+                n_strong += 1
+            for way, count in ((0, n - n_strong - at), (1, at), (2, n_strong)):
+                if count > 0:
+                    kept += count * holding.kept[own, d, way]
+                    widest = max(widest, holding.working[own, d, way])
+                    seconds += count * holding.extra[own, d, way]
+        best = _of_main(holding, rank, main, most, kept, widest, room, seconds, best)
+    return best
+
+
+@kernel
+def least_again(holding, rank, first, last):
+    """Return `least_of`."""
+    return least_of(holding, rank, first, last)

@@ -1,0 +1,88 @@
+"""What the layers of a rank must recompute at least to fit its memory: every choice of ways, like layers counted together."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+from meshwright.planners.best.check.prices import PricedLayer
+
+__all__ = ["least_repeated"]
+
+_MOST_CHOICES = 64
+_ROUNDING = 1e-9
+
+Sort = tuple[int, Sequence[PricedLayer]]
+"""How many layers are alike, and what one of them is by each way to recompute, the least first."""
+
+
+def least_repeated(sorts: Sequence[Sort], room_bytes: float, held: float, pinned_working_bytes: float) -> float:
+    """Return the least seconds of a micro-batch that some layers recompute to fit; inf where no choice does.
+
+    Lemma: the layer that needs most while it runs needs as much as one of the ways says. For each such level, layers that need no more
+    choose freely among what is left of their ways, and all that is kept of every micro-batch in flight must fit beside the level. The
+    least over all levels is the least of all. Where choices are too many, only the least of every figure is asked to fit.
+
+    Parameters
+    ----------
+    sorts : sequence of Sort
+        The layers.
+    room_bytes : float
+        For activations and for what layers need while they run.
+    held : float
+        Micro-batches in flight.
+    pinned_working_bytes : float
+        What pinned layers need while they run.
+    """
+    sorts = sorted((own for own in sorts if own[0]), key=lambda own: own[0])
+    keeps = sum(n * min(way.kept_bytes for way in ways) for n, ways in sorts)
+    needs = max([pinned_working_bytes, *(min(way.working_bytes for way in ways) for _, ways in sorts)])
+    if held * keeps + needs > room_bytes:
+        return math.inf
+    if math.prod((n + 1) * (n + 2) // 2 for n, _ in sorts[:-1]) > _MOST_CHOICES:
+        return 0.0
+    best = math.inf
+    for level in sorted({max(needs, way.working_bytes) for _, ways in sorts for way in ways} or {needs}):
+        open_ways = [
+            (n, [(way.kept_bytes, max(0.0, way.work - ways[0].work)) for way in ways if way.working_bytes <= level])
+            for n, ways in sorts
+        ]
+        best = min(best, _least(open_ways, (room_bytes - level) / held * (1.0 + _ROUNDING)))
+    return best
+
+
+def _least(sorts: Sequence[tuple[int, list[tuple[float, float]]]], room: float) -> float:
+    """Return the least seconds in which layers keep no more than `room` of a micro-batch; of each way: bytes kept, seconds."""
+    if not sorts:
+        return 0.0 if room >= 0.0 else math.inf
+    (n, ways), others = sorts[0], sorts[1:]
+    best = math.inf
+    for counts in _counts(n, len(ways)) if others else _useful(n, ways, room):
+        kept = sum(count * way[0] for count, way in zip(counts, ways, strict=True))
+        seconds = sum(count * way[1] for count, way in zip(counts, ways, strict=True))
+        best = min(best, seconds + _least(others, room - kept))
+    return best
+
+
+def _counts(n: int, n_ways: int) -> Iterator[tuple[int, ...]]:
+    """Yield how many of n layers go each way."""
+    for cuts in itertools.combinations_with_replacement(range(n + 1), n_ways - 1):
+        ends = (0, *cuts, n)
+        yield tuple(ends[i + 1] - ends[i] for i in range(n_ways))
+
+
+def _useful(n: int, ways: list[tuple[float, float]], room: float) -> Iterator[tuple[int, ...]]:
+    """Yield counts of like layers among which one of the best is: for any number of the last way, the first two are exchanged one by one,
+    so that seconds rise or fall all the way; none, all, and the numbers next to where it just fits are enough.
+    """
+    if len(ways) == 1:
+        yield (n,)
+        return
+    for fixed in _counts(n, len(ways) - 1):
+        left, rest = fixed[0], fixed[1:]
+        kept = left * ways[0][0] + sum(count * way[0] for count, way in zip(rest, ways[2:], strict=True))
+        saved = ways[0][0] - ways[1][0]
+        turn = int(min(max((kept - room) / saved, 0.0), left)) if saved else 0
+        for n_second in sorted({0, left, turn, min(turn + 1, left)}):
+            yield (left - n_second, n_second, *rest)
