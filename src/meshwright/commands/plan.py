@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -165,6 +165,26 @@ def show(result: Result, outputs: Outputs) -> int:
     return 0 if result.feasible else 3
 
 
+_Base = Annotated[str, typer.Option(metavar="4bit", help="What --lora's frozen products are held in (QLoRA).")]
+_Optimizer = Annotated[
+    str,
+    typer.Option(show_default="adamw", help="adam, adamw, adam-8bit, sgd, sgd-momentum, adafactor, muon or lion."),
+]
+_StatePrecision = Annotated[
+    str,
+    typer.Option(
+        metavar="KEY=VALUE,...", help="Of moments and gradients (fp32, bf16), and the fp32 copy: moments=bf16,copy=none."
+    ),
+]
+_Within = Annotated[
+    str,
+    typer.Option(
+        show_default="1% with search best",
+        help="Answer with the simplest plan at most so much slower than the best; 0: the best.",
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
@@ -186,27 +206,17 @@ def register(app: typer.Typer) -> None:
             [], metavar="PATTERN", help="Names whose weights are not trained: embed, layers.[0-9]."
         ),
         lora: str = typer.Option("", metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value."),
-        base: str = typer.Option("", metavar="4bit", help="What --lora's frozen products are held in (QLoRA)."),
+        base: _Base = "",
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
-        optimizer: str = typer.Option(
-            "", show_default="adamw", help="adam, adamw, adam-8bit, sgd, sgd-momentum, adafactor, muon or lion."
-        ),
-        state_precision: str = typer.Option(
-            "",
-            metavar="KEY=VALUE,...",
-            help="Of moments and gradients (fp32, bf16), and the fp32 copy: moments=bf16,copy=none.",
-        ),
+        optimizer: _Optimizer = "",
+        state_precision: _StatePrecision = "",
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
         memory_risk: str = typer.Option(
             "", show_default="1% with analytic costs", help="Chance that memory does not suffice; 50%: peaks as predicted."
         ),
         top: int = typer.Option(3, help="How many alternatives to show."),
-        within: str = typer.Option(
-            "",
-            show_default="1% with search best",
-            help="Answer with the simplest plan at most so much slower than the best; 0: the best.",
-        ),
+        within: _Within = "",
         time_limit: str = typer.Option("", metavar="SECONDS", help="Stop the search then, with the best plan so far (30s)."),
         why_not: str = typer.Option("", metavar="KEY=VALUE,...", help="Degrees to compare the answer with: tensor=8."),
         seed: int = typer.Option(0, help="Seed of everything random."),

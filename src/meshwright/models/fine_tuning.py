@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.graph import PACKED_BYTES, Graph, Op, Operator
 from meshwright.core.problem import ModelSpec
-from meshwright.core.weight_tensors import product_parts
+from meshwright.models.weight_tensors import product_parts
 
 __all__ = ["FORMATS", "NF4_BYTES", "Lora", "fine_tuned", "parse_lora"]
 

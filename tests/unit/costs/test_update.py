@@ -14,9 +14,9 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
-from meshwright.core.weight_tensors import WeightTensor
 from meshwright.costs import analytic
 from meshwright.costs.analytic.update import newton_schulz_seconds
+from meshwright.models.weight_tensors import WeightTensor
 
 HIDDEN, OUT, EXPERTS = 512, 1280, 4
 

@@ -171,11 +171,7 @@ def layer_work(
     computed = [sum(column) for column in zip(*times, strict=True)]
     n_operators = [sum(seconds > 0.0 for seconds in column) for column in zip(*times, strict=True)]
     issue_seconds = framework.compute_ratio * (framework.issue_seconds or device.issue_seconds)
-    held = (
-        framework.compute_ratio
-        * framework.expert_issue_seconds
-        * sum(operator.size("experts") / shape.expert for operator in body if operator.kind == "grouped_matmul")
-    )
+    held = framework.compute_ratio * framework.expert_issue_seconds * _n_held_experts(body, shape)
     passes = [
         _pass_seconds(seconds + n * device.launch_seconds, n * issue_seconds + held, framework)
         for seconds, n in zip(computed, n_operators, strict=True)
@@ -207,6 +203,11 @@ def layer_work(
         scale_bytes=sum(n * (part.frozen_weight_bytes - PACKED_BYTES) for n, part in zip(packed, body, strict=True) if n),
         updates=update_work(body, shape, device, training),
     )
+
+
+def _n_held_experts(body: tuple[Operator, ...], shape: Shape) -> float:
+    """Return the experts that a device holds, counted at each of their products."""
+    return sum(operator.size("experts") / shape.expert for operator in body if operator.kind == "grouped_matmul")
 
 
 def _repeats(

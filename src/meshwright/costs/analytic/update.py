@@ -9,9 +9,9 @@ from meshwright.core.cluster import Device
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.optimizers import BLOCK, NEWTON_SCHULZ_STEPS, SMALLEST_QUANTISED, optimizer
 from meshwright.core.problem import MixedPrecision
-from meshwright.core.weight_tensors import WeightTensor, weight_tensors
 from meshwright.costs.analytic.products import Product, product_seconds
 from meshwright.costs.analytic.roofline import Shape
+from meshwright.models.weight_tensors import WeightTensor, weight_tensors
 
 __all__ = ["EXCHANGED_BYTES", "UpdateWork", "newton_schulz_seconds", "unknown_shape", "update_work"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright import api
 from meshwright.core.graph import Operator
-from meshwright.core.weight_tensors import WeightTensor, product_parts, weight_tensors
+from meshwright.models.weight_tensors import WeightTensor, product_parts, weight_tensors
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt2", "mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b"])
