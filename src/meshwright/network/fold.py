@@ -15,6 +15,9 @@ from meshwright.network.wired import Part, Wired
 
 __all__ = ["Fold", "fold"]
 
+SMALL = 256
+"""Groups on clusters of fewer links are all worked out: that takes no longer than to look for classes."""
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -116,10 +119,10 @@ def fold(cluster: Cluster, groups: Ints, share: Floats | None = None) -> Fold:
     (4) A time is the largest over groups and links, step by step, and a condition (a regular layout, links between all
     members) holds for all groups or not at all; one set of every class decides these as all of them do.
 
-    Where devices forward, or groups share devices that are joined to each other, the whole cluster is kept.
+    Where devices forward, groups share devices that are joined to each other, or the cluster is small, all of it is kept.
     """
     groups = np.ascontiguousarray(groups, dtype=np.int64)
-    if cluster.forwards:
+    if cluster.forwards or len(cluster.links) < SMALL:
         return _nothing_folded(cluster, groups, share)
     apart = int(np.bincount(groups.ravel(), minlength=1).max()) < 2
     if not apart and len(routes.tables(cluster).direct_link):

@@ -24,6 +24,9 @@ REMEMBERED_CLUSTERS = 16
 """Of how many clusters, the last ones asked for, a process remembers what it worked out: a search looks at one or a
 few, a file of measured runs at about fifteen."""
 
+MOST_PAIRS = 1 << 18
+"""Of how many pairs all ways are laid out at once; those that are not shortest are dropped before the next ones."""
+
 REMEMBERED_PARTS = 8
 """Of how many parts of clusters routing tables are kept: a part is asked for a few collectives, one after the other."""
 
@@ -192,6 +195,20 @@ class _Ways:
 
 
 def _ways(cluster: Wired, tables: Tables, source: NDArray[np.int64], target: NDArray[np.int64]) -> _Ways:
+    """Return the equally short ways of pairs of different devices that do not forward."""
+    starts = range(0, max(1, len(source)), MOST_PAIRS)
+    found = [_some_ways(cluster, tables, source[i : i + MOST_PAIRS], target[i : i + MOST_PAIRS]) for i in starts]
+    if len(found) == 1:
+        return found[0]
+    return _Ways(
+        np.concatenate([ways.pair + i for ways, i in zip(found, starts, strict=True)]),
+        *(np.concatenate([getattr(ways, name) for ways in found]) for name in ("out_link", "in_link", "a", "b")),
+        np.concatenate([ways.direct_pair + i for ways, i in zip(found, starts, strict=True)]),
+        *(np.concatenate([getattr(ways, name) for ways in found]) for name in ("direct_link", "n_ways")),
+    )
+
+
+def _some_ways(cluster: Wired, tables: Tables, source: NDArray[np.int64], target: NDArray[np.int64]) -> _Ways:
     """Return the equally short ways of pairs of different devices that do not forward."""
     links, n_pairs = cluster.links, len(source)
     n_out = np.diff(tables.out_first)[source]

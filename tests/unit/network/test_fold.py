@@ -10,6 +10,7 @@ import pytest
 from meshwright import clusters
 from meshwright.core.cluster import Cluster, Links
 from meshwright.network import Network, collectives, routes
+from meshwright.network import fold as folding
 from meshwright.network.fold import Fold, fold
 from meshwright.network.wired import Part
 
@@ -19,6 +20,11 @@ SPECS = (
     "rail-only:32", "full-mesh:6",
 )  # fmt: skip
 CHANGES = ("as built", "three slow links", "unlike links", "numbered anew", "all algorithms")
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "SMALL", 0)
 
 
 def changed(cluster: Cluster, change: str) -> Cluster:
@@ -117,3 +123,11 @@ def test_groups_that_meet_on_a_link_stay_together() -> None:
     folded = fold(cluster, across)
     assert folded.rows.tolist() == [0, 1, 2, 3]
     assert len(folded.links) == 2 * len(folded.part.links)
+
+
+def test_small_clusters_and_such_whose_devices_forward_are_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "SMALL", 17)
+    for spec in ("dgx-h100:8", "torus:4x4"):
+        cluster = clusters.cluster(spec)
+        assert fold(cluster, np.arange(8).reshape(-1, 2)).part is cluster
+    assert fold(clusters.cluster("dgx-h100:16"), np.arange(8).reshape(-1, 2)).rows.tolist() == [0]
