@@ -12,7 +12,7 @@ from meshwright.core.cluster import Cluster, Links
 from meshwright.network import Network, collectives, routes
 from meshwright.network import fold as folding
 from meshwright.network.fold import Fold, fold
-from meshwright.network.wired import Part
+from meshwright.network.wired import ClusterPart
 
 SPECS = (
     "dgx-h100:320", "dgx-a100:72", "dgx-v100:24", "pcie-a100:32", "gb200-nvl72:144", "two-level:48,per_node=8",
@@ -101,7 +101,7 @@ def test_alike_groups_of_16384_devices_are_one(size: int, stride: int, n_kept: i
     groups = np.arange(16384).reshape(-1, size, stride).transpose(0, 2, 1).reshape(-1, size)
     folded = fold(cluster, groups)
     assert folded.groups.shape == (n_kept, size)
-    assert isinstance(folded.part, Part)
+    assert isinstance(folded.part, ClusterPart)
     assert (folded.part.n_devices, len(folded.part.links)) == (n_devices, len(np.unique(folded.copy_of)))
     assert fold(cluster, groups[len(groups) // 2 :]).key == folded.key  # the same groups elsewhere are the same question
 
