@@ -200,12 +200,13 @@ def _ways(cluster: Wired, tables: RoutingTables, source: NDArray[np.int64], targ
     found = [_some_ways(cluster, tables, source[i : i + MOST_PAIRS], target[i : i + MOST_PAIRS]) for i in starts]
     if len(found) == 1:
         return found[0]
-    return _Ways(
-        np.concatenate([ways.pair + i for ways, i in zip(found, starts, strict=True)]),
-        *(np.concatenate([getattr(ways, name) for ways in found]) for name in ("out_link", "in_link", "a", "b")),
-        np.concatenate([ways.direct_pair + i for ways, i in zip(found, starts, strict=True)]),
-        *(np.concatenate([getattr(ways, name) for ways in found]) for name in ("direct_link", "n_ways")),
-    )
+    columns = [
+        np.concatenate(
+            [getattr(ways, name) + (i if name in ("pair", "direct_pair") else 0) for ways, i in zip(found, starts, strict=True)]
+        )
+        for name in _Ways.__dataclass_fields__
+    ]
+    return _Ways(*columns)
 
 
 def _some_ways(cluster: Wired, tables: RoutingTables, source: NDArray[np.int64], target: NDArray[np.int64]) -> _Ways:
