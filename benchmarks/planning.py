@@ -14,8 +14,11 @@ import time
 CASES = (
     (("--help",), 0.4),
     (("plan", "llama-3.1-70b", "--cluster", "dgx-h100:64"), 5.0),
-    (("plan", "llama-3.1-405b", "--cluster", "dgx-h100:16384", "--no-what-if"), 60.0),
-    (("plan", "deepseek-v3", "--cluster", "dgx-h100:2048", "--no-what-if"), 60.0),
+    *(
+        (("plan", "llama-3.1-405b", "--cluster", f"dgx-h100:{n}", "--global-batch", str(n // 8), "--no-what-if"), target)
+        for n, target in ((1024, 20.0), (4096, 20.0), (16384, 20.0), (32768, 60.0), (65536, 60.0), (131072, 60.0))
+    ),
+    (("plan", "deepseek-v3", "--cluster", "dgx-h100:2048", "--global-batch", "15360", "--no-what-if"), 20.0),
     (("plan", "gpt2", "--cluster", "dgx-h100:8", "--global-batch", "16", "--set", "evaluations=1", "--no-what-if"), 1.5),
 )
 
@@ -35,12 +38,12 @@ def measure(arguments: tuple[str, ...]) -> tuple[float, float, float, dict[str, 
 
 def main() -> None:
     """Print one line per command."""
-    print(f"{'command':75} {'wall s':>8} {'CPU s':>8} {'target':>7} {'MiB':>7} {'gap':>8}")
+    print(f"{'command':95} {'wall s':>8} {'CPU s':>8} {'target':>7} {'MiB':>7} {'gap':>8}")
     for arguments, target in CASES:
         wall, cpu, peak, answer = measure(arguments)
         bound = answer.get("bound") or {}
         gap = f"{bound['gap_ratio']:.2%}" if isinstance(bound, dict) and "gap_ratio" in bound else "-"
-        print(f"{' '.join(arguments):75} {wall:8.2f} {cpu:8.2f} {target:7.1f} {peak / 2**20:7.0f} {gap:>8}", flush=True)
+        print(f"{' '.join(arguments):95} {wall:8.2f} {cpu:8.2f} {target:7.1f} {peak / 2**20:7.0f} {gap:>8}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from meshwright.core.cluster import Cluster, Links
 from meshwright.network import routes
-from meshwright.network.reach import Reached, distinct, in_order, inner_links, reach
-from meshwright.network.wired import Part, Wired
+from meshwright.network.reach import ReachedLinks, distinct, in_order, inner_links, reach
+from meshwright.network.wired import ClusterPart, Wired
 
 __all__ = ["Fold", "fold"]
+
+SMALL = 256
+"""Groups on clusters of fewer links are all worked out: that takes no longer than to look for classes."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -116,10 +119,10 @@ def fold(cluster: Cluster, groups: Ints, share: Floats | None = None) -> Fold:
     (4) A time is the largest over groups and links, step by step, and a condition (a regular layout, links between all
     members) holds for all groups or not at all; one set of every class decides these as all of them do.
 
-    Where devices forward, or groups share devices that are joined to each other, the whole cluster is kept.
+    Where devices forward, groups share devices that are joined to each other, or the cluster is small, all of it is kept.
     """
     groups = np.ascontiguousarray(groups, dtype=np.int64)
-    if cluster.forwards:
+    if cluster.forwards or len(cluster.links) < SMALL:
         return _nothing_folded(cluster, groups, share)
     apart = int(np.bincount(groups.ravel(), minlength=1).max()) < 2
     if not apart and len(routes.tables(cluster).direct_link):
@@ -143,7 +146,7 @@ def _key(arrays: tuple[NDArray[np.int64] | NDArray[np.float64] | None, ...]) -> 
     return found.digest()
 
 
-def _labels(groups: Ints, reached: Reached, n_links: int, *, apart: bool) -> Ints:
+def _labels(groups: Ints, reached: ReachedLinks, n_links: int, *, apart: bool) -> Ints:
     """Return for every group the first one that it shares links with, or that shares links with such a one, and so on.
 
     `apart`: whether no device is in two groups; links between devices and switches are shared only where it is not.
@@ -153,7 +156,9 @@ def _labels(groups: Ints, reached: Reached, n_links: int, *, apart: bool) -> Int
     if not apart:
         row.append(reached.row)
         token.append(reached.link)
-    rows, (names, index) = np.concatenate(row), np.unique(np.concatenate(token), return_inverse=True)
+    rows, tokens = np.concatenate(row), np.concatenate(token)
+    names = distinct(tokens)
+    index = np.searchsorted(names, tokens)
     label = np.arange(len(groups))
     while True:
         least = np.full(len(names), len(groups))
@@ -166,10 +171,10 @@ def _labels(groups: Ints, reached: Reached, n_links: int, *, apart: bool) -> Int
         label = smaller
 
 
-def _sets(cluster: Cluster, groups: Ints, reached: Reached, label: Ints) -> _Sets:
+def _sets(cluster: Cluster, groups: Ints, reached: ReachedLinks, label: Ints) -> _Sets:
     """Return the sets of groups with their links and nodes."""
     n_links, n_nodes = len(cluster.links), cluster.n_devices + cluster.n_switches
-    of_row = np.unique(label, return_inverse=True)[1]
+    of_row = (np.cumsum(label == np.arange(len(label))) - 1)[label]  # the first of a set is its own label
     owner, inner = inner_links(cluster, of_row[reached.part_row], reached.part)
     key = distinct(
         np.concatenate((
@@ -272,7 +277,7 @@ def _folded(cluster: Cluster, groups: Ints, share: Floats | None, sets: _Sets, e
         wires.bytes_per_second[links], wires.latency_seconds[links],
     )  # fmt: skip
     levels = np.stack([np.unique(level[nodes[:n_devices]], return_inverse=True)[1] for level in cluster.groups])
-    part = Part(
+    part = ClusterPart(
         n_devices, len(nodes) - n_devices, Links(*columns), levels, cluster.reduces_in_switch, cluster.algorithms,
         bool(routes.tables(cluster).net.even[0]),
     )  # fmt: skip

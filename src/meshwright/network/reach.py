@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from meshwright.core.cluster import Cluster
 from meshwright.network import routes
 
-__all__ = ["Reach", "Reached", "distinct", "in_order", "inner_links", "reach", "spread"]
+__all__ = ["Reach", "ReachedLinks", "distinct", "in_order", "inner_links", "reach", "spread"]
 
 Ints = NDArray[np.int64]
 
@@ -54,7 +54,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reached:
+class ReachedLinks:
     """What rows of a table of groups reach, as pairs of a row and a link, or of a row and a part all of whose inner links it
     may use; a pair may stand there twice.
 
@@ -109,11 +109,11 @@ def _reach_of(cluster: Cluster) -> Reach:
 
 def distinct(values: Ints) -> Ints:
     """Return the different values, rising; by sorting, which is quicker than numpy's hashing where most are different."""
-    values = np.sort(values)
+    values = np.sort(values, kind="stable")  # what comes here are a few rising runs, which it merges
     return np.asarray(values[np.diff(values, prepend=values[:1] - 1) != 0])
 
 
-def reach(cluster: Cluster, groups: Ints) -> Reached:
+def reach(cluster: Cluster, groups: Ints) -> ReachedLinks:
     """Return the links that shortest ways between the members of each group can use, and perhaps some more.
 
     Parameters
@@ -125,7 +125,7 @@ def reach(cluster: Cluster, groups: Ints) -> Reached:
 
     Returns
     -------
-    Reached
+    ReachedLinks
         Pairs of a row of `groups` and a link.
 
     Notes
@@ -164,7 +164,7 @@ def reach(cluster: Cluster, groups: Ints) -> Reached:
     part_row, part = row[crossed], tables.part[node[crossed]]
     inside = rim.inner_first[part + 1] > rim.inner_first[part]
     straight_row, straight = _straight(cluster, tables, groups)
-    return Reached(
+    return ReachedLinks(
         np.concatenate((link_row, straight_row)), np.concatenate((rim.link[at], straight)),
         core_row, rim.rim_link[core_at], part_row[inside], part[inside],
     )  # fmt: skip
@@ -215,12 +215,14 @@ def spread(first: Ints, owner: Ints, key: Ints) -> tuple[Ints, Ints]:
 def in_order(key: Ints) -> Ints:
     """Return the positions of keys, none below 0, in rising order, equal ones as they stand: a stable argsort, but quicker."""
     bits = len(key).bit_length()
-    if not len(key) or int(key.max()) >> (62 - bits):
+    if (key[1:] >= key[:-1]).all():
+        return np.arange(len(key))
+    if int(key.max()) >> (62 - bits):
         return np.argsort(key, kind="stable")
     return np.asarray(np.sort((key << bits) | np.arange(len(key))) & ((1 << bits) - 1))
 
 
-def _straight(cluster: Cluster, tables: routes.Tables, groups: Ints) -> tuple[Ints, Ints]:
+def _straight(cluster: Cluster, tables: routes.RoutingTables, groups: Ints) -> tuple[Ints, Ints]:
     """Return row and link of every link from one member to another."""
     if not len(tables.direct_link):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.identity import ById
-from meshwright.network.wired import Part, Wired
+from meshwright.network.wired import ClusterPart, Wired
 
 if TYPE_CHECKING:
     from meshwright._kernels.network.paths import ForwardingNodes
 
-__all__ = ["REFERENCE_BYTES", "REMEMBERED_CLUSTERS", "Tables", "load", "ranges", "tables"]
+__all__ = ["REFERENCE_BYTES", "REMEMBERED_CLUSTERS", "RoutingTables", "load", "ranges", "tables"]
 
 REFERENCE_BYTES = 65536.0
 """A path is as short as a message of this size is quick on it, store and forward: prefers fast links to few hops."""
@@ -24,12 +24,15 @@ REMEMBERED_CLUSTERS = 16
 """Of how many clusters, the last ones asked for, a process remembers what it worked out: a search looks at one or a
 few, a file of measured runs at about fifteen."""
 
+MOST_PAIRS = 1 << 18
+"""Of how many pairs all ways are laid out at once; those that are not shortest are dropped before the next ones."""
+
 REMEMBERED_PARTS = 8
 """Of how many parts of clusters routing tables are kept: a part is asked for a few collectives, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tables:
+class RoutingTables:
     """What routing needs of a network, made once: the forwarding core, and how devices are plugged into it.
 
     Where devices forward, the core is everything and no device is plugged in anywhere.
@@ -54,22 +57,22 @@ def ranges(key: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[n
     return np.concatenate([[0], np.cumsum(np.bincount(key, minlength=n))]).astype(np.int64), order
 
 
-def tables(cluster: Wired) -> Tables:
+def tables(cluster: Wired) -> RoutingTables:
     """Return the routing tables of a network, remembered by its identity: it never changes, so they cannot be stale."""
-    return _of_part(cluster) if isinstance(cluster, Part) else _of_cluster(ById(cluster))
+    return _of_part(cluster) if isinstance(cluster, ClusterPart) else _of_cluster(ById(cluster))
 
 
 @lru_cache(maxsize=REMEMBERED_CLUSTERS)
-def _of_cluster(cluster: ById[Wired]) -> Tables:
+def _of_cluster(cluster: ById[Wired]) -> RoutingTables:
     return _made(cluster.of)
 
 
 @lru_cache(maxsize=REMEMBERED_PARTS)
-def _of_part(part: Part) -> Tables:
+def _of_part(part: ClusterPart) -> RoutingTables:
     return _made(part)
 
 
-def _made(cluster: Wired) -> Tables:
+def _made(cluster: Wired) -> RoutingTables:
     """Return the routing tables of a network."""
     from meshwright._kernels.network.paths import ForwardingNodes
 
@@ -83,7 +86,7 @@ def _made(cluster: Wired) -> Tables:
     source, target = source[link_of_core], target[link_of_core]
     n_core = n_nodes - outside
     core_cost = cost[link_of_core]
-    even = np.array([cluster.even if isinstance(cluster, Part) else bool(np.all(core_cost == core_cost[:1]))])
+    even = np.array([cluster.even if isinstance(cluster, ClusterPart) else bool(np.all(core_cost == core_cost[:1]))])
     net = ForwardingNodes(
         *ranges(target, n_core), *ranges(source, n_core), source, target, core_cost, links.latency_seconds[link_of_core], even
     )
@@ -95,7 +98,7 @@ def _made(cluster: Wired) -> Tables:
     direct = np.flatnonzero((links.source < outside) & (links.target < outside))
     key = links.source[direct] * n + links.target[direct]
     order_direct = np.argsort(key, kind="stable")
-    return Tables(
+    return RoutingTables(
         net, link_of_core, core_of_node, _parts(source, target, n_core), cost, out_first, out_link, in_first,
         plugged_in[order], key[order_direct], direct[order_direct],
     )  # fmt: skip
@@ -144,7 +147,7 @@ def load(
 
 
 def _core(
-    tables: Tables, a: NDArray[np.int64], b: NDArray[np.int64], amount: NDArray[np.float64]
+    tables: RoutingTables, a: NDArray[np.int64], b: NDArray[np.int64], amount: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the load of core links and the latency of each pair of core nodes; equal pairs are joined first."""
     from meshwright._kernels.network import paths
@@ -161,7 +164,7 @@ def _core(
     return core_load, latency
 
 
-def _near(tables: Tables, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+def _near(tables: RoutingTables, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the distance of each pair of core nodes of the same part, in picoseconds."""
     from meshwright._kernels.network import paths
 
@@ -191,7 +194,22 @@ class _Ways:
     n_ways: NDArray[np.int64]
 
 
-def _ways(cluster: Wired, tables: Tables, source: NDArray[np.int64], target: NDArray[np.int64]) -> _Ways:
+def _ways(cluster: Wired, tables: RoutingTables, source: NDArray[np.int64], target: NDArray[np.int64]) -> _Ways:
+    """Return the equally short ways of pairs of different devices that do not forward."""
+    starts = range(0, max(1, len(source)), MOST_PAIRS)
+    found = [_some_ways(cluster, tables, source[i : i + MOST_PAIRS], target[i : i + MOST_PAIRS]) for i in starts]
+    if len(found) == 1:
+        return found[0]
+    columns = [
+        np.concatenate(
+            [getattr(ways, name) + (i if name in ("pair", "direct_pair") else 0) for ways, i in zip(found, starts, strict=True)]
+        )
+        for name in _Ways.__dataclass_fields__
+    ]
+    return _Ways(*columns)
+
+
+def _some_ways(cluster: Wired, tables: RoutingTables, source: NDArray[np.int64], target: NDArray[np.int64]) -> _Ways:
     """Return the equally short ways of pairs of different devices that do not forward."""
     links, n_pairs = cluster.links, len(source)
     n_out = np.diff(tables.out_first)[source]
@@ -223,7 +241,7 @@ def _ways(cluster: Wired, tables: Tables, source: NDArray[np.int64], target: NDA
 
 def _plugged(
     cluster: Wired,
-    tables: Tables,
+    tables: RoutingTables,
     pairs: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]],
     total: NDArray[np.float64],
     latency: NDArray[np.float64],

@@ -1,4 +1,4 @@
-"""What routing and collectives read of a network (`Wired`), and a part of a cluster that stands for itself (`Part`)."""
+"""What routing and collectives read of a network (`Wired`), and a part of a cluster that stands for itself (`ClusterPart`)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from meshwright.core.cluster import Links
 
-__all__ = ["Part", "Wired"]
+__all__ = ["ClusterPart", "Wired"]
 
 
 class Wired(Protocol):
-    """Devices, switches and links: a `meshwright.core.cluster.Cluster` or a `Part` of one; fields mean what they mean there."""
+    """Devices, switches and links: a `meshwright.core.cluster.Cluster`, or a `ClusterPart`; fields mean the same."""
 
     @property
     def n_devices(self) -> int:
@@ -46,7 +46,7 @@ class Wired(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class ClusterPart:
     """Some devices, switches and links of a cluster whose devices do not forward, numbered from 0 in the order that they had.
 
     Parameters

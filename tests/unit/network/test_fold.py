@@ -10,8 +10,9 @@ import pytest
 from meshwright import clusters
 from meshwright.core.cluster import Cluster, Links
 from meshwright.network import Network, collectives, routes
+from meshwright.network import fold as folding
 from meshwright.network.fold import Fold, fold
-from meshwright.network.wired import Part
+from meshwright.network.wired import ClusterPart
 
 SPECS = (
     "dgx-h100:320", "dgx-a100:72", "dgx-v100:24", "pcie-a100:32", "gb200-nvl72:144", "two-level:48,per_node=8",
@@ -19,6 +20,11 @@ SPECS = (
     "rail-only:32", "full-mesh:6",
 )  # fmt: skip
 CHANGES = ("as built", "three slow links", "unlike links", "numbered anew", "all algorithms")
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "SMALL", 0)
 
 
 def changed(cluster: Cluster, change: str) -> Cluster:
@@ -95,7 +101,7 @@ def test_alike_groups_of_16384_devices_are_one(size: int, stride: int, n_kept: i
     groups = np.arange(16384).reshape(-1, size, stride).transpose(0, 2, 1).reshape(-1, size)
     folded = fold(cluster, groups)
     assert folded.groups.shape == (n_kept, size)
-    assert isinstance(folded.part, Part)
+    assert isinstance(folded.part, ClusterPart)
     assert (folded.part.n_devices, len(folded.part.links)) == (n_devices, len(np.unique(folded.copy_of)))
     assert fold(cluster, groups[len(groups) // 2 :]).key == folded.key  # the same groups elsewhere are the same question
 
@@ -117,3 +123,11 @@ def test_groups_that_meet_on_a_link_stay_together() -> None:
     folded = fold(cluster, across)
     assert folded.rows.tolist() == [0, 1, 2, 3]
     assert len(folded.links) == 2 * len(folded.part.links)
+
+
+def test_small_clusters_and_such_whose_devices_forward_are_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "SMALL", 17)
+    for spec in ("dgx-h100:8", "torus:4x4"):
+        cluster = clusters.cluster(spec)
+        assert fold(cluster, np.arange(8).reshape(-1, 2)).part is cluster
+    assert fold(clusters.cluster("dgx-h100:16"), np.arange(8).reshape(-1, 2)).rows.tolist() == [0]

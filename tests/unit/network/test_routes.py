@@ -120,3 +120,14 @@ def test_a_twisted_torus_has_shorter_ways_than_a_plain_one() -> None:
         totals.append((load.sum(), load.max()))
     assert totals[1][0] < totals[0][0]
     assert totals[1][1] < totals[0][1]
+
+
+@pytest.mark.parametrize("spec", ["dgx-v100:24", "dgx-h100:24", "fat-tree:16"])
+def test_many_pairs_are_laid_out_in_pieces(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, random = clusters.cluster(spec), np.random.default_rng(2)
+    source, target = random.integers(0, cluster.n_devices, (2, 100))
+    amount = random.uniform(0.1, 1.0, 100)
+    at_once = routes.load(cluster, source, target, amount)
+    monkeypatch.setattr(routes, "MOST_PAIRS", 7)
+    for a, b in zip(routes.load(cluster, source, target, amount), at_once, strict=True):
+        assert np.array_equal(a, b)
