@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from meshwright.api import answers
+from meshwright.api.designing import codesign
 from meshwright.api.evaluation import evaluate, json_ready, judged, simulate
 from meshwright.base import fields, options, registry
 from meshwright.base.errors import InputError, MeshwrightError, UnknownNameError
@@ -18,9 +18,6 @@ from meshwright.core.interval import MEASURED_COSTS
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Answer, Result
 
-if TYPE_CHECKING:
-    from meshwright.planners.topoopt.design import Design
-
 _LARGEST_BATCH = 10**9
 
 __all__ = ["codesign", "completed", "evaluate", "make_problem", "plan", "read", "simulate", "training"]
@@ -29,10 +26,13 @@ __all__ = ["codesign", "completed", "evaluate", "make_problem", "plan", "read", 
 def read(
     spec: str, *, file_format: str = "", sequence_length: int = 0, freeze: Sequence[str] = (), lora: str = ""
 ) -> ModelSpec:
-    """Read a model, trained as a whole or in part: a name, a file or a generator; see `meshwright.models.read`."""
-    from meshwright import models
+    """Read a model, trained as a whole or in part: a name, a file or a generator; see `meshwright.models.read`.
 
-    return models.read(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
+    A ``config.json`` of a family that no reader knows is captured where transformers is installed, see `meshwright.api.reading`.
+    """
+    from meshwright.api import reading
+
+    return reading.model(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
 
 
 def make_problem(  # noqa: PLR0913  all that a question holds
@@ -294,81 +294,6 @@ def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Pro
         return problem
     question: Problem = module.completed(problem, options.parse(module.Params, dict(settings), f"search {search}"))
     return answers.same_question(problem, question, search)
-
-
-def codesign(  # noqa: PLR0913  as many as the command line has
-    model: str | ModelSpec,
-    *,
-    servers: int,
-    degree: int = 0,
-    link_bandwidth: str | float,
-    link_latency: str | float = "1 us",
-    measures: str = "",
-    topologies: tuple[str, ...] = ("topoopt",),
-    budget: int = 1000,
-    settings: Mapping[str, str] | None = None,
-    seed: int = 0,
-    file_format: str = "",
-) -> Design:
-    """Return plan and network topology found together.
-
-    Parameters
-    ----------
-    model : str or ModelSpec
-        As on the command line, or already read.
-    servers, degree : int
-        Servers, and interfaces of each.
-    link_bandwidth, link_latency : str or float
-        Of one interface, one direction: ``"100 Gbit/s"``, ``"1 us"``; numbers are in bytes per second and seconds.
-    measures : str
-        File of measured operators; empty to estimate.
-    topologies : tuple of str
-        Which to search on; see `meshwright.planners.topoopt.networks.NAMES`.
-    budget : int
-        Plans to simulate on each.
-    settings : mapping of str to str or None
-        Options, as after ``--set``.
-    seed : int
-        Seed of everything random.
-    file_format : str
-        Format of the model's file where it should not be recognised.
-
-    Returns
-    -------
-    Design
-        The answer on every topology, the fastest, and the bound.
-
-    Raises
-    ------
-    InputError
-        When anything in the question is wrong.
-    """
-    from meshwright.base import units
-    from meshwright.planners.topoopt import design as room
-    from meshwright.planners.topoopt.alternate import NetworkParts
-
-    params = room.parse(settings or {})
-    if params.node_degree and degree and params.node_degree != degree:
-        raise InputError(f"--degree {degree} and --set node_degree={params.node_degree}: are the same option; give one")
-    if not (degree or params.node_degree):
-        raise InputError("say how many interfaces a server has: --degree 4")
-    if not 1 <= budget <= 10**7:
-        raise InputError(f"--budget {budget}: must be between 1 and {10**7}")
-    if not 0 <= seed < 2**63:
-        raise InputError(f"--seed {seed}: must be at least 0")
-    if not topologies:
-        raise InputError("--topology: name at least one, for example topoopt,fat-tree")
-    wires = NetworkParts(
-        servers,
-        degree or params.node_degree,
-        units.parse(link_bandwidth, "bytes_per_second", place="--link-bandwidth", exclusive=True),
-        units.parse(link_latency, "seconds", place="--link-latency"),
-    )
-    from meshwright.api import targets
-
-    model_spec = read(model, file_format=file_format) if isinstance(model, str) else model
-    targets.whole_only(model_spec.graph, room, "codesign")
-    return room.design(model_spec, wires, params, measures=measures, names=topologies, budget=budget, seed=seed)
 
 
 def training(precision: str) -> MixedPrecision:
