@@ -160,6 +160,10 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     framework: str = "",
     within: float = 0.0,
     memory_risk: float | str = peaks.RISK,
+    global_batch: int = 0,
+    micro_batch: int = 0,
+    sequence_length: int | str = 0,
+    fix: str | Mapping[str, object] | None = None,
 ) -> Result:
     """Return the best plan a search finds, judged by the simulator.
 
@@ -182,6 +186,12 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         with the option `within_ratio` (`best`). The command line's default is 0.01.
     memory_risk : float or str
         As of `make_problem`.
+    global_batch, micro_batch, sequence_length : int or str
+        The batch in plain words, in the place of `batch`; 0 for what the search or the model chooses. Text as people type it:
+        ``"32k"``.
+    fix : str or mapping or None
+        Parts of the plan that are given: ``{"tensor": 2, "pipeline": 4}``; see `meshwright.api.fixing`. The answer is compared with the
+        best of all plans in its field ``fixed``.
 
     Returns
     -------
@@ -195,13 +205,15 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     PluginError
         When the search answers another question, or claims what cannot be true.
     """
-    from meshwright.api import targets
+    from meshwright.api import arguments, targets
 
+    arguments.check(model, cluster, search=search, costs=costs, framework=framework, settings=settings)
     if not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise InputError(f"--seed {seed}: must be a whole number of at least 0 and below 2^63")
-    if not 0.0 <= within <= 1.0:
+    if not isinstance(within, (int, float)) or not 0.0 <= within <= 1.0:
         raise InputError(f"within {within}: must be a share between 0 and 1, like 0.01")
     fields.of_kind("stop", stop, Stop, "Stop(seconds=30)")
+    batch = arguments.batch_of(batch, global_batch, micro_batch, sequence_length)
     if isinstance(model, Problem):
         problem = model
         given = {"cluster": cluster, "costs": costs, "batch": batch, "training": training, "framework": framework}
@@ -214,6 +226,13 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
             model, cluster, costs=costs, batch=batch, training=training, framework=framework, memory_risk=memory_risk
         )
     problem.batch.check()
+    if fix is not None:
+        from meshwright.api import fixing
+
+        if search not in ("", "best") or problem.model_spec.search != "best":
+            raise InputError(f"fix: only search best completes a plan of which a part is given, not {search or 'that of this file'}")
+        given = fixing.parse(fix, problem)
+        return fixing.plan(problem, given, settings=settings, seed=seed, stop=stop, within=within)
     name = (search or problem.model_spec.search).replace("-", "_")
     module = registry.load("search", name, "search")
     told = dict(settings or {})
