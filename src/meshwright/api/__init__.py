@@ -28,7 +28,7 @@ def read(
 ) -> ModelSpec:
     """Read a model, trained as a whole or in part: a name, a file or a generator; see `meshwright.models.read`.
 
-    A ``config.json`` of a family that no reader knows is captured where transformers is installed, see `meshwright.api.reading`.
+    A ``config.json`` of a family that no reader knows is captured where transformers is there, see `meshwright.api.reading`.
     """
     from meshwright.api import reading
 
@@ -190,8 +190,8 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         The batch in plain words, in the place of `batch`; 0 for what the search or the model chooses. Text as people type it:
         ``"32k"``.
     fix : str or mapping or None
-        Parts of the plan that are given: ``{"tensor": 2, "pipeline": 4}``; see `meshwright.api.fixing`. The answer is compared with the
-        best of all plans in its field ``fixed``.
+        Parts of the plan that are given: ``{"tensor": 2, "pipeline": 4}``; see `meshwright.api.fixing`. The answer is compared
+        with the best of all plans in its field ``fixed``.
 
     Returns
     -------
@@ -230,9 +230,9 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         from meshwright.api import fixing
 
         if search not in ("", "best") or problem.model_spec.search != "best":
-            raise InputError(f"fix: only search best completes a plan of which a part is given, not {search or 'that of this file'}")
-        given = fixing.parse(fix, problem)
-        return fixing.plan(problem, given, settings=settings, seed=seed, stop=stop, within=within)
+            raise InputError(f"fix: only search best completes a plan of which a part is given, not {search or 'this file'}")
+        fixed = fixing.parse(fix, problem)
+        return fixing.plan(problem, fixed, settings=settings, seed=seed, stop=stop, within=within)
     name = (search or problem.model_spec.search).replace("-", "_")
     module = registry.load("search", name, "search")
     told = dict(settings or {})

@@ -23,13 +23,14 @@ def check(
         With the call as it should be.
     """
     if not isinstance(model, (str, ModelSpec, Problem)):
-        raise InputError(f"model {_shown(model)}: must be a name, a path, or what read returned, as in plan('gpt2', 'dgx-h100:8')")
+        raise InputError(f"model {_shown(model)}: must be a name, a path or what read returned: plan('gpt2', 'dgx-h100:8')")
     if not (cluster is None or isinstance(cluster, (str, Cluster))):
         raise InputError(
             f"cluster {_shown(cluster)}: must be a name with its number of devices, a file, or a Cluster, as in "
             f"plan('gpt2', 'dgx-h100:{cluster if isinstance(cluster, int) and cluster > 0 else 8}')"
         )
-    for name, value, example in (("search", search, "best"), ("costs", costs, "analytic"), ("framework", framework, "megatron")):
+    words = (("search", search, "best"), ("costs", costs, "analytic"), ("framework", framework, "megatron"))
+    for name, value, example in words:
         if not isinstance(value, str):
             raise InputError(f"{name} {_shown(value)}: must be a name, as in {name}='{example}'")
     if settings is None:
@@ -39,8 +40,8 @@ def check(
     for key, value in settings.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InputError(
-                f"settings {key!r}: {_shown(value)}: options of the search are text, as in settings={{'{key}': '{value}'}}; a part of "
-                f"the plan is given as fix={{'{key}': {value!r}}}"
+                f"settings {key!r}: {_shown(value)}: options of the search are text, as in settings={{'{key}': '{value}'}}; "
+                f"a part of the plan is given as fix={{'{key}': {value!r}}}"
             )
 
 

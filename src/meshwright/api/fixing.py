@@ -55,8 +55,8 @@ def parse(fix: str | Mapping[str, object], problem: Problem) -> Fixed:
     Parameters
     ----------
     fix : str or mapping
-        ``"tensor=8,pipeline=8,virtual=5,recompute=full"``, or the same as a mapping; several values of one key, where that makes
-        sense (``split=10,11,11``), follow each other.
+        ``"tensor=8,pipeline=8,virtual=5,recompute=full"``, or the same as a mapping; several values of one key, where
+        that makes sense (``split=10,11,11``), follow each other.
     problem : Problem
         The question.
 
@@ -94,7 +94,12 @@ def parse(fix: str | Mapping[str, object], problem: Problem) -> Fixed:
 
 
 def plan(
-    problem: Problem, fixed: Fixed, *, settings: Mapping[str, str] | None = None, seed: int = 0, stop: Stop | None = None,
+    problem: Problem,
+    fixed: Fixed,
+    *,
+    settings: Mapping[str, str] | None = None,
+    seed: int = 0,
+    stop: Stop | None = None,
     within: float = 0.0,
 ) -> Result:
     """Return the best plan with a part of it given, compared with the best of all.
@@ -208,11 +213,12 @@ def _check(problem: Problem, numbers: Mapping[str, int], virtual: int, split: tu
         raise InputError(f"--fix split={','.join(map(str, split))}: places {sum(split)} layers; {name} has {n_layers}")
     if virtual > 1 and numbers.get("pipeline") == 1:
         raise InputError(f"--fix virtual={virtual}: virtual stages need a pipeline of at least 2 ranks; pipeline is 1")
-    share = numbers.get("data", 1) * numbers.get("micro_batch", 1)
+    data, micro = numbers.get("data", 1), numbers.get("micro_batch", 1)
+    share = data * micro
     if problem.batch.global_batch and problem.batch.global_batch % share:
         raise InputError(
-            f"--fix: {share} samples (data {numbers.get('data', 1)} x micro_batch {numbers.get('micro_batch', 1)}) do not divide "
-            f"the global batch of {problem.batch.global_batch}"
+            f"--fix: {share} samples (data {data} x micro_batch {micro}) do not divide the global batch of "
+            f"{problem.batch.global_batch}"
         )
 
 
@@ -224,8 +230,8 @@ def _schedules(word: str, virtual: int, pipeline: int) -> dict[str, str]:
         if chosen not in SCHEDULES:
             raise UnknownNameError("schedule (of --fix)", word, SCHEDULES)
         if chosen not in known:
-            raise InputError(f"--fix schedule={word},virtual={virtual}: {word} has {'one stage' if virtual > 1 else 'several stages'} "
-                             "for each rank")  # fmt: skip
+            has = "one stage" if virtual > 1 else "several stages"
+            raise InputError(f"--fix schedule={word},virtual={virtual}: {word} has {has} for each rank")
         return {"schedules": chosen}
     if not virtual or pipeline == 1:
         return {}
@@ -238,7 +244,7 @@ def _shards(told: Mapping[str, str]) -> dict[str, str]:
     levels = {0, 1, 2, 3}
     if "shard" in told:
         if told["shard"] not in ("0", "1", "2", "3"):
-            raise InputError(f"--fix shard={told['shard']}: must be 0 (none), 1 (optimizer), 2 (and gradients) or 3 (and weights)")
+            raise InputError(f"--fix shard={told['shard']}: must be 0 (none), 1 (optimizer), 2 (+ gradients) or 3 (+ weights)")
         levels = {int(told["shard"])}
     for key, first in _SHARDED:
         if key in told:
@@ -247,7 +253,7 @@ def _shards(told: Mapping[str, str]) -> dict[str, str]:
             levels &= {level for level in range(4) if (level >= first) == (told[key] == "sharded")}
     if not levels:
         said = ", ".join(f"{key}={told[key]}" for key in ("shard", *dict(_SHARDED)) if key in told)
-        raise InputError(f"--fix {said}: contradict each other: gradients are sharded only with the optimizer, weights with both")
+        raise InputError(f"--fix {said}: contradict: gradients are sharded only with the optimizer, weights with both")
     return {} if len(levels) == 4 else {"shard": ",".join(map(str, sorted(levels)))}
 
 

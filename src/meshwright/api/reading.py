@@ -34,9 +34,7 @@ def model(
     from meshwright.models.readers.huggingface import UnreadFamilyError
 
     if not isinstance(spec, str):
-        raise InputError(
-            f"model {spec!r}: must be a name or a path as text, as in read('llama-3.1-8b'), or what read returned"
-        )
+        raise InputError(f"model {spec!r}: must be a name or a path as text, as in read('llama-3.1-8b'), or what read returned")
     try:
         return models.read(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
     except UnreadFamilyError as error:

@@ -33,8 +33,8 @@ def shaped(result: Result, virtual: int, split: tuple[int, ...]) -> Result:
     Returns
     -------
     Result
-        Without a bound: shapes were tried for the degrees that the search kept, with one recomputation for all layers where they are
-        made anew. Without a plan where none of them fits.
+        Without a bound: shapes were tried for the degrees that the search kept, with one recomputation for all layers where
+        they are made anew. Without a plan where none of them fits.
     """
     if result.answer.plan is None:
         return result
@@ -52,8 +52,8 @@ def shaped(result: Result, virtual: int, split: tuple[int, ...]) -> Result:
     best = min(tried.values(), key=lambda one: (max(_excess(one), 0.0), one.step_seconds or 0.0), default=None)
     shape = f"split {','.join(map(str, split))}" if split else f"{virtual} virtual stages"
     note = (
-        f"{shape} given: made of the degrees of the {len(plans)} best plans found without that, the quickest of {len(tried)} that were "
-        "simulated; no bound is proven for it"
+        f"{shape} given: made of the degrees of the {len(plans)} best plans found without that, the quickest of {len(tried)} "
+        "that were simulated; no bound is proven for it, and what would help it is not searched"
     )
     notes, extra = (*result.answer.notes, note), dict(result.answer.extra)
     for field in ("certificate", "runners_up", "fastest", "within_ratio"):
@@ -80,9 +80,7 @@ def _excess(result: Result) -> float:
     return sim.excess_bytes(result.problem, result.plan, result.timeline.peak_bytes)
 
 
-def _candidates(
-    result: Result, plan: Plan, virtual: int, split: tuple[int, ...], allowed: tuple[str, ...]
-) -> Iterator[Plan]:
+def _candidates(result: Result, plan: Plan, virtual: int, split: tuple[int, ...], allowed: tuple[str, ...]) -> Iterator[Plan]:
     """Yield a plan in the shape, the one that recomputes least first; the plan itself where it has the shape."""
     ranks = plan.ranks()
     n_ranks = len(ranks)

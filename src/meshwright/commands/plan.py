@@ -212,7 +212,7 @@ def register(app: typer.Typer) -> None:
         time_limit: str = typer.Option("", metavar="SECONDS", help="Stop the search then, with the best plan so far (30s)."),
         why_not: str = typer.Option("", metavar="KEY=VALUE,...", help="Degrees to compare the answer with: tensor=8."),
         fix: str = typer.Option(
-            "", metavar="KEY=VALUE,...", help="Parts of the plan that are given: tensor=8,virtual=2; compared with the best of all."
+            "", metavar="KEY=VALUE,...", help="Parts of the plan, given: tensor=8,virtual=2; compared with the best of all."
         ),
         seed: int = typer.Option(0, help="Seed of everything random."),
         out: str = typer.Option("", help="Write the plan to this file."),

@@ -173,8 +173,8 @@ class Result:
         Returns
         -------
         pandas.DataFrame or polars.DataFrame
-            Columns ``stage``, ``n_ops``, ``first_op``, ``last_op``, ``n_devices``, the degrees, ``n_recomputing``, ``peak_bytes``,
-            ``free_bytes``.
+            Columns ``stage``, ``n_ops``, ``first_op``, ``last_op``, ``n_devices``, the degrees, ``n_recomputing``,
+            ``peak_bytes``, ``free_bytes``.
 
         Raises
         ------

@@ -180,7 +180,8 @@ def _facts(entry: Mapping[str, Any], plan: Plan | None) -> list[tuple[str, str]]
     if peaks:
         peak, at = max(peaks)
         free = entry["stages"][at].get("free_bytes")
-        facts.append(("memory", f"{format_bytes(peak)} at most (stage {at})" + (f", {format_bytes(free)} free" if free else "")))
+        left = f", {format_bytes(free)} free" if free else ""
+        facts.append(("memory", f"{format_bytes(peak)} at most (stage {at}){left}"))
     if entry.get("nearest"):
         facts.append(("nearest", entry["nearest"]))
     if entry.get("alternatives"):

@@ -29,7 +29,7 @@ def built_in(spec: str) -> str:
     spec : str
         As typed: ``"meta-llama/Llama-3.1-8B"``.
     """
-    if "/" not in spec and "-uncased" not in spec or Path(spec).exists():
+    if ("/" not in spec and "-uncased" not in spec) or Path(spec).exists():
         return ""
     return {repository.lower(): name for repository, name in repositories().items()}.get(spec.lower(), "")
 

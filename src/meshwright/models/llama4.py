@@ -15,14 +15,15 @@ __all__ = ["llama4"]
 def llama4(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a Llama 4 model (its text part).
 
-    Layers see chunks of the sample, apart from every fourth (``no_rope_layer_interval``), which sees all of it. Queries and keys are
-    normalised without weights. Every token visits a shared expert and ``num_experts_per_tok`` routed ones.
+    Layers see chunks of the sample, apart from every fourth (``no_rope_layer_interval``), which sees all of it. Queries and
+    keys are normalised without weights. Every token visits a shared expert and ``num_experts_per_tok`` routed ones.
     Raises `InputError` when a field is missing or wrong, or lists do not have one entry for each layer.
     """
     layers = dense_families.n_layers(config)
     block = dense_families.llama_block(config, sequence, fused)
     dense = replace(block, width=config.integer("intermediate_size_mlp", "width of a feed-forward network without experts"))
-    config.accounts_for("use_qk_norm", "attn_temperature_tuning", "floor_scale", "attn_scale", "for_llm_compressor")  # no weights
+    # no weights, and little work
+    config.accounts_for("use_qk_norm", "attn_temperature_tuning", "floor_scale", "attn_scale", "for_llm_compressor")
     experts = replace(
         mixture_families.experts_of(config, "num_local_experts", block.width), shared_width=block.width
     )  # fmt: skip

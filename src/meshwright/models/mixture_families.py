@@ -139,7 +139,7 @@ def assembled(
     *,
     ahead: list[tuple[Operator, ...]] | None = None,
 ) -> Graph:
-    """Return a graph: embedding, head and the layers that predict further tokens around layers; weights that a token meets counted.
+    """Return a graph: embedding, head and layers that predict further tokens around layers; weights a token meets counted.
 
     `bodies`: operators of every layer.
     `ahead`: those of layers that predict further tokens.

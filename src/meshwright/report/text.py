@@ -10,6 +10,7 @@ from rich.table import Table
 
 from meshwright.api.sensitivity import Change
 from meshwright.base.units import format_bytes, format_count, format_seconds
+from meshwright.core import words
 from meshwright.core.formatting import (
     describe,
     fullest,
@@ -19,7 +20,6 @@ from meshwright.core.formatting import (
     step_interval,
     utilization,
 )  # fmt: skip
-from meshwright.core import words
 from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan
 from meshwright.core.result import Result

@@ -73,9 +73,9 @@ def read(
             raise InputError(f"{refused}; and it cannot be captured from transformers' {kind}: {error}") from error
     version = importlib.metadata.version("transformers")
     said = (
-        f"{name}: no reader knows model_type '{family}', so the graph was captured from {kind} of transformers {version} on the "
-        "meta device: operators, weights and what is kept for the backward pass are those of its PyTorch code, not of a fused "
-        "training stack"
+        f"{name}: no reader knows model_type '{family}', so the graph was captured from {kind} of transformers {version} "
+        "on the meta device: operators, weights and what is kept for the backward pass are those of its PyTorch code, not of a "
+        "fused training stack"
     )
     return ModelSpec(name, FORMAT, place, found.graph, notes=(said, *found.notes, *_towers(config, found.notes)))
 

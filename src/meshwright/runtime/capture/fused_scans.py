@@ -15,8 +15,8 @@ __all__ = ["SCANS", "stand_in"]
 _CHUNK = 64
 _BACKWARD_PASSES = 3.0  # gradients of both factors of every product, and the forward pass once more inside the kernel
 _NOTE = (
-    "state-space scans are counted as the fused kernels of mamba-ssm and flash-linear-attention, not as PyTorch's own code would "
-    "run them: they keep what they read and what they write, and compute the rest again"
+    "state-space scans are counted as the fused kernels of mamba-ssm and flash-linear-attention, not as PyTorch's own code "
+    "would run them: they keep what they read and what they write, and compute the rest again"
 )
 
 
@@ -67,7 +67,7 @@ class _Scan(torch.autograd.Function):
 def _selective(named: Mapping[str, Any]) -> float:
     """Products of Mamba's scan: the state is decayed, fed and read, two operations each, for every channel and state."""
     samples, channels, tokens = named["hidden_states"].shape
-    return 6.0 * samples * tokens * channels * named["A"].shape[-1]
+    return float(6 * samples * tokens * channels * named["A"].shape[-1])
 
 
 def _by_chunks(named: Mapping[str, Any]) -> float:
@@ -80,7 +80,7 @@ def _by_chunks(named: Mapping[str, Any]) -> float:
     samples, tokens, heads, head = named["hidden_states"].shape
     groups, state = named["B"].shape[-2:]
     chunk = min(int(named["chunk_size"]), tokens)
-    return 2.0 * samples * tokens * (chunk * (state * groups + head * heads) + 2 * state * head * heads)
+    return float(2 * samples * tokens * (chunk * (state * groups + head * heads) + 2 * state * head * heads))
 
 
 def _delta_rule(named: Mapping[str, Any]) -> float:
@@ -93,7 +93,7 @@ def _delta_rule(named: Mapping[str, Any]) -> float:
     samples, tokens, heads, value = named["value"].shape
     key = named["key"].shape[-1]
     chunk = min(int(named.get("chunk_size", _CHUNK)), tokens)
-    return 2.0 * samples * tokens * heads * (chunk * (3 * key + 2 * value) + 3 * key * value)
+    return float(2 * samples * tokens * heads * (chunk * (3 * key + 2 * value) + 3 * key * value))
 
 
 SCANS: Mapping[str, tuple[Callable[[Mapping[str, Any]], float], str, bool]] = MappingProxyType({
@@ -106,7 +106,9 @@ SCANS: Mapping[str, tuple[Callable[[Mapping[str, Any]], float], str, bool]] = Ma
 point operations that kernel does, which argument its result is like, and whether it always returns a state as well."""
 
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "mamba_selective_scan": ("hidden_states", "dt", "A", "B", "C", "D", "z", "delta_bias", "delta_softplus", "return_last_state"),
+    "mamba_selective_scan": (
+        "hidden_states", "dt", "A", "B", "C", "D", "z", "delta_bias", "delta_softplus", "return_last_state",
+    ),
     "mamba2_chunk_scan": ("hidden_states", "dt", "A", "B", "C", "chunk_size", "D", "dt_bias", "initial_states"),
     "torch_chunk_gated_delta_rule": ("query", "key", "value", "g", "beta", "chunk_size", "initial_state", "output_final_state"),
     "chunk_kimi_delta_attention": ("query", "key", "value", "g", "beta", "chunk_size", "initial_state", "output_final_state"),

@@ -84,8 +84,9 @@ class Recorder(TorchDispatchMode):
             return
         if len(self._rows) >= _MOST_OPERATORS:
             raise EndlessStepError(
-                f"runs more than {_MOST_OPERATORS} operators in a forward pass, most likely step by step along the sequence, as a "
-                "recurrence without its kernel does; capture it with a shorter --sequence-length, or a module that calls the kernel"
+                f"runs more than {_MOST_OPERATORS} operators in a forward pass, most likely step by step along the sequence, "
+                "as a recurrence without its kernel does; capture it with a shorter --sequence-length, or a module that calls the "
+                "kernel"
             )
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
@@ -194,7 +195,12 @@ class Recorder(TorchDispatchMode):
         self._book(self._leaf_number)
 
     def one_operator(
-        self, name: str, call: Callable[[], torch.Tensor], inputs: list[torch.Tensor], *, causal: bool,
+        self,
+        name: str,
+        call: Callable[[], torch.Tensor],
+        inputs: list[torch.Tensor],
+        *,
+        causal: bool,
         flops: tuple[float, float] = (0.0, 0.0),
     ) -> torch.Tensor:
         """Run a call and record it as one operator: attention on `inputs` (query, key, value, perhaps a mask), or one that does

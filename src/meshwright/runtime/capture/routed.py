@@ -35,8 +35,8 @@ def routed(trace: Trace) -> Trace:
     Returns
     -------
     Trace
-        The same where no stack of matrices is multiplied with all tokens, or no choice (``topk``) among as many stands in the module
-        around it: then `meshwright.runtime.capture.as_written` tells what is counted.
+        The same where no stack of matrices is multiplied with all tokens, or no choice (``topk``) among as many stands in the
+        module around it: then `meshwright.runtime.capture.as_written` tells what is counted.
     """
     mixtures = _mixtures(trace)
     if not mixtures:
@@ -44,8 +44,8 @@ def routed(trace: Trace) -> Trace:
     operators = tuple(_sent(operator, mixtures, _tokens(trace, mixtures)) for operator in trace.operators)
     first = next(iter(mixtures.values()))
     note = (
-        f"{first.path} multiplies every token with all {first.n_experts} experts in its code; counted are the {first.top_k} that its "
-        "router chooses for a token, all experts visited equally, and the exchange of tokens that this takes"
+        f"{first.path} multiplies every token with all {first.n_experts} experts in its code; counted are the {first.top_k} "
+        "that its router chooses for a token, all experts visited equally, and the exchange of tokens that this takes"
     )
     return replace(trace, operators=operators, notes=(*trace.notes, note))
 

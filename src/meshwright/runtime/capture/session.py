@@ -35,7 +35,13 @@ def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...],
 
 
 def of_maker(
-    name: str, maker: Any, *, batch: int = 0, sequence_length: int = 0, shapes: tuple[str, ...] = (), level: str = "layers",
+    name: str,
+    maker: Any,
+    *,
+    batch: int = 0,
+    sequence_length: int = 0,
+    shapes: tuple[str, ...] = (),
+    level: str = "layers",
     precision: str = "bf16",
 ) -> Captured:
     """Capture the module that a callable makes.
