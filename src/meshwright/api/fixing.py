@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from meshwright import api
-from meshwright.api import shaping, why_not
+from meshwright.api import searching, shaping, why_not
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.formatting import describe
 from meshwright.core.problem import Problem, Stop
@@ -17,7 +16,7 @@ from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import SCHEDULES, Limits, largest_degrees
 from meshwright.planners.best.space import VIRTUAL
 
-__all__ = ["KEYS", "Fixed", "parse", "plan"]
+__all__ = ["KEYS", "GivenParts", "parse", "plan"]
 
 _DEGREES = ("tensor", "context", "expert", "pipeline", "data", "micro_batch")
 _SHARDED = (("optimizer", 1), ("gradients", 2), ("weights", 3))
@@ -28,7 +27,7 @@ _CANDIDATES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class GivenParts:
     """What is fixed of a plan.
 
     Parameters
@@ -49,7 +48,7 @@ class Fixed:
     split: tuple[int, ...] = ()
 
 
-def parse(fix: str | Mapping[str, object], problem: Problem) -> Fixed:
+def parse(fix: str | Mapping[str, object], problem: Problem) -> GivenParts:
     """Return what is fixed, after checking it against model, devices and batch.
 
     Parameters
@@ -62,7 +61,7 @@ def parse(fix: str | Mapping[str, object], problem: Problem) -> Fixed:
 
     Returns
     -------
-    Fixed
+    GivenParts
         Never empty.
 
     Raises
@@ -70,14 +69,14 @@ def parse(fix: str | Mapping[str, object], problem: Problem) -> Fixed:
     InputError
         When a key is unknown, a value is no such thing, or they contradict each other or the question: the reason is named.
     """
-    told = _text(fix) if isinstance(fix, str) else _mapping(fix)
+    told = (_text(fix) if fix.strip() else {}) if isinstance(fix, str) else _mapping(fix)
     if not told:
         raise InputError("--fix: is empty; write for example --fix tensor=8,pipeline=4")
     for key in told:
         if key not in KEYS:
             raise UnknownNameError("part of a plan (of --fix)", key, KEYS)
     numbers = {key: _whole(key, told[key]) for key in (*_DEGREES, "virtual") if key in told}
-    split = tuple(_whole("split", part) for part in told["split"].split(",")) if "split" in told else ()
+    split = tuple(_whole("split", part, least=0) for part in told["split"].split(",")) if "split" in told else ()
     virtual = numbers.get("virtual", 0)
     if split:
         ranks = numbers.get("pipeline", len(split) // (virtual or 1))
@@ -90,12 +89,12 @@ def parse(fix: str | Mapping[str, object], problem: Problem) -> Fixed:
     settings |= _schedules(told.get("schedule", ""), virtual, numbers.get("pipeline", 0)) | _shards(told)
     if "recompute" in told:
         settings["recompute"] = _recompute(told["recompute"])
-    return Fixed(tuple(told.items()), tuple(settings.items()), virtual, split)
+    return GivenParts(tuple(told.items()), tuple(settings.items()), virtual, split)
 
 
 def plan(
     problem: Problem,
-    fixed: Fixed,
+    fixed: GivenParts,
     *,
     settings: Mapping[str, str] | None = None,
     seed: int = 0,
@@ -108,7 +107,7 @@ def plan(
     ----------
     problem : Problem
         The question, for search `best`.
-    fixed : Fixed
+    fixed : GivenParts
         What is given.
     settings, seed, stop, within
         As of `meshwright.plan`; options of search `best` that say the same as `fixed` are refused.
@@ -132,11 +131,11 @@ def plan(
     shaped = fixed.split or fixed.virtual > 1
     if shaped:
         own["alternatives"] = str(max(_CANDIDATES, _number(told.get("alternatives", ""))))
-    answered = api.plan(problem, search="best", settings=own, seed=seed, stop=stop, within=0.0 if shaped else within)
+    answered = searching.searched(problem, search="best", settings=own, seed=seed, stop=stop, within=0.0 if shaped else within)
     if shaped:
         answered = shaping.shaped(answered, fixed.virtual, fixed.split)
     answered = replace(answered, settings={**told, **dict(fixed.settings)})
-    free = api.plan(
+    free = searching.searched(
         problem, search="best", settings={**told, "alternatives": "1"}, seed=seed, stop=stop, within=within
     )  # fmt: skip
     entry: dict[str, object] = {"values": dict(fixed.given), "free_optimum": None}
@@ -179,8 +178,8 @@ def _mapping(fix: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def _whole(key: str, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 10**7:
+def _whole(key: str, text: str, least: int = 1) -> int:
+    if not text.isdecimal() or not least <= int(text) <= 10**7:
         raise InputError(f"--fix {key}={text}: must be a whole number of at least 1" + (
             ", or several: split=10,11,11" if key == "split" else ""))  # fmt: skip
     return int(text)
@@ -211,6 +210,11 @@ def _check(problem: Problem, numbers: Mapping[str, int], virtual: int, split: tu
         raise InputError(f"--fix: {stages} stages (pipeline x virtual) need as many layers; {name} has {n_layers}")
     if split and sum(split) != n_layers:
         raise InputError(f"--fix split={','.join(map(str, split))}: places {sum(split)} layers; {name} has {n_layers}")
+    if 0 in split[1:-1]:
+        raise InputError(
+            f"--fix split={','.join(map(str, split))}: every stage but the first and the last, which hold the ends of the "
+            "model, needs a layer"
+        )
     if virtual > 1 and numbers.get("pipeline") == 1:
         raise InputError(f"--fix virtual={virtual}: virtual stages need a pipeline of at least 2 ranks; pipeline is 1")
     data, micro = numbers.get("data", 1), numbers.get("micro_batch", 1)

@@ -91,6 +91,8 @@ def _candidates(result: Result, plan: Plan, virtual: int, split: tuple[int, ...]
     if len(counts) != n_ranks * virtual:
         return
     ops, _ = chain.stages(counts)
+    if not all(ops):
+        return
     if tuple(stage.ops for stage in plan.stages) == tuple(ops):
         yield plan
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from meshwright import api
+from meshwright.api import searching
 from meshwright.base.errors import InputError
 from meshwright.core.formatting import describe
 from meshwright.core.problem import Stop
@@ -48,7 +48,7 @@ def with_why_not(result: Result, fixed: Mapping[str, str], *, stop: Stop | None 
             raise InputError(f"--why-not {name}: says how the search goes, not what a plan is like; name degrees, as tensor=8")
     entry: dict[str, object] = {"fixed": dict(fixed), "feasible": False}
     try:
-        other = api.plan(
+        other = searching.searched(
             result.asked or result.problem, search=result.search, seed=result.seed, stop=stop,
             settings={**result.settings, "alternatives": "1", **fixed},
         )  # fmt: skip

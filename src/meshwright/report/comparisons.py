@@ -62,10 +62,11 @@ def fixed(result: Result) -> list[object]:
     words = f"{abs(ratio):.2%} {'slower' if ratio >= 0 else 'quicker'} than"
     if abs(ratio) < 5e-5:
         words = "as quick as"
-    table = _causes_table(f"with {given} given: {words} the best with nothing given: {best}", "with nothing given", "this plan")
+    title = f"with {given} given: {words} the best with nothing given: {best}"
+    table = _causes_table("", "with nothing given", "this plan")
     for row in free["causes"]:
         _add_row(table, row["cause"], row["free_seconds"], row["seconds"], free["step_seconds"])
-    return [table] if table.row_count else [str(table.title), ""]
+    return [title, table if table.row_count else ""]
 
 
 def why_not(result: Result) -> list[object]:

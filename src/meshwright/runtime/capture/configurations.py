@@ -10,15 +10,22 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import InputError
 from meshwright.core.problem import ModelSpec
+
+if TYPE_CHECKING:
+    from meshwright.runtime.capture.layers import Captured
 
 __all__ = ["FORMAT", "read"]
 
 FORMAT = "captured_config"
 """What `ModelSpec.format` calls such a model."""
+
+_CHANCE = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "mask_time_prob", "mask_feature_prob")
+"""Chances with which layers or inputs are left out in a step."""
 
 _TASKS = (
     "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "IMAGE_TEXT_TO_TEXT", "MASKED_LM", "CAUSAL_LM", "IMAGE_CLASSIFICATION",
@@ -65,10 +72,8 @@ def read(
         )
     with _quiet():
         config, maker, kind = _class_of(place, dict(fields), family, attention)
-        from meshwright.runtime.capture import session
-
         try:
-            found = session.of_maker(place, maker, sequence_length=sequence_length)
+            found = _captured(place, maker, sequence_length)
         except InputError as error:
             raise InputError(f"{refused}; and it cannot be captured from transformers' {kind}: {error}") from error
     version = importlib.metadata.version("transformers")
@@ -77,7 +82,25 @@ def read(
         "on the meta device: operators, weights and what is kept for the backward pass are those of its PyTorch code, not of a "
         "fused training stack"
     )
-    return ModelSpec(name, FORMAT, place, found.graph, notes=(said, *found.notes, *_towers(config, found.notes)))
+    dropped = [field for field in _CHANCE if getattr(config, field, 0)]
+    chance = (f"{', '.join(dropped)}: layers or inputs left out by chance in training are counted",) if dropped else ()
+    return ModelSpec(name, FORMAT, place, found.graph, notes=(said, *found.notes, *_towers(config, found.notes), *chance))
+
+
+def _captured(place: str, maker: Any, sequence_length: int) -> Captured:
+    """Capture in bf16, or in fp32 where the code does not run in bf16."""
+    from meshwright.runtime.capture import session
+
+    try:
+        return session.of_maker(place, maker, sequence_length=sequence_length)
+    except InputError as first:
+        if "the values of a tensor" in str(first):
+            raise
+        try:
+            found = session.of_maker(place, maker, sequence_length=sequence_length, precision="fp32")
+        except InputError:
+            raise first from None
+        return replace(found, notes=(*found.notes, "captured in fp32: its code does not run in bf16"))
 
 
 def _class_of(place: str, fields: dict[str, Any], family: str, attention: str) -> tuple[Any, Any, str]:
@@ -94,8 +117,8 @@ def _class_of(place: str, fields: dict[str, Any], family: str, attention: str) -
         hint = f"; near names: {', '.join(near)}" if near else ""
         code = "; code that comes with the weights (auto_map) is not run" if fields.get("auto_map") else ""
         raise InputError(
-            f"{place}: model_type '{family}' is known neither here nor to transformers {version}{hint}{code}. 'meshwright "
-            "capture' takes any PyTorch module"
+            f"{place}: model_type '{family}' is not supported, and not known to transformers {version}{hint}{code}. "
+            "'meshwright capture' takes any PyTorch module"
         )
     fields.pop("quantization_config", None)  # weights are trained in the precision of the plan
     try:
@@ -112,7 +135,11 @@ def _class_of(place: str, fields: dict[str, Any], family: str, attention: str) -
         raise InputError(f"{place}: transformers {version} has no class that trains model_type '{family}'")
     made = getattr(transformers, kind)
     written_out = {"attn_implementation": "eager"} if attention == "eager" else {}
-    return config, lambda: made._from_config(copy.deepcopy(config), **written_out), kind
+    traced = copy.deepcopy(config)
+    for field in _CHANCE:
+        if getattr(traced, field, 0):
+            setattr(traced, field, 0.0)
+    return config, lambda: made._from_config(copy.deepcopy(traced), **written_out), kind
 
 
 def _towers(config: Any, notes: tuple[str, ...]) -> tuple[str, ...]:

@@ -85,8 +85,8 @@ class Recorder(TorchDispatchMode):
         if len(self._rows) >= _MOST_OPERATORS:
             raise EndlessStepError(
                 f"runs more than {_MOST_OPERATORS} operators in a forward pass, most likely step by step along the sequence, "
-                "as a recurrence without its kernel does; capture it with a shorter --sequence-length, or a module that calls the "
-                "kernel"
+                "as a recurrence without its kernel does; capture it with a shorter --sequence-length, or a module that "
+                "calls the kernel"
             )
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
