@@ -20,6 +20,12 @@ def planned(fix: Any, **more: Any) -> Result:
     return api.plan(TINY, PLACE, global_batch=16, fix=fix, **more)
 
 
+def _counts(result: Result) -> list[int]:
+    """Return how many layers each stage has, the ends of the model left out."""
+    ops = result.problem.graph.ops
+    return [sum(ops[op].kind not in ("embedding", "head") for op in stage.ops) for stage in result.plan.stages]
+
+
 @pytest.fixture(scope="module")
 def free() -> Result:
     return api.plan(TINY, PLACE, global_batch=16)
@@ -37,7 +43,8 @@ def test_degrees_that_are_given_are_those_of_the_answer_and_the_best_is_beside_i
     assert found.step_seconds is not None
     assert best["slower_ratio"] == pytest.approx(found.step_seconds / best["step_seconds"] - 1.0) and best["slower_ratio"] > 0.0
     assert sum(row["difference_seconds"] for row in best["causes"]) == pytest.approx(found.step_seconds - best["step_seconds"])
-    exact = api.plan(TINY, PLACE, global_batch=16, settings={"tensor": "2", "pipeline": "2", "schedules": "1f1b", "micro_batch": "2"})
+    settings = {"tensor": "2", "pipeline": "2", "schedules": "1f1b", "micro_batch": "2"}
+    exact = api.plan(TINY, PLACE, global_batch=16, settings=settings)
     assert found.step_seconds == exact.step_seconds and found.bound == exact.bound
 
 
@@ -53,8 +60,7 @@ def test_text_and_mapping_say_the_same() -> None:
 
 def test_virtual_stages_and_splits_are_as_given() -> None:
     split = planned("pipeline=2,split=3,1")
-    n_layers = [sum(split.problem.graph.ops[op].kind not in ("embedding", "head") for op in stage.ops) for stage in split.plan.stages]
-    assert n_layers == [3, 1] and split.bound is None
+    assert _counts(split) == [3, 1] and split.bound is None
     assert any("no bound is proven" in note for note in split.answer.notes)
     virtual = planned({"pipeline": 2, "virtual": 2})
     assert len(virtual.plan.stages) == 4 and len(virtual.plan.ranks()) == 2
@@ -65,7 +71,7 @@ def test_virtual_stages_and_splits_are_as_given() -> None:
 
 def test_a_split_as_the_search_makes_it_costs_as_much() -> None:
     own = planned({"pipeline": 2, "virtual": 1, "tensor": 1, "schedule": "1f1b"})
-    counts = [sum(own.problem.graph.ops[op].kind not in ("embedding", "head") for op in stage.ops) for stage in own.plan.stages]
+    counts = _counts(own)
     again = planned({"pipeline": 2, "tensor": 1, "schedule": "1f1b", "split": counts})
     assert again.step_seconds == own.step_seconds and again.plan == own.plan
 

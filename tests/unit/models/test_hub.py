@@ -44,7 +44,9 @@ def test_an_unknown_repository_is_one_line_with_near_names() -> None:
         models.read("no/thing-like-it")
 
 
-def test_files_come_before_repositories_and_are_named_as_before(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_come_before_repositories_and_are_named_as_before(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InputError, match=r"^some/config\.json: no such file$"):
         models.read("some/config.json")
     monkeypatch.chdir(tmp_path)

@@ -31,7 +31,7 @@ WHOLE = ("zamba2", "xlnet")
 
 DECODERS = (
     "apertus", "biogpt", "bitnet", "codegen", "ctrl", "exaone4", "gpt_bigcode", "mpt", "olmo3", "openai-gpt", "persimmon",
-    "vaultgemma", "xglm", "xlnet", "lfm2", "ministral",
+    "vaultgemma", "xglm", "xlnet", "lfm2",
 )  # fmt: skip
 STATE_SPACE = (
     "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba", "mamba2", "nemotron_h",
@@ -43,28 +43,20 @@ MIXTURES = (
 )  # fmt: skip
 ENCODERS = ("albert", "deberta-v2", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta")
 BOTH = (
-    "bart", "bigbird_pegasus", "blenderbot", "led", "longt5", "m2m_100", "marian", "mbart", "mt5", "pegasus", "switch_transformers",
+    "bart", "bigbird_pegasus", "blenderbot", "longt5", "m2m_100", "marian", "mbart", "mt5", "pegasus",
     "t5gemma", "umt5", "whisper",
 )  # fmt: skip
 TOWERS = (
-    "clip",
-    "convnext",
-    "dinov2",
-    "idefics3",
-    "internvl",
-    "llava",
-    "paligemma",
-    "qwen2_vl",
-    "qwen3_vl",
-    "resnet",
-    "siglip",
+    "clip", "convnext", "dinov2", "idefics3", "internvl", "llava", "paligemma", "qwen2_vl", "qwen3_vl", "resnet", "siglip",
     "swin",
-)
+)  # fmt: skip
 FAMILIES = (*DECODERS, *STATE_SPACE, *MIXTURES, *ENCODERS, *BOTH, *TOWERS)
-"""71 of them; those that readers know are compared in tests/unit/models/test_huggingface_transformers.py."""
+"""68 of them; those that readers know are compared in tests/unit/models/test_huggingface_transformers.py."""
 
-# products of weights that PyTorch's counter sees otherwise than they are trained: sequences padded to blocks that it runs whole
-NOT_COMPARED = ("bigbird_pegasus", "led", "longt5", "switch_transformers")
+WITH_EXPERTS = ("jamba", "kimi_linear", "nemotron_h", "qwen3_next")
+
+NOT_COMPARED = ("bigbird_pegasus", "deberta-v2", "longt5")
+"""Families whose code pads to blocks, or reads values of tensors, without a trace around it."""
 
 
 def _config(family: str) -> dict[str, Any]:
@@ -83,16 +75,14 @@ def _read(folder: pathlib.Path, fields: dict[str, Any], length: int = LENGTH) ->
     return api.read(str(path), sequence_length=length)
 
 
-def _module(said: str, fields: dict[str, Any]) -> Any:
-    """Return the module that a note names, built by transformers alone, without memory."""
+def _module(notes: tuple[str, ...], fields: dict[str, Any]) -> Any:
+    """Return the module that notes name, built by transformers alone, without memory."""
+    said = notes[0]
     kind = re.search(r"captured from (\w+) of transformers", said)
     assert kind is not None
     config = transformers.AutoConfig.for_model(**fields)
-    for chance in ("layerdrop", "encoder_layerdrop", "decoder_layerdrop"):
-        if getattr(config, chance, 0):
-            setattr(config, chance, 0.0)
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_dtype(torch.float32 if any("in fp32" in note for note in notes) else torch.bfloat16)
     try:
         with torch.device("meta"):
             return getattr(transformers, kind[1])._from_config(config)
@@ -119,7 +109,7 @@ def _counted(module: Any, inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatc
     if hasattr(module.config, "_experts_implementation"):
         module.config._experts_implementation = "grouped_mm"
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        module.train()(**inputs)
+        module.eval()(**inputs)  # layers are left out by chance in training
     return float(sum(n for name, n in counter.get_flop_counts()["Global"].items() if str(name) in ("aten.mm", "aten.addmm")))
 
 
@@ -132,7 +122,7 @@ def test_a_captured_family_has_the_weights_and_products_of_its_code(
     found = _read(tmp_path, fields)
     graph = found.graph
     assert found.format == "captured_config" and "no reader knows" in found.notes[0]
-    module = _module(found.notes[0], fields)
+    module = _module(found.notes, fields)
     assert graph.n_parameters == _weights(module)
     experts = [part for op in graph.ops for part in op.body if part.kind == "grouped_matmul"]
     assert bool(experts) == (
@@ -148,7 +138,7 @@ def test_a_captured_family_has_the_weights_and_products_of_its_code(
         return
     from meshwright.runtime.capture import guesses
 
-    inputs = guesses.inputs(module, 1, LENGTH, torch.bfloat16)
+    inputs = guesses.inputs(module, 1, LENGTH, next(module.parameters()).dtype)
     assert inputs is not None
     products = [part for op in graph.ops for part in op.body if re.search(r"(^|\.)(add)?mm(_\d+)?$", part.name)]
     assert sum(map(forward_flops, products)) == pytest.approx(_counted(module, inputs, monkeypatch), rel=0.01)
@@ -192,7 +182,7 @@ def test_experts_that_code_runs_on_every_token_are_counted_as_the_router_chooses
     captured = configurations.read(str(tmp_path / "config.json"), LLAMA4, "small", sequence_length=LENGTH)
     assert any("all 8 experts" in note and "the 2 that its router chooses" in note for note in captured.notes)
     graph = captured.graph
-    assert own.n_parameters == graph.n_parameters == _weights(_module(captured.notes[0], LLAMA4))
+    assert own.n_parameters == graph.n_parameters == _weights(_module(captured.notes, LLAMA4))
     assert own.n_active_parameters == graph.n_active_parameters == own.n_parameters - 2 * 6 * 3 * 96 * 64
     for kind in ("matmul", "grouped_matmul"):
         flops = [sum(forward_flops(part) for op in one.ops for part in op.body if part.kind == kind) for one in (own, graph)]
@@ -207,9 +197,9 @@ def test_a_recurrence_without_its_kernel_is_refused_in_one_line(
 ) -> None:
     from meshwright.runtime.capture import recorder
 
-    monkeypatch.setattr(recorder, "_MOST_OPERATORS", 300)
+    monkeypatch.setattr(recorder, "_MOST_OPERATORS", 40)
     fields = {"model_type": "biogpt", "hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 4, "vocab_size": 99}
-    with pytest.raises(InputError, match=r"runs more than 300 operators in a forward pass") as caught:
+    with pytest.raises(InputError, match=r"runs more than 40 operators in a forward pass") as caught:
         _read(tmp_path, fields, 16)
     assert "\n" not in str(caught.value) and "'biogpt' is not supported" in str(caught.value)
 

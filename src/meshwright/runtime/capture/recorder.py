@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from meshwright.runtime.capture import formulas
-from meshwright.runtime.capture.fused_attention import FusedAttention
+from meshwright.runtime.capture.fused.attention import FusedAttention
 from meshwright.runtime.capture.trace import COPIES, Trace, TracedOperator, TracedTensor
 
 __all__ = ["EndlessStepError", "Recorder", "record"]

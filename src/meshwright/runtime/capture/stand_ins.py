@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from meshwright.runtime.capture.fused_attention import Notebook
-from meshwright.runtime.capture.fused_scans import SCANS, stand_in
+from meshwright.runtime.capture.fused.attention import Notebook
+from meshwright.runtime.capture.fused.scans import SCANS, stand_in
 
 __all__ = ["standing_in"]
 

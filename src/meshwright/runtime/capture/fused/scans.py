@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from meshwright.runtime.capture.fused_attention import Notebook
+from meshwright.runtime.capture.fused.attention import Notebook
 
 __all__ = ["SCANS", "stand_in"]
 
