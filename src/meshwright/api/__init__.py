@@ -221,8 +221,8 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         if search not in ("", "best") or problem.model_spec.search != "best":
             raise InputError(f"fix: only search best completes a plan of which a part is given, not {search or 'this file'}")
         problem.batch.check()
-        given = fixing.parse(fix, problem)
-        return fixing.plan(problem, given, settings=settings, seed=seed, stop=stop, within=within)
+        parts = fixing.parse(fix, problem)
+        return fixing.plan(problem, parts, settings=settings, seed=seed, stop=stop, within=within)
     return searching.searched(problem, search=search, settings=settings, seed=seed, stop=stop, within=within)
 
 
