@@ -12,7 +12,8 @@ from meshwright.models.readers import huggingface
 
 FIELDS: dict[str, Any] = {
     "model_type": "llama4_text", "hidden_size": 96, "intermediate_size": 64, "intermediate_size_mlp": 160,
-    "num_hidden_layers": 8, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 1003, "num_local_experts": 8,
+    "num_hidden_layers": 8, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 1003,
+    "num_local_experts": 8,
     "num_experts_per_tok": 2, "interleave_moe_layer_step": 2, "attention_chunk_size": 16,
 }  # fmt: skip
 
