@@ -10,6 +10,9 @@ from meshwright.core.problem import ModelSpec
 
 __all__ = ["model"]
 
+_CAPTURED = "captured_config"
+"""`ModelSpec.format` of configurations that were captured: see `meshwright.runtime.capture.configurations`."""
+
 
 def model(
     spec: str, *, file_format: str = "", sequence_length: int = 0, freeze: Sequence[str] = (), lora: str = ""
@@ -35,6 +38,7 @@ def model(
 
     if not isinstance(spec, str):
         raise InputError(f"model {spec!r}: must be a name or a path as text, as in read('llama-3.1-8b'), or what read returned")
+    file_format = "" if file_format == _CAPTURED else file_format  # as plan files name it
     try:
         return models.read(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
     except UnreadFamilyError as error:

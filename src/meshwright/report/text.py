@@ -32,6 +32,7 @@ __all__ = ["change_row", "compared", "explain", "progress", "render"]
 
 _WIDTH = 118
 _LONG_NOTE = 230  # characters: two lines
+_SHORT_NOTE = 40  # a beginning that says something
 
 
 def render(*parts: object) -> str:
@@ -84,7 +85,7 @@ def _short(note: str) -> str:
     if len(note) <= _LONG_NOTE:
         return note
     first, colon, _ = note.partition(": ")
-    if not colon or len(first) > _LONG_NOTE:
+    if not colon or not _SHORT_NOTE <= len(first) <= _LONG_NOTE:
         first = note[:_LONG_NOTE].rpartition(" ")[0]
     return f"{first} ... (-v)"
 

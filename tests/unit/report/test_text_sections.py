@@ -137,7 +137,10 @@ def test_the_verdict_is_the_first_line_and_the_fullest_device_a_sentence(result:
 
 
 def test_long_notes_are_cut_with_a_word(result: Result) -> None:
-    noted = replace(result, answer=replace(result.answer, notes=("few words", "a beginning: " + "many words " * 40)))
+    noted = replace(
+        result,
+        answer=replace(result.answer, notes=("few words", "a beginning that says what this is about: " + "many words " * 40)),
+    )
     short, whole = text.explain(noted, verbose=False), text.explain(noted)
-    assert "note: few words" in short and "note: a beginning ... (-v)" in short
+    assert "note: few words" in short and "note: a beginning that says what this is about ... (-v)" in short
     assert " ".join(whole.split()).count("many words") == 40

@@ -20,9 +20,11 @@ pytestmark = [
 ]
 
 from meshwright import api  # noqa: E402
+from meshwright.api import plan_files  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.core.flops import forward_flops  # noqa: E402
 from meshwright.core.problem import ModelSpec  # noqa: E402
+from meshwright.writers import plan_json  # noqa: E402
 
 LENGTH = 64
 SHORT = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
@@ -224,6 +226,9 @@ def test_a_captured_configuration_is_planned_like_any_other(tmp_path: pathlib.Pa
     path.write_text(json.dumps(SMALL))
     result = api.plan(str(path), "flat:4", global_batch=8, sequence_length=128)
     assert result.feasible and any("captured from Mamba2ForCausalLM" in note for note in result.answer.notes)
+    plan_json.write(result, str(tmp_path / "plan.json"))
+    again = plan_files.load(str(tmp_path / "plan.json"))
+    assert again.plan == result.plan and again.problem.graph == result.problem.graph
 
 
 def test_without_transformers_the_refusal_says_what_would_help(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
