@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from meshwright.api import answers
-from meshwright.api.evaluation import evaluate, json_ready, judged, simulate
+from meshwright.api.designing import codesign
+from meshwright.api.evaluation import evaluate, simulate
 from meshwright.base import fields, options, registry
-from meshwright.base.errors import InputError, MeshwrightError, UnknownNameError
-from meshwright.base.units import format_bytes
+from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core import peaks
 from meshwright.core.cluster import Cluster
 from meshwright.core.interval import MEASURED_COSTS
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
-from meshwright.core.result import Answer, Result
-
-if TYPE_CHECKING:
-    from meshwright.planners.topoopt.design import Design
+from meshwright.core.result import Result
 
 _LARGEST_BATCH = 10**9
 
@@ -29,10 +23,13 @@ __all__ = ["codesign", "completed", "evaluate", "make_problem", "plan", "read", 
 def read(
     spec: str, *, file_format: str = "", sequence_length: int = 0, freeze: Sequence[str] = (), lora: str = ""
 ) -> ModelSpec:
-    """Read a model, trained as a whole or in part: a name, a file or a generator; see `meshwright.models.read`."""
-    from meshwright import models
+    """Read a model, trained as a whole or in part: a name, a file or a generator; see `meshwright.models.read`.
 
-    return models.read(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
+    A ``config.json`` of a family that no reader knows is captured where transformers is there, see `meshwright.api.reading`.
+    """
+    from meshwright.api import reading
+
+    return reading.model(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
 
 
 def make_problem(  # noqa: PLR0913  all that a question holds
@@ -160,6 +157,10 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     framework: str = "",
     within: float = 0.0,
     memory_risk: float | str = peaks.RISK,
+    global_batch: int = 0,
+    micro_batch: int = 0,
+    sequence_length: int | str = 0,
+    fix: str | Mapping[str, object] | None = None,
 ) -> Result:
     """Return the best plan a search finds, judged by the simulator.
 
@@ -182,6 +183,12 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         with the option `within_ratio` (`best`). The command line's default is 0.01.
     memory_risk : float or str
         As of `make_problem`.
+    global_batch, micro_batch, sequence_length : int or str
+        The batch in plain words, in the place of `batch`; 0 for what the search or the model chooses. Text as people type it:
+        ``"32k"``.
+    fix : str or mapping or None
+        Parts of the plan that are given: ``{"tensor": 2, "pipeline": 4}``; see `meshwright.api.fixing`. The answer is compared
+        with the best of all plans in its field ``fixed``.
 
     Returns
     -------
@@ -195,13 +202,10 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     PluginError
         When the search answers another question, or claims what cannot be true.
     """
-    from meshwright.api import targets
+    from meshwright.api import arguments, fixing, searching
 
-    if not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise InputError(f"--seed {seed}: must be a whole number of at least 0 and below 2^63")
-    if not 0.0 <= within <= 1.0:
-        raise InputError(f"within {within}: must be a share between 0 and 1, like 0.01")
-    fields.of_kind("stop", stop, Stop, "Stop(seconds=30)")
+    arguments.check(model, cluster, search=search, costs=costs, framework=framework, settings=settings)
+    batch = arguments.batch_of(batch, global_batch, micro_batch, sequence_length)
     if isinstance(model, Problem):
         problem = model
         given = {"cluster": cluster, "costs": costs, "batch": batch, "training": training, "framework": framework}
@@ -213,57 +217,13 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         problem = make_problem(
             model, cluster, costs=costs, batch=batch, training=training, framework=framework, memory_risk=memory_risk
         )
-    problem.batch.check()
-    name = (search or problem.model_spec.search).replace("-", "_")
-    module = registry.load("search", name, "search")
-    told = dict(settings or {})
-    targets.whole_only(problem.graph, module, f"search {name}")
-    targets.states_known(problem.training, module, f"search {name}")
-    params = options.parse(module.Params, told, f"search {name}")
-    if within and not hasattr(params, "within_ratio"):
-        raise InputError(f"within {within}: search {name} looks for the quickest plan only; leave it out")
-    if within and "within_ratio" not in told:
-        params = replace(params, within_ratio=within)
-    started, stop = time.perf_counter(), stop or Stop()
-    try:
-        answer: Answer = module.search(problem, params, seed=seed, stop=stop)
-    except MeshwrightError:
-        raise
-    except Exception as error:
-        error.add_note(f"this is a bug in search {name}: another one may do (--search)")
-        raise
-    registry.checked(answer, Answer, "search", name)
-    seconds = time.perf_counter() - started
-    unheeded = () if getattr(module, "STOPS_EARLY", False) else stop.unheeded(name)
-    answer = replace(answer, notes=problem.model_spec.notes + answer.notes + unheeded)
-    answers.check_extra(answer, name)
-    asked, problem = problem, answers.same_question(problem, answer.problem or problem, name)
-    result = Result(
-        problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=told, asked=asked
-    )
-    with registry.blamed("search", name):
-        json_ready(answer, name)
-        if answer.plan is None:
-            return result
-        answers.check_plan(problem, answer.plan, name)
-        targets.checked(result)
-        result = judged(result)
-        claims = answers.check_claims(result)
-    return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result) + claims))
-
-
-def _too_large(result: Result) -> tuple[str, ...]:
-    """Say that the plan of a search with another count of memory, or none, does not fit by the simulator's."""
-    from meshwright import sim
-
-    timeline = result.timeline
-    over = 0.0 if timeline is None else sim.excess_bytes(result.problem, result.plan, timeline.peak_bytes)
-    if over <= 0.0:
-        return ()
-    return (
-        f"this plan does not fit: its fullest device lacks {format_bytes(over)} by the simulator's count, which holds more "
-        f"than what search {result.search} looks at",
-    )
+    if fix is not None:
+        if search not in ("", "best") or problem.model_spec.search != "best":
+            raise InputError(f"fix: only search best completes a plan of which a part is given, not {search or 'this file'}")
+        problem.batch.check()
+        parts = fixing.parse(fix, problem)
+        return fixing.plan(problem, parts, settings=settings, seed=seed, stop=stop, within=within)
+    return searching.searched(problem, search=search, settings=settings, seed=seed, stop=stop, within=within)
 
 
 def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Problem:
@@ -295,81 +255,6 @@ def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Pro
         return problem
     question: Problem = module.completed(problem, options.parse(module.Params, dict(settings), f"search {search}"))
     return answers.same_question(problem, question, search)
-
-
-def codesign(  # noqa: PLR0913  as many as the command line has
-    model: str | ModelSpec,
-    *,
-    servers: int,
-    degree: int = 0,
-    link_bandwidth: str | float,
-    link_latency: str | float = "1 us",
-    measures: str = "",
-    topologies: tuple[str, ...] = ("topoopt",),
-    budget: int = 1000,
-    settings: Mapping[str, str] | None = None,
-    seed: int = 0,
-    file_format: str = "",
-) -> Design:
-    """Return plan and network topology found together.
-
-    Parameters
-    ----------
-    model : str or ModelSpec
-        As on the command line, or already read.
-    servers, degree : int
-        Servers, and interfaces of each.
-    link_bandwidth, link_latency : str or float
-        Of one interface, one direction: ``"100 Gbit/s"``, ``"1 us"``; numbers are in bytes per second and seconds.
-    measures : str
-        File of measured operators; empty to estimate.
-    topologies : tuple of str
-        Which to search on; see `meshwright.planners.topoopt.networks.NAMES`.
-    budget : int
-        Plans to simulate on each.
-    settings : mapping of str to str or None
-        Options, as after ``--set``.
-    seed : int
-        Seed of everything random.
-    file_format : str
-        Format of the model's file where it should not be recognised.
-
-    Returns
-    -------
-    Design
-        The answer on every topology, the fastest, and the bound.
-
-    Raises
-    ------
-    InputError
-        When anything in the question is wrong.
-    """
-    from meshwright.base import units
-    from meshwright.planners.topoopt import design as room
-    from meshwright.planners.topoopt.alternate import NetworkParts
-
-    params = room.parse(settings or {})
-    if params.node_degree and degree and params.node_degree != degree:
-        raise InputError(f"--degree {degree} and --set node_degree={params.node_degree}: are the same option; give one")
-    if not (degree or params.node_degree):
-        raise InputError("say how many interfaces a server has: --degree 4")
-    if not 1 <= budget <= 10**7:
-        raise InputError(f"--budget {budget}: must be between 1 and {10**7}")
-    if not 0 <= seed < 2**63:
-        raise InputError(f"--seed {seed}: must be at least 0")
-    if not topologies:
-        raise InputError("--topology: name at least one, for example topoopt,fat-tree")
-    wires = NetworkParts(
-        servers,
-        degree or params.node_degree,
-        units.parse(link_bandwidth, "bytes_per_second", place="--link-bandwidth", exclusive=True),
-        units.parse(link_latency, "seconds", place="--link-latency"),
-    )
-    from meshwright.api import targets
-
-    model_spec = read(model, file_format=file_format) if isinstance(model, str) else model
-    targets.whole_only(model_spec.graph, room, "codesign")
-    return room.design(model_spec, wires, params, measures=measures, names=topologies, budget=budget, seed=seed)
 
 
 def training(precision: str) -> MixedPrecision:

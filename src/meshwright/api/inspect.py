@@ -12,6 +12,7 @@ from meshwright.base.errors import InputError, MeshwrightError
 from meshwright.base.units import format_bytes, format_count
 from meshwright.core.cluster import Cluster
 from meshwright.core.problem import ModelSpec
+from meshwright.core.words import plural
 
 __all__ = ["describe", "text"]
 
@@ -162,9 +163,28 @@ def _plan_text(plan: dict[str, Any]) -> str:
     if plan["step_seconds"]:
         lines.append(f"  step {plan['step_seconds']:.6g} s, {plan['samples_per_second']:.6g} samples/s")
     schedule = plan["schedule"]
-    lines.append(f"  schedule {schedule['name']}, {schedule['n_microbatches']} micro-batches of {schedule['micro_batch']}")
+    batches = plural(schedule["n_microbatches"], "micro-batch")
+    lines.append(f"  schedule {schedule['name']}, {batches} of {schedule['micro_batch']}")
     for i, stage in enumerate(plan["stages"][:64]):
-        names = stage["ops"]
-        span = "-" if not names else names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)})"
-        lines.append(f"  stage {i}: {span} on {len(stage['devices'])} devices, data {stage['data']}, tensor {stage['tensor']}")
+        lines.append(f"  stage {i}: {_stage_text(stage)}")
+    if len(plan["stages"]) > 64:
+        lines.append(f"  ... and {plural(len(plan['stages']) - 64, 'more stage')}")
     return "\n".join(lines)
+
+
+def _stage_text(stage: dict[str, Any]) -> str:
+    """Return all that is said of a stage: layers, devices, degrees, what is sharded and recomputed, its peak."""
+    names = stage["ops"]
+    span = "-" if not names else names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)})"
+    parts = [f"{span} on {plural(len(stage['devices']), 'device')}"]
+    parts += [f"{axis} {stage[axis]}" for axis in ("data", "context", "tensor", "expert")
+              if axis in ("data", "tensor") or stage.get(axis, 1) > 1]  # fmt: skip
+    shard, over = stage.get("shard", 0), stage.get("shard_degree", 0)
+    if shard:
+        words = {1: "optimizer sharded", 2: "optimizer and gradients sharded", 3: "fully sharded"}[shard]
+        parts.append(words + (f" over {over}" if over else ""))
+    recompute = [word for word in stage.get("recompute", ()) if word != "none"]
+    parts += [f"{plural(recompute.count(word), 'layer')} recompute {word}" for word in dict.fromkeys(recompute)]
+    if stage.get("peak_bytes") is not None:
+        parts.append(f"peak {format_bytes(stage['peak_bytes'])}")
+    return ", ".join(parts)

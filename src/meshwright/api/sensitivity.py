@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,7 +40,7 @@ def changes(result: Result) -> tuple[Change, ...]:
     Returns
     -------
     tuple of Change
-        Empty where the answer is of another kind.
+        Empty where the answer is of another kind, or its stages were given (`meshwright.api.fixing`); what else is given stays.
 
     Notes
     -----
@@ -49,9 +50,13 @@ def changes(result: Result) -> tuple[Change, ...]:
     problem, timeline = result.problem, result.timeline
     if result.search != "best" or problem.costs != "analytic" or problem.cluster is None or timeline is None:
         return ()
+    fixed = result.answer.extra.get("fixed")
+    given = fixed["values"] if isinstance(fixed, Mapping) else {}
+    if "split" in given or given.get("virtual", "1") != "1":
+        return ()
     base = result.plan.global_batch / timeline.step_seconds
     asked = replace(problem, batch=replace(problem.batch, global_batch=result.plan.global_batch))
-    settings = near(result.plan)
+    settings = near(result.plan) | (dict(result.settings) if given else {})
     ratio = result.answer.extra.get("within_ratio")
     within = (
         float(ratio) if isinstance(ratio, int | float) else 0.0

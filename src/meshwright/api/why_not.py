@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from meshwright import api
+from meshwright.api import searching
 from meshwright.base.errors import InputError
 from meshwright.core.formatting import describe
 from meshwright.core.problem import Stop
 from meshwright.core.result import Result
+from meshwright.core.timeline import Timeline
 
-__all__ = ["with_why_not"]
+__all__ = ["by_cause", "with_why_not"]
 
 
 _NO_DEGREES = ("alternatives", "evaluations", "memory_ratio", "splits", "within_ratio")
@@ -47,7 +48,7 @@ def with_why_not(result: Result, fixed: Mapping[str, str], *, stop: Stop | None 
             raise InputError(f"--why-not {name}: says how the search goes, not what a plan is like; name degrees, as tensor=8")
     entry: dict[str, object] = {"fixed": dict(fixed), "feasible": False}
     try:
-        other = api.plan(
+        other = searching.searched(
             result.asked or result.problem, search=result.search, seed=result.seed, stop=stop,
             settings={**result.settings, "alternatives": "1", **fixed},
         )  # fmt: skip
@@ -80,10 +81,30 @@ def _compared(result: Result, other: Result) -> dict[str, object]:
     if result.timeline is None:
         return entry
     entry["slower_ratio"] = other.timeline.step_seconds / result.timeline.step_seconds - 1.0
-    ours, theirs = dict(result.timeline.causes), dict(other.timeline.causes)
-    rows = [(cause, ours.get(cause, 0.0), theirs.get(cause, 0.0)) for cause in dict.fromkeys((*theirs, *ours))]
     entry["causes"] = [
-        {"cause": cause, "answer_seconds": own, "seconds": seconds, "difference_seconds": seconds - own}
+        {"cause": row["cause"], "answer_seconds": row["free_seconds"], "seconds": row["seconds"],
+         "difference_seconds": row["difference_seconds"]}
+        for row in by_cause(other.timeline, result.timeline)
+    ]  # fmt: skip
+    return entry
+
+
+def by_cause(one: Timeline, other: Timeline) -> list[dict[str, object]]:
+    """Return where the steps of two plans differ, the causes that cost the first one most before the others.
+
+    Parameters
+    ----------
+    one, other : Timeline
+        Both steps.
+
+    Returns
+    -------
+    list of dict
+        ``cause``, ``seconds`` of the first, ``free_seconds`` of the second, ``difference_seconds``.
+    """
+    theirs, ours = dict(one.causes), dict(other.causes)
+    rows = [(cause, ours.get(cause, 0.0), theirs.get(cause, 0.0)) for cause in dict.fromkeys((*theirs, *ours))]
+    return [
+        {"cause": cause, "seconds": seconds, "free_seconds": own, "difference_seconds": seconds - own}
         for cause, own, seconds in sorted(rows, key=lambda row: row[1] - row[2])
     ]
-    return entry

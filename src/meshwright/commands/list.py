@@ -15,6 +15,7 @@ def register(app: typer.Typer) -> None:
         kind: str = typer.Argument(
             help="models, clusters, searches, costs, schedules, topologies, frameworks, formats, exports or measured."
         ),
+        verbose: bool = typer.Option(False, "--verbose", "-v", help="All figures of clusters with their sources."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
         """List what can be named on the command line, each with a line about it."""
@@ -32,5 +33,7 @@ def register(app: typer.Typer) -> None:
         else:
             width = max((len(name) for name, _ in entries), default=0)
             for name, line in entries:
-                print(f"{name:{width}}  {line}")
+                print(f"{name:{width}}  {line if verbose else line.partition(chr(10))[0]}")
+            if not verbose and any("\n" in line for _, line in entries):
+                print("\n-v, or --json, adds every figure and its source")
         return 0

@@ -45,12 +45,13 @@ class Outputs:
     report: str
     what_if: bool
     json: bool
+    verbose: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
     """What is asked beside the question: how many alternatives, a seed, when to stop, how much slower the answer may be to be
-    simpler, and which degrees it is compared with; the last three as typed.
+    simpler, which degrees it is compared with, and what is given of the plan; the last four as typed.
     """
 
     top: int = 3
@@ -58,6 +59,7 @@ class Preferences:
     time_limit: str = ""
     within: str = ""
     why_not: str = ""
+    fix: str = ""
 
 
 def search_best(problem: Problem, search: str, settings: dict[str, str], preferences: Preferences) -> Result:
@@ -91,13 +93,15 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
         stop = Stop(seconds=seconds, asked=asked)
         result = api.plan(
             problem, search=search, settings=_with_top(problem, search, settings, preferences.top), seed=preferences.seed,
-            stop=stop, within=within,
+            stop=stop, within=within, fix=preferences.fix or None,
         )  # fmt: skip
         if asked() and not result.feasible:
             raise KeyboardInterrupt
         if fixed and result.feasible:
             result = why_not.with_why_not(result, fixed, stop=stop)
-    result, top = replace(result, settings=settings), preferences.top
+    top = preferences.top
+    shown = {key: value for key, value in result.settings.items() if key in settings or key != "alternatives"}
+    result = replace(result, settings=shown if preferences.fix else settings)
     return targets.with_targets(replace(result, answer=replace(result.answer, alternatives=result.answer.alternatives[:top])))
 
 
@@ -161,7 +165,7 @@ def show(result: Result, outputs: Outputs) -> int:
     else:
         from meshwright.report.text import explain
 
-        print(explain(result, changes))
+        print(explain(result, changes, verbose=outputs.verbose))
     return 0 if result.feasible else 3
 
 
@@ -183,6 +187,13 @@ _Within = Annotated[
         help="Answer with the simplest plan at most so much slower than the best; 0: the best.",
     ),
 ]
+
+
+def display(result: Result, *, verbose: bool = False) -> None:
+    """Print an answer as the command does: about a screen, or all of it; for `Result.show`."""
+    from meshwright.report.text import explain
+
+    print(explain(result, verbose=verbose))
 
 
 def register(app: typer.Typer) -> None:
@@ -219,11 +230,15 @@ def register(app: typer.Typer) -> None:
         within: _Within = "",
         time_limit: str = typer.Option("", metavar="SECONDS", help="Stop the search then, with the best plan so far (30s)."),
         why_not: str = typer.Option("", metavar="KEY=VALUE,...", help="Degrees to compare the answer with: tensor=8."),
+        fix: str = typer.Option(
+            "", metavar="KEY=VALUE,...", help="Parts of the plan, given: tensor=8,virtual=2; compared with the best of all."
+        ),
         seed: int = typer.Option(0, help="Seed of everything random."),
         out: str = typer.Option("", help="Write the plan to this file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the simulated step to this file."),
         report: str = typer.Option("", help="Write a report as one HTML page to this file."),
         what_if: bool = typer.Option(True, help="Plan again with faster links, more memory, a larger batch (not for --json)."),
+        verbose: bool = typer.Option(False, "--verbose", "-v", help="Every stage, rank and note, not a screen of them."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
         """Find the best plan, say how fast it runs and whether it fits, and explain it."""
@@ -243,6 +258,6 @@ def register(app: typer.Typer) -> None:
             lora=training_states.adapters(lora, base),
         )  # fmt: skip
         problem = training_states.told(problem, optimizer, state_precision)
-        preferences = Preferences(top, seed, time_limit, within, why_not)
+        preferences = Preferences(top, seed, time_limit, within, why_not, fix)
         result = search_best(problem, search, settings_of(set_), preferences)
-        return show(result, Outputs(out, trace, report, what_if, json_))
+        return show(result, Outputs(out, trace, report, what_if, json_, verbose))

@@ -1,79 +1,17 @@
-"""Words for plans, layers and devices that the terminal and the page share."""
+"""Figures of judged answers that the terminal and the page share; words for plans, layers and devices are in `words`."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
 from meshwright.core import interval, peaks
-from meshwright.core.cluster import Cluster
-from meshwright.core.graph import Graph
-from meshwright.core.plan import Plan, Stage
 from meshwright.core.result import Result
 from meshwright.core.timeline import PHASES
+from meshwright.core.words import axes_of, describe, devices_of, layers_of, ranges_of
 
 __all__ = [
     "axes_of", "describe", "devices_of", "fullest", "layers_of", "peak_margin", "ranges_of", "seen_from", "shown_risk", "step_interval", "utilization",  # noqa: E501
 ]  # fmt: skip
-
-
-def describe(plan: Plan) -> str:
-    """Return a plan's degrees and schedule in one line."""
-    degrees = plan.stages[0].strategy
-    ranks = len(plan.ranks())
-    parts = []
-    if len({stage.strategy for stage in plan.stages}) == 1:
-        for name in ("data", "context", "tensor", "expert"):
-            if getattr(degrees, name) > 1:
-                parts.append(f"{name} {getattr(degrees, name)}")
-    else:
-        parts.append("data x tensor " + "|".join(f"{stage.strategy.data}x{stage.strategy.tensor}" for stage in plan.stages))
-    if ranks > 1:
-        parts.append(f"pipeline {ranks}" + (f" x {len(plan.stages) // ranks} virtual" if len(plan.stages) > ranks else ""))
-    most = max((stage.strategy for stage in plan.stages), key=lambda strategy: (strategy.shard, strategy.shard_degree))
-    if most.shard:
-        over = f" over {most.shard_degree}" if most.shard_degree else ""
-        parts.append({1: "optimizer sharded", 2: "optimizer and gradients sharded", 3: "fully sharded"}[most.shard] + over)
-    words = [word for stage in plan.stages for word in stage.recompute]
-    order = ("selective", *sorted(set(words) - {"none", "selective", "full"}), "full")
-    named = {"selective": "selectively", "full": "all"}
-    parts += [f"{words.count(word)} layers recompute {named.get(word, word)}" for word in order if word in words]
-    schedule = f"{plan.schedule}, " if ranks > 1 else ""
-    parts.append(f"{schedule}{plan.n_microbatches} micro-batches of {plan.micro_batch}")
-    return ", ".join(parts)
-
-
-def devices_of(cluster: Cluster | None, stage: Stage) -> str:
-    """Return the devices of a stage in ranges, with their kind where the cluster has several: ``0-3 H100-SXM-80GB``."""
-    text = ranges_of(sorted(stage.devices))
-    if cluster is None or len(cluster.kinds) == 1:
-        return text
-    return " ".join((text, *dict.fromkeys(cluster.device(device).name for device in stage.devices)))
-
-
-def ranges_of(numbers: Sequence[int]) -> str:
-    """Return ids as ranges: 0-7,16."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:4])
-    return text + (f",... ({len(numbers)})" if len(runs) > 4 else "")
-
-
-def axes_of(plan: Plan) -> tuple[str, ...]:
-    """Return the axes that tables of stages show: data and tensor always, the others where a stage uses them."""
-    used = [axis for axis in ("context", "expert") if any(getattr(stage.strategy, axis) > 1 for stage in plan.stages)]
-    return ("data", *used, "tensor")
-
-
-def layers_of(graph: Graph, stage: Stage) -> str:
-    """Return the layers of a stage: the first, the last and how many."""
-    names = [graph.ops[op].name for op in stage.ops]
-    return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)})" if names else "-"
 
 
 def seen_from(result: Result) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from meshwright.base import registry
+from meshwright.base.errors import InputError
+from meshwright.core import words
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
@@ -102,9 +107,11 @@ class Answer:
             object.__setattr__(self, "certificate", MappingProxyType(dict(self.certificate)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Result:
     """A question with its answer, judged: what `meshwright.plan` returns.
+
+    In a notebook it shows itself in a few lines; `show` prints what the command ``plan`` prints.
 
     Parameters
     ----------
@@ -143,6 +150,58 @@ class Result:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
+
+    def __repr__(self) -> str:
+        return words.as_text(self.to_dict(), self.answer.plan)
+
+    def _repr_html_(self) -> str:
+        return words.as_html(self.to_dict(), self.answer.plan)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as ``plan --json`` prints it: JSON-ready, base units, full precision."""
+        entry: dict[str, Any] = registry.load("writers", "plan_json", "export").as_json(self)
+        return entry
+
+    def to_frame(self, library: str = "") -> Any:
+        """Return a table with a row for each stage: layers, devices, degrees, bytes.
+
+        Parameters
+        ----------
+        library : str
+            ``pandas`` or ``polars``; empty for the first of them that is installed.
+
+        Returns
+        -------
+        pandas.DataFrame or polars.DataFrame
+            Columns ``stage``, ``n_ops``, ``first_op``, ``last_op``, ``n_devices``, the degrees, ``n_recomputing``,
+            ``peak_bytes``, ``free_bytes``.
+
+        Raises
+        ------
+        InputError
+            When the library is another one, or not installed.
+        """
+        known = ("pandas", "polars")
+        if library not in ("", *known):
+            raise InputError(f"library {library!r}: must be one of {', '.join(known)}, as in to_frame('pandas')")
+        for name in (library,) if library else known:
+            if importlib.util.find_spec(name) is not None:
+                return importlib.import_module(name).DataFrame(words.rows(self.to_dict()))
+        wanted = library or "pandas nor polars"
+        raise InputError(
+            f"to_frame: {'neither ' * (not library)}{wanted} is {'not ' * bool(library)}installed; pip install "
+            f"{library or 'pandas'}, or use to_dict()"
+        )
+
+    def show(self, *, verbose: bool = False) -> None:
+        """Print the answer as the command ``plan`` does.
+
+        Parameters
+        ----------
+        verbose : bool
+            Every stage and table, as with ``-v``.
+        """
+        registry.load("commands", "plan", "command").display(self, verbose=verbose)
 
     @property
     def feasible(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +14,9 @@ from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 
 __all__ = ["read"]
+
+_ENDINGS = (".json", ".txt", ".yaml", ".yml", ".toml", ".csv", ".prototxt", ".fbuf")
+"""Of files: a name that ends so is no repository's."""
 
 
 def read(
@@ -28,7 +33,7 @@ def read(
     Parameters
     ----------
     spec : str
-        What to read.
+        What to read; ``meta-llama/Llama-3.1-8B`` stands for the built-in model that it is (`meshwright.models.hub`).
     file_format : str
         Name of the format where it should not be recognised from the content.
     sequence_length : int
@@ -64,14 +69,19 @@ def _found(spec: str, file_format: str, sequence_length: int, attention: str) ->
     """Return the model, all of it trained."""
     if not spec:
         raise InputError("the name of the model is empty; see 'meshwright list models', or name a file")
-    source = Source(spec, sequence_length, attention)
+    from meshwright.models import hub
+
+    named = hub.built_in(spec)
+    source = Source(named or spec, sequence_length, attention)
     if source.repeated_key:
         raise InputError(f"{source.path}: {source.repeated_key}")
     if file_format:
         return _read(file_format, registry.load("readers", file_format, "format"), source)
     for name, module in registry.each("readers", "format"):
         if _recognises(name, module, source):
-            return _read(name, module, source)
+            found = _read(name, module, source)
+            said = f"{spec} is read as the built-in model {named}, which has the same layers ('meshwright show {named}')"
+            return replace(found, notes=(said, *found.notes)) if named else found
     raise InputError(_unrecognised(source))
 
 
@@ -105,7 +115,11 @@ def _unrecognised(source: Source) -> str:
     if source.path is None:
         if Path(source.spec).is_dir():
             return f"{source.spec}: is a folder; name a file in it, for example {source.spec.rstrip('/')}/config.json"
-        if "/" in source.spec or source.spec.endswith((".json", ".txt", ".yaml")):
+        from meshwright.models import hub
+
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", source.spec) and not source.spec.endswith(_ENDINGS):
+            return str(hub.unknown(source.spec))
+        if "/" in source.spec or source.spec.endswith(_ENDINGS):
             return f"{source.spec}: no such file"
         from meshwright.models.readers import huggingface
 

@@ -33,6 +33,7 @@ class Block:
     key and value heads, size of a head, width of the feed-forward network.
     `key_sequence`: tokens that keys and values come from; 0 for `sequence`. Used by cross attention.
     `window`: sliding window of attention in tokens; 0 for none.
+    `chunk`: tokens of the chunks that attention stays in (Llama 4); 0 for none.
     `causal`: whether a token sees only those before it.
     `gated`: whether the feed-forward network has a gate beside its first product (SwiGLU, GeGLU).
     `norm_weights`: weights of a norm per hidden element: 1 for RMSNorm, 2 for LayerNorm.
@@ -60,6 +61,7 @@ class Block:
     width: int
     key_sequence: int = 0
     window: int = 0
+    chunk: int = 0
     causal: bool = True
     gated: bool = True
     norm_weights: int = 1
@@ -189,12 +191,16 @@ def core(name: str, block: Block, head: int, value: int) -> tuple[Operator, ...]
     """Return attention proper: scores, soft maximum and weighted values, fused into one kernel or not.
 
     `name`: prefix of the operators' names.
-    `block`: sizes; of a window only the mean number of keys per query counts.
+    `block`: sizes; of a window or chunks only the mean number of keys per query counts.
     `head`, `value`: sizes of a query and key head and of a value head.
     """
     sequence, keys, causal = block.sequence, block.key_sequence or block.sequence, block.causal
     if block.window and block.window < keys and block.fused:
         seen = block.window * sequence - (block.window * (block.window - 1) // 2 if causal else 0)
+        keys, causal = max(1, round(seen / sequence)), False
+    if block.chunk and block.chunk < keys and block.fused:
+        whole, rest = divmod(sequence, block.chunk)
+        seen = (whole * block.chunk * (block.chunk + 1) + rest * (rest + 1)) // 2
         keys, causal = max(1, round(seen / sequence)), False
     sizes = (sequence, keys, block.heads, block.kv_heads, head, value)
     dims = tuple(zip(("sequence", "key_sequence", "heads", "kv_heads", "head", "value"), sizes, strict=True))

@@ -11,16 +11,16 @@ from meshwright.models.config import ModelConfig
 from meshwright.models.dense_blocks import Block
 from meshwright.models.mixture_blocks import Experts, Latent
 
-__all__ = ["deepseek", "glm4_moe", "gpt_oss", "mixtral", "qwen_moe"]
+__all__ = ["assembled", "deepseek", "experts_of", "glm4_moe", "gpt_oss", "mixtral", "qwen_moe"]
 
 
 def mixtral(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     """Return the graph of a Mixtral model: a Llama layer whose feed-forward network is a choice of experts."""
     block = dense_families.llama_block(config, sequence, fused)
     block = replace(block, window=config.integer("sliding_window", "sliding window in tokens", 0, minimum=0, maximum=10**9))
-    experts = _experts(config, "num_local_experts|num_experts", block.width)
+    experts = experts_of(config, "num_local_experts|num_experts", block.width)
     body = dense_blocks.attention(block) + mixture_blocks.expert_feed_forward(block, experts)
-    return _finish(config, name, [body] * dense_families.n_layers(config), block, experts)
+    return assembled(config, name, [body] * dense_families.n_layers(config), block, experts)
 
 
 def qwen_moe(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
@@ -31,7 +31,7 @@ def qwen_moe(config: ModelConfig, name: str, sequence: int, fused: bool) -> Grap
     block = dense_families.llama_block(config, sequence, fused)
     shared = config.integer("shared_expert_intermediate_size", "width of the shared experts", 0, minimum=0)
     width = config.integer("moe_intermediate_size", "width of an expert")
-    experts = replace(_experts(config, "num_experts|num_local_experts", width), shared_width=shared, shared_gate=shared > 0)
+    experts = replace(experts_of(config, "num_experts|num_local_experts", width), shared_width=shared, shared_gate=shared > 0)
     step = config.integer("decoder_sparse_step", "every how many layers one has experts", 1)
     dense = config.whole_numbers("mlp_only_layers", "layers without experts")
     windows = dense_families.layer_windows(config, dense_families.n_layers(config))
@@ -41,7 +41,7 @@ def qwen_moe(config: ModelConfig, name: str, sequence: int, fused: bool) -> Grap
         seen = replace(block, window=window)
         half = mixture_blocks.expert_feed_forward(seen, experts) if sparse else dense_blocks.feed_forward(seen)
         bodies[window, sparse] = dense_blocks.attention(seen) + half
-    return _finish(config, name, [bodies[kind] for kind in kinds], block, experts)
+    return assembled(config, name, [bodies[kind] for kind in kinds], block, experts)
 
 
 def deepseek(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
@@ -85,14 +85,14 @@ def _with_shared(config: ModelConfig, name: str, block: Block, front: tuple[Oper
     width = config.integer("moe_intermediate_size", "width of an expert")
     shared = config.integer("n_shared_experts", "experts that every token visits", 0, minimum=0)
     experts = replace(
-        _experts(config, "n_routed_experts|num_local_experts", width), shared_width=shared * width, router_bias=router_bias
+        experts_of(config, "n_routed_experts|num_local_experts", width), shared_width=shared * width, router_bias=router_bias
     )
     n_dense = config.integer("first_k_dense_replace", "first layers without experts", 0, minimum=0)
     step = config.integer("moe_layer_freq", "every how many layers one has experts", 1)
     dense, sparse = front + dense_blocks.feed_forward(block), front + mixture_blocks.expert_feed_forward(block, experts)
     bodies = [sparse if i >= n_dense and i % step == 0 else dense for i in range(dense_families.n_layers(config))]
     n_ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", 0, minimum=0, maximum=100)
-    return _finish(config, name, bodies, block, experts, ahead=[sparse] * n_ahead)
+    return assembled(config, name, bodies, block, experts, ahead=[sparse] * n_ahead)
 
 
 def gpt_oss(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
@@ -103,18 +103,20 @@ def gpt_oss(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph
     biased = config.flag("attention_bias", "whether attention products have biases", True)
     config.accounts_for("experts_per_token")  # the same as num_experts_per_tok, in published files
     block = replace(dense_families.llama_block(config, sequence, fused), query_bias=biased, output_bias=biased, sinks=True)
-    experts = replace(_experts(config, "num_local_experts|num_experts", block.width), router_bias=True, bias=True)
+    experts = replace(experts_of(config, "num_local_experts|num_experts", block.width), router_bias=True, bias=True)
     windows = dense_families.layer_windows(config, dense_families.n_layers(config))
     bodies = {}
     for window in dict.fromkeys(windows):
         seen = replace(block, window=window)
         bodies[window] = dense_blocks.attention(seen) + mixture_blocks.expert_feed_forward(seen, experts)
-    return _finish(config, name, [bodies[window] for window in windows], block, experts)
+    return assembled(config, name, [bodies[window] for window in windows], block, experts)
 
 
-def _experts(config: ModelConfig, field: str, width: int) -> Experts:
-    """Number of experts and how many a token visits.
+def experts_of(config: ModelConfig, field: str, width: int) -> Experts:
+    """Return the experts of a layer: how many, and how many a token visits.
 
+    `field`: spellings of the field that says how many there are.
+    `width`: of each.
     Raises `InputError` when a token visits more than there are.
     """
     n_experts = config.integer(field, "routed experts of a layer")
@@ -128,7 +130,7 @@ def _experts(config: ModelConfig, field: str, width: int) -> Experts:
     return Experts(n_experts, per_token, width)
 
 
-def _finish(
+def assembled(
     config: ModelConfig,
     name: str,
     bodies: list[tuple[Operator, ...]],
@@ -137,7 +139,11 @@ def _finish(
     *,
     ahead: list[tuple[Operator, ...]] | None = None,
 ) -> Graph:
-    """Put embedding, head and the layers that predict further tokens around layers; count the weights that a token meets."""
+    """Return a graph: embedding, head and layers that predict further tokens around layers; weights a token meets counted.
+
+    `bodies`: operators of every layer.
+    `ahead`: those of layers that predict further tokens.
+    """
     words = dense_families.vocabulary(config)
     tied = config.flag("tie_word_embeddings", "whether head and word table share weights", False)
     kinds = ["moe" if any(operator.expert for operator in body) else "attention_mlp" for body in bodies]

@@ -10,7 +10,7 @@ from rich.table import Table
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.core.result import Result
 
-__all__ = ["fastest", "others", "why_not"]
+__all__ = ["fastest", "fixed", "others", "why_not"]
 
 
 def fastest(result: Result) -> list[str]:
@@ -46,6 +46,29 @@ def others(result: Result) -> list[str]:
     return [f"not proven to be the next best: {text}", ""]
 
 
+def fixed(result: Result) -> list[object]:
+    """Return the comparison of a plan of which a part was given with the best of all; nothing where nothing was."""
+    entry = result.answer.extra.get("fixed")
+    if not isinstance(entry, Mapping):
+        return []
+    given = ", ".join(f"{key}={value}" for key, value in entry["values"].items())
+    free = entry["free_optimum"]
+    if free is None:
+        return [f"with {given} given; with nothing given, nothing fits either", ""]
+    best = f"{free['plan']}; step {format_seconds(free['step_seconds'])}"
+    if free["slower_ratio"] is None:
+        return [f"with {given} given there is no plan; with nothing given: {best}", ""]
+    ratio = free["slower_ratio"]
+    words = f"{abs(ratio):.2%} {'slower' if ratio >= 0 else 'quicker'} than"
+    if abs(ratio) < 5e-5:
+        words = "as quick as"
+    title = f"with {given} given: {words} the best with nothing given: {best}"
+    table = _causes_table("", "with nothing given", "this plan")
+    for row in free["causes"]:
+        _add_row(table, row["cause"], row["free_seconds"], row["seconds"], free["step_seconds"])
+    return [title, table if table.row_count else ""]
+
+
 def why_not(result: Result) -> list[object]:
     """Return the comparison with degrees that were asked for; nothing where none were."""
     entry = result.answer.extra.get("why_not")
@@ -60,16 +83,26 @@ def why_not(result: Result) -> list[object]:
         title += f", {abs(entry['slower_ratio']):.2%} {words} than the answer"
     if entry["gap_ratio"] is not None:
         title += f" (gap {entry['gap_ratio']:.2%} with these fixed)"
-    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(("cause", "answer", asked, "difference")):
-        table.add_column(column, justify="right" if i else "left", overflow="fold")
+    table = _causes_table(title, "answer", asked)
     for row in entry["causes"]:
-        difference = row["difference_seconds"]
-        if abs(difference) >= 0.0005 * entry["step_seconds"]:
-            sign = "+" if difference > 0 else "-"
-            ours, theirs = format_seconds(row["answer_seconds"]), format_seconds(row["seconds"])
-            table.add_row(row["cause"], ours, theirs, sign + format_seconds(abs(difference)))
+        _add_row(table, row["cause"], row["answer_seconds"], row["seconds"], entry["step_seconds"])
     return [table]
+
+
+def _causes_table(title: str, before: str, after: str) -> Table:
+    """Return an empty table of two steps by cause."""
+    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(("cause", before, after, "difference")):
+        table.add_column(column, justify="right" if i else "left", overflow="fold")
+    return table
+
+
+def _add_row(table: Table, cause: str, before: float, after: float, step: float) -> None:
+    """Add a cause whose seconds differ by more than a two-thousandth of the step."""
+    difference = after - before
+    if abs(difference) >= 0.0005 * step:
+        sign = "+" if difference > 0 else "-"
+        table.add_row(cause, format_seconds(before), format_seconds(after), sign + format_seconds(abs(difference)))
 
 
 def _nothing(asked: str, entry: Mapping[str, object]) -> str:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from meshwright.api.sensitivity import Change
 from meshwright.base.units import format_bytes, format_count, format_seconds
+from meshwright.core import words
 from meshwright.core.formatting import (
-    axes_of,
     describe,
-    devices_of,
     fullest,
-    layers_of,
     peak_margin,
     seen_from,
     shown_risk,
@@ -26,13 +23,16 @@ from meshwright.core.formatting import (
 from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan
 from meshwright.core.result import Result
-from meshwright.report import comparisons
+from meshwright.report import comparisons, stages
 from meshwright.report.operators import operators
 from meshwright.report.progress import progress
+from meshwright.writers import plan_json
 
 __all__ = ["change_row", "compared", "explain", "progress", "render"]
 
 _WIDTH = 118
+_LONG_NOTE = 230  # characters: two lines
+_SHORT_NOTE = 40  # a beginning that says something
 
 
 def render(*parts: object) -> str:
@@ -44,47 +44,57 @@ def render(*parts: object) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
 
-def explain(result: Result, changes: Sequence[Change] = ()) -> str:
+def explain(result: Result, changes: Sequence[Change] = (), *, verbose: bool = True) -> str:
     """Return the answer as text.
 
+    `changes`: what would help.
+    `verbose`: every stage, rank and note; otherwise about a screen, a sentence with the verdict first.
     Returns: sections: the question, the answer, stages, seconds by cause, memory by cause, alternatives, notes.
     """
-    parts: list[object] = [_question(result)]
+    parts: list[object] = [] if verbose else [f"{words.verdict(plan_json.as_json(result))}\n"]
+    parts.append(_question(result))
     if result.answer.plan is None:
         parts.append(_nothing_fits(result))
     else:
         plan = result.answer.plan
-        parts += [_answer(result), _stages(result, plan)]
+        parts.append(_answer(result, verbose=verbose))
+        parts += [stages.every_stage(result, plan)] if verbose else stages.folded(result, plan)
         rows = result.answer.extra.get("operators")
         if isinstance(rows, list):
             parts.append(operators(rows))
         if result.timeline is not None:
-            parts += [_causes(result), _memory(result), _room(result, plan), *_margin(result)]
+            parts.append(_causes(result, 0.0005 if verbose else 0.005))
+            parts += [_memory(result), _room(result, plan)] if verbose else stages.memory_line(result)
+            parts += _margin(result)
         if result.answer.alternatives:
-            parts.append(_alternatives(result))
+            parts.append(_alternatives(result, brief=not verbose))
         parts += [*comparisons.others(result), *comparisons.why_not(result)]
+    parts += comparisons.fixed(result)
     if changes:
-        table = _table("what would help most (each planned again)", "change", "step", "samples/s", "plan then", left=1)
+        table = stages.table("what would help most (each planned again)", "change", "step", "samples/s", "plan then", left=1)
         for change in changes:
-            table.add_row(*change_row(change))
+            table.add_row(*change_row(change, brief=not verbose))
         table.columns[3].justify = "left"
         parts.append(table)
-    parts += [f"note: {note}" for note in result.answer.notes]
+    parts += [f"note: {note if verbose else _short(note)}" for note in result.answer.notes]
     return render(*parts)
 
 
-def change_row(change: Change) -> list[str]:
-    """Return one change as cells: what, the step then, the gain in samples per second, the plan then."""
+def _short(note: str) -> str:
+    """Return a note, or its first clause where it is long."""
+    if len(note) <= _LONG_NOTE:
+        return note
+    first, colon, _ = note.partition(": ")
+    if not colon or not _SHORT_NOTE <= len(first) <= _LONG_NOTE:
+        first = note[:_LONG_NOTE].rpartition(" ")[0]
+    return f"{first} ... (-v)"
+
+
+def change_row(change: Change, *, brief: bool = False) -> list[str]:
+    """Return one change as cells: what, the step then, the gain in samples per second, the plan then, perhaps in few words."""
     assert change.result.timeline is not None
     step = format_seconds(change.result.timeline.step_seconds)
-    return [change.name, step, f"{change.speedup_ratio - 1:+.1%}", describe(change.result.plan)]
-
-
-def _table(title: str, *columns: str, left: int = 1) -> Table:
-    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i < left else "right", overflow="fold")
-    return table
+    return [change.name, step, f"{change.speedup_ratio - 1:+.1%}", describe(change.result.plan, brief=brief)]
 
 
 def _question(result: Result) -> str:
@@ -134,7 +144,7 @@ def _expected(result: Result) -> str:
     return f" ({COVERAGE_RATIO:.0%}: {format_seconds(found.low_seconds)} to {format_seconds(found.high_seconds)})"
 
 
-def _answer(result: Result) -> str:
+def _answer(result: Result, *, verbose: bool) -> str:
     answer, plan, timeline = result.answer, result.plan, result.timeline
     lines = [""]
     if timeline is not None:
@@ -145,7 +155,7 @@ def _answer(result: Result) -> str:
         share = utilization(result)
         lines.append(line + (f", {share:.1%} model FLOPs utilization" if share is not None else ""))
         expected = step_interval(result)
-        lines += [] if expected is None else [f"{COVERAGE_RATIO:.0%} interval: {expected.basis}"]
+        lines += [] if expected is None or not verbose else [f"{COVERAGE_RATIO:.0%} interval: {expected.basis}"]
     if answer.objective is not None:
         line = f"objective {answer.objective.name} = {answer.objective.value:.6g}"
         if answer.bound is not None:
@@ -156,38 +166,14 @@ def _answer(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _stages(result: Result, plan: Plan) -> Table:
-    axes = axes_of(plan)
-    table = _table("", "stage", "layers", "devices", *axes, "recompute", "forward", "backward", "peak memory", left=3)
-    rank_of_stage = plan.rank_of_stage()
-    for i, stage in enumerate(plan.stages):
-        words = [word for word in stage.recompute if word != "none"]
-        load = result.stage_costs[i] if result.stage_costs else None
-        peak = format_bytes(result.timeline.peak_bytes[rank_of_stage[i]]) if result.timeline is not None else "-"
-        table.add_row(
-            str(i),
-            layers_of(result.problem.graph, stage),
-            devices_of(result.problem.cluster, stage),
-            *(str(getattr(stage.strategy, axis)) for axis in axes),
-            f"{len(words)} of {len(stage.ops)}" if words else "-",
-            format_seconds(load.forward_total_seconds) if load else "-",
-            format_seconds(load.backward_total_seconds) if load else "-",
-            peak,
-        )
-        if i == 31 and len(plan.stages) > 36:
-            table.add_row("...", f"and {len(plan.stages) - 32} more stages", *[""] * (5 + len(axes)))
-            break
-    return table
-
-
-def _causes(result: Result) -> Table:
+def _causes(result: Result, least_ratio: float) -> Table:
     assert result.timeline is not None
-    table = _table(
+    table = stages.table(
         ", ".join(filter(None, ("where the time of a step goes", seen_from(result)))), "cause", "seconds", "share", ""
     )
     for cause, seconds in sorted(result.timeline.causes, key=lambda item: -item[1]):
         share = seconds / result.timeline.step_seconds
-        if share >= 0.0005:
+        if share >= least_ratio:
             table.add_row(cause, format_seconds(seconds), f"{share:.1%}", "█" * round(40 * share))
     table.columns[3].justify = "left"
     return table
@@ -197,7 +183,7 @@ def _memory(result: Result) -> Table:
     assert result.timeline is not None
     timeline = result.timeline
     causes = list(dict.fromkeys(cause for rank in timeline.memory_causes for cause, n_bytes in rank if n_bytes > 0.0))
-    table = _table("memory of the fullest device of each pipeline rank at its peak", "rank", *causes)
+    table = stages.table("memory of the fullest device of each pipeline rank at its peak", "rank", *causes)
     for i, parts in enumerate(timeline.memory_causes[:16]):
         table.add_row(str(i), *(format_bytes(dict(parts).get(cause, 0.0)) for cause in causes))
     return table
@@ -209,7 +195,7 @@ def _room(result: Result, plan: Plan) -> Table:
     assert result.timeline is not None
     timeline, cluster = result.timeline, result.problem.cluster
     title = "the same: tensors, what the allocator reserves for them, and with the context the peak that has to fit"
-    table = _table(title, "rank", "allocated", "reserved", "peak", "of", "free")
+    table = stages.table(title, "rank", "allocated", "reserved", "peak", "of", "free")
     ranks = plan.ranks()
     for i, peak in enumerate(timeline.peak_bytes[:16]):
         limit = fits.tightest(cluster, ranks[i]).memory_bytes if cluster is not None else 0.0
@@ -232,12 +218,12 @@ def _margin(result: Result) -> list[str]:
     return [*lines, ""]
 
 
-def _alternatives(result: Result) -> Table:
-    table = _table("runners-up", "plan", "objective", "slower by", "because of", left=1)
+def _alternatives(result: Result, *, brief: bool) -> Table:
+    table = stages.table("runners-up", "plan", "objective", "slower by", "because of", left=1)
     base = result.answer.objective
     for other in result.answer.alternatives:
         slower = f"{other.objective.value / base.value - 1:+.2%}" if base is not None and base.value else "-"
-        table.add_row(describe(other.plan), f"{other.objective.value:.5g}", slower, other.why or "-")
+        table.add_row(describe(other.plan, brief=brief), f"{other.objective.value:.5g}", slower, other.why or "-")
     return table
 
 
@@ -246,7 +232,7 @@ def compared(results: Sequence[tuple[str, Result | None, str]]) -> str:
 
     `results`: search, its answer (None when it refused the problem), and why it refused.
     """
-    table = _table("", "search", "step", "objective", "bound gap", "peak memory", "planning", "plan", left=1)
+    table = stages.table("", "search", "step", "objective", "bound gap", "peak memory", "planning", "plan", left=1)
     table.columns[6].justify = "left"
     for name, result, why in sorted(results, key=_by_step):
         if result is None or not result.feasible:

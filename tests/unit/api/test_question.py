@@ -54,7 +54,7 @@ def test_room_for_errors_of_memory_is_kept_only_where_they_were_measured() -> No
     [
         ({"within": float("nan")}, "within nan: must be a share"), ({"within": 500.0}, "within 500.0"),
         ({"seed": 1.5}, "--seed 1.5"), ({"stop": 5}, "stop 5: must be a Stop"),
-        ({"batch": 8}, r"batch 8: must be a Batch, as in batch=Batch\(global_batch=64\)"),
+        ({"batch": 8}, "batch 8: must be a Batch; samples of a step are given as in global_batch=8"),
     ],
     ids=["not a number", "too much", "half a seed", "a stop", "a batch"],
 )  # fmt: skip

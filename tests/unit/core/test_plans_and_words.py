@@ -91,15 +91,15 @@ def test_a_gap_is_how_much_worse_than_the_bound() -> None:
 
 def test_a_plan_is_described_by_what_is_not_one() -> None:
     assert formatting.describe(two_ranks()) == (
-        "data x tensor 3x1|2x1|3x1|2x1, pipeline 2 x 2 virtual, 1 layers recompute selectively, 2 layers recompute all, "
+        "data x tensor 3x1|2x1|3x1|2x1, pipeline 2 x 2 virtual, 1 layer recomputes selectively, 2 layers recompute all, "
         "interleaved_1f1b, 6 micro-batches of 4"
     )
     one = Plan((Stage((0,), tuple(range(8)), Strategy(data=2, tensor=4, shard=1, shard_degree=2)),), 3, 2)
     assert formatting.describe(one) == "data 2, tensor 4, optimizer sharded over 2, 3 micro-batches of 2"
     modules = Plan((Stage((0, 1, 2), (0,), recompute=("mlp", "none", "core_attn+mlp")),), 1, 1)
-    assert formatting.describe(modules) == "1 layers recompute core_attn+mlp, 1 layers recompute mlp, 1 micro-batches of 1"
+    assert formatting.describe(modules) == "1 layer recomputes core_attn+mlp, 1 layer recomputes mlp, 1 micro-batch of 1"
     sharded = Plan((Stage((0,), (0, 1), Strategy(context=2, shard=3)), Stage((1,), (2, 3), Strategy(context=2, shard=3))))
-    assert formatting.describe(sharded) == "context 2, pipeline 2, fully sharded, 1f1b, 1 micro-batches of 1"
+    assert formatting.describe(sharded) == "context 2, pipeline 2, fully sharded, 1f1b, 1 micro-batch of 1"
 
 
 def test_ids_are_said_in_at_most_four_ranges() -> None:

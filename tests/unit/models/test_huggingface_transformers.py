@@ -31,6 +31,8 @@ ENCODER = {"hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 6, 
 GPT = {"n_embd": 96, "n_layer": 4, "n_head": 6, "n_inner": 200, "vocab_size": 1003, "n_positions": 256}
 T5 = {"d_model": 96, "d_kv": 24, "d_ff": 200, "num_layers": 4, "num_decoder_layers": 3, "num_heads": 6, "vocab_size": 1003}
 
+LLAMA4 = {**DECODER, "intermediate_size_mlp": 320, "num_local_experts": 8, "num_experts_per_tok": 2}
+
 EVEN = {key: value for key, value in DECODER.items() if key != "head_dim"}
 GLM: dict[str, Any] = {
     **DECODER, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 56,
@@ -62,6 +64,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("gpt_oss", "CausalLM", {**DECODER, "num_local_experts": 8, "num_experts_per_tok": 3}),
     ("gpt_neox", "CausalLM", {**ENCODER, "vocab_size": 1003, "max_position_embeddings": 256}),
     ("opt", "CausalLM", {**ENCODER, "ffn_dim": 200, "vocab_size": 1003, "word_embed_proj_dim": 96}),
+    ("llama4_text", "CausalLM", LLAMA4),
+    ("llama4_text", "CausalLM", {**LLAMA4, "interleave_moe_layer_step": 2, "attention_bias": True, "head_dim": 16}),
     ("bert", "PreTraining", {**ENCODER, "vocab_size": 1003}),
     ("bert", "MaskedLM", {**ENCODER, "vocab_size": 1003}),
     ("vit", "ImageClassification", {**ENCODER, "image_size": 64, "patch_size": 16, "num_labels": 13}),
@@ -148,6 +152,7 @@ def test_every_family_is_compared() -> None:
     assert set(huggingface.MODEL_TYPES) - {family for family, _, _ in CASES} == {
         "gemma3",
         "kimi_k2",
+        "llama4",
         "mistral3",
         "yi",
     }  # built like others

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -92,15 +91,56 @@ def test_runners_up_say_how_much_slower_they_are_and_why(result: Result) -> None
     assert any(line[-3:] == ["49", "-2.00%", "-"] for line in found)
 
 
-def test_long_plans_are_cut_and_say_how_many_stages_are_left() -> None:
-    n = 40
-    graph = Graph("long", tuple(Op(f"layers.{i}", "mlp") for i in range(n)))
+def _long(n_stages: int, *, alike: bool) -> Result:
+    """A pipeline of many stages, every second of which recomputes where they are not to be alike."""
+    graph = Graph("long", tuple(Op(f"layers.{i}", "mlp") for i in range(n_stages)))
     problem = Problem(ModelSpec("long", "m", "m", graph), None)
+    words = ("none", "none" if alike else "full")
+    stages = tuple(Stage((i,), (i,), recompute=(words[i % 2],)) for i in range(n_stages))
+    return Result(problem, "best", 0, Answer(Plan(stages, n_stages, 1, "1f1b", n_stages)))
 
-    def lines(n_stages: int) -> list[Any]:
-        stages = tuple(Stage((i,), (i,)) for i in range(n_stages))
-        found = rows(Result(problem, "best", 0, Answer(Plan(stages, n_stages, 1, "1f1b", n_stages))))
-        return [line for line in found if len(line) > 2 and line[0].isdigit() and line[1].startswith("layers.")]
 
-    assert len(lines(36)) == 36
-    assert len(lines(40)) == 32
+def _stage_rows(said: str) -> list[str]:
+    return [line for line in said.splitlines() if line.split()[1:3] == ["1", "layer"] or "layers." in line]
+
+
+def test_long_plans_are_shown_whole_when_asked_and_cut_with_a_word_otherwise() -> None:
+    plan = _long(40, alike=False)
+    assert len(_stage_rows(text.explain(plan))) == 40
+    short = text.explain(plan, verbose=False)
+    assert len(_stage_rows(short)) == 11 and "and 29 rows (-v shows all)" in short
+
+
+def test_stages_that_are_alike_share_a_row() -> None:
+    short = text.explain(_long(40, alike=True), verbose=False)
+    assert len(_stage_rows(short)) == 1 and "0-39" in short and "stages that are alike share a row (-v shows all)" in short
+
+
+def test_virtual_stages_are_one_row_for_each_rank_with_the_sum_of_their_times(result: Result) -> None:
+    said = text.explain(result, verbose=False)
+    assert result.timeline is not None
+    first, second = (f"{peak / GIB:.4g}" for peak in result.timeline.peak_bytes)
+    found = [line.split() for line in said.splitlines()]
+    assert ["0", "2", "layers", "0-1", "2", "1", "-", "4", "s", "8", "s", first, "GiB"] in found
+    assert ["1", "3", "layers", "2-3", "2", "1", "2", "of", "3", "6", "s", "12", "s", second, "GiB"] in found
+    assert "each rank holds 2 virtual stages" in said
+
+
+def test_the_verdict_is_the_first_line_and_the_fullest_device_a_sentence(result: Result) -> None:
+    said = text.explain(result, verbose=False)
+    assert result.timeline is not None
+    first = " ".join(said.split("\n\n")[0].split())
+    assert first.startswith("m on flat:4: 50 s a step, ") or " a step, " in first
+    assert "no plan searched is more than 25.00% quicker." in first
+    peak = max(result.timeline.peak_bytes)
+    assert "memory of the fullest device (rank " in said and f"{peak / GIB:.4g} GiB of" in said
+
+
+def test_long_notes_are_cut_with_a_word(result: Result) -> None:
+    noted = replace(
+        result,
+        answer=replace(result.answer, notes=("few words", "a beginning that says what this is about: " + "many words " * 40)),
+    )
+    short, whole = text.explain(noted, verbose=False), text.explain(noted)
+    assert "note: few words" in short and "note: a beginning that says what this is about ... (-v)" in short
+    assert " ".join(whole.split()).count("many words") == 40

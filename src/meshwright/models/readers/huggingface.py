@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.graph import Graph
 from meshwright.core.problem import ModelSpec
-from meshwright.models import dense_families, encoder_families, llama_variants, mixture_families
+from meshwright.models import dense_families, encoder_families, llama4, llama_variants, mixture_families
 from meshwright.models.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ __all__ = [
     "MODEL_TYPES",
     "OTHER_FIELDS",
     "Architecture",
+    "UnreadFamilyError",
     "configuration",
     "describe",
     "graph_of",
@@ -34,7 +35,8 @@ __all__ = [
 
 MODEL_TYPES = tuple(sorted((
     "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "glm4_moe", "gpt2", "gpt_neo", "gpt_neox",
-    "gpt_oss", "kimi_k2", "llama", "mistral", "mistral3", "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "gpt_oss", "kimi_k2", "llama", "llama4", "llama4_text", "mistral", "mistral3",
+    "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
     "t5", "vit", "yi", *dict(llama_variants.FAMILIES),
 )))  # fmt: skip
 """Families of models that can be read, as ``model_type`` in their configurations names them."""
@@ -42,9 +44,13 @@ MODEL_TYPES = tuple(sorted((
 OTHER_FIELDS = True
 """A configuration holds much that only the library of models reads."""
 
-_WITH_PICTURES = ("gemma3", "mistral3")
+_WITH_PICTURES = ("gemma3", "llama4", "mistral3")
 _DEFAULT_SEQUENCE = 4096
 _LONGEST_SEQUENCE = 10**9
+
+
+class UnreadFamilyError(InputError):
+    """A configuration of a family that is not read here; `meshwright.api.read` captures it where transformers knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +228,7 @@ def _family(config: ModelConfig) -> str:
         stem = re.split(r"For[A-Z]|LMHead|Model$", class_name)[0].lower()
         family = next((kind for kind in MODEL_TYPES if kind.replace("_", "") == stem), class_name)
     if family not in MODEL_TYPES:
-        raise InputError(
+        raise UnreadFamilyError(
             f"{config.place}: model_type '{family}' is not supported; there are: {', '.join(MODEL_TYPES)}. "
             "A model of another family can be captured from its PyTorch code: meshwright capture"
         )
@@ -234,8 +240,8 @@ def _language_model(config: ModelConfig) -> ModelConfig:
     if _family(config) not in _WITH_PICTURES or not config.given("text_config"):
         return config
     part = config.part("text_config")
-    if _family(config) == "mistral3":
-        return part.changed(model_type="mistral3")
+    if _family(config) in ("llama4", "mistral3"):
+        return part.changed(model_type=_family(config))
     defaults = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
     return part.changed(**{**defaults, **part.fields, "model_type": "gemma3"})
 
@@ -289,6 +295,8 @@ def _graph(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
         "deepseek_v3": mixture_families.deepseek,
         "kimi_k2": mixture_families.deepseek,
         "glm4_moe": mixture_families.glm4_moe,
+        "llama4": llama4.llama4,
+        "llama4_text": llama4.llama4,
         **dict(llama_variants.FAMILIES),
     }
     return families.get(family, dense_families.llama_like)(config, name, sequence, fused)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from meshwright.base.units import format_bytes
-from meshwright.runtime.capture.trace import Trace, TracedOperator
+from meshwright.runtime.capture.routed import is_every_expert
+from meshwright.runtime.capture.trace import Trace
 
 __all__ = ["notes"]
 
@@ -19,7 +18,7 @@ def notes(trace: Trace) -> tuple[str, ...]:
 
 def _every_expert(trace: Trace) -> str:
     """Say which part of the forward FLOPs are products of every token with every expert."""
-    found = [operator for operator in trace.operators if _is_every_expert(operator, trace)]
+    found = [operator for operator in trace.operators if is_every_expert(operator, trace)]
     if not found:
         return ""
     share = sum(operator.forward_flops for operator in found) / sum(operator.forward_flops for operator in trace.operators)
@@ -32,18 +31,10 @@ def _every_expert(trace: Trace) -> str:
     )
 
 
-def _is_every_expert(operator: TracedOperator, trace: Trace) -> bool:
-    """Return whether an operator multiplies a stack of matrices, weights of one parameter, with equally many rows each: those
-    of all tokens.
-    """
-    if operator.name not in ("bmm", "baddbmm") or not operator.fed:
-        return False
-    weights = [trace.parameters[name] for name in operator.weights[-2:] if name]
-    return len(weights) == 1 and len(weights[0]) == 3 and weights[0][0] > 1 and math.prod(weights[0]) > weights[0][0]
-
-
 def _scans(trace: Trace) -> str:
     """Say what is kept inside state-space layers whose scan runs operator by operator."""
+    if any(operator.name == "fused_scan" for operator in trace.operators):
+        return ""  # counted as kernels, which a note of the recorder says
     mixers = [path for path, name in trace.classes.items() if any(word in name.lower() for word in _SCANS) and path]
     outer = {path for path in mixers if not any(path.startswith(other + ".") for other in mixers if "mixer" in other)}
     kept = sum(

@@ -141,7 +141,8 @@ def _with_exchange(trace: Trace, made: list[tuple[int, Operator]]) -> list[tuple
         for k in range(mine[-1] + 1, len(made)):
             i, operator = made[k]
             traced = trace.operators[i]
-            if traced.name in ("sum", "index_add", "index_add_", "scatter_add") and traced.module == module:
+            around = (module, module.rpartition(".")[0])
+            if traced.name in ("sum", "index_add", "index_add_", "scatter_add") and traced.module in around:
                 dims = (("sequence", tokens), ("top_k", top_k), ("hidden", last.size("out")))
                 changed[k] = (i, replace(operator, kind="combine", dims=dims, tensor_axis="", saved_axis="", moved_elements=0))
                 break

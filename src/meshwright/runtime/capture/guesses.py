@@ -15,7 +15,9 @@ __all__ = ["inputs", "typed"]
 _LONGEST = 4096
 _SECOND = 16000  # values of sound as speech models sample it
 _TYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
-_SAME_LABELS = re.compile(r"For(CausalLM|MaskedLM|ConditionalGeneration|TokenClassification)$|LMHeadModel$|ForPreTraining$")
+_SAME_LABELS = re.compile(
+    r"For(CausalLM|MaskedLM|ConditionalGeneration|TokenClassification)$|LMHeadModel$|MTModel$|ForPreTraining$"
+)
 
 
 def typed(shapes: tuple[str, ...], weight: torch.dtype) -> Any:

@@ -12,13 +12,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from meshwright.runtime.capture import formulas
-from meshwright.runtime.capture.fused_attention import FusedAttention
+from meshwright.runtime.capture.fused.attention import FusedAttention
 from meshwright.runtime.capture.trace import COPIES, Trace, TracedOperator, TracedTensor
 
-__all__ = ["Recorder", "record"]
+__all__ = ["EndlessStepError", "Recorder", "record"]
+
+_MOST_OPERATORS = 60_000
+"""Of a forward pass, repeated layers counted twice at most where they are a chain; models of 100 layers have 20,000."""
 
 _VIEWS = ("detach", "alias", "_unsafe_view", "_reshape_alias", "lift_fresh", "t", "view")
 _LEAVES = (torch.nn.RNNBase, torch.nn.RNNCellBase)
+
+
+class EndlessStepError(Exception):
+    """A forward pass that runs operators token by token."""
 
 
 class Recorder(TorchDispatchMode):
@@ -75,6 +82,12 @@ class Recorder(TorchDispatchMode):
         """Record an operator of the forward pass."""
         if self._leaf:
             return
+        if len(self._rows) >= _MOST_OPERATORS:
+            raise EndlessStepError(
+                f"runs more than {_MOST_OPERATORS} operators in a forward pass, most likely step by step along the sequence, "
+                "as a recurrence without its kernel does; capture it with a shorter --sequence-length, or a module that "
+                "calls the kernel"
+            )
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
         name = func._schema.name.partition("::")[2]
@@ -182,9 +195,17 @@ class Recorder(TorchDispatchMode):
         self._book(self._leaf_number)
 
     def one_operator(
-        self, name: str, call: Callable[[], torch.Tensor], inputs: list[torch.Tensor], *, causal: bool
+        self,
+        name: str,
+        call: Callable[[], torch.Tensor],
+        inputs: list[torch.Tensor],
+        *,
+        causal: bool,
+        flops: tuple[float, float] = (0.0, 0.0),
     ) -> torch.Tensor:
-        """Run a call of attention on `inputs` (query, key, value, perhaps a mask) and record it as one operator."""
+        """Run a call and record it as one operator: attention on `inputs` (query, key, value, perhaps a mask), or one that does
+        `flops` floating point operations forward and backward.
+        """  # fmt: skip
         if self._leaf:
             return call()
         number = torch._C._autograd._get_sequence_nr()
@@ -195,7 +216,7 @@ class Recorder(TorchDispatchMode):
             self._leaf = ""
         row = self._row(name, inputs, [out])
         row["causal"] = causal
-        row["forward_flops"], backward = formulas.attention_flops(*inputs[:3], causal=causal)
+        row["forward_flops"], backward = flops if any(flops) else formulas.attention_flops(*inputs[:3], causal=causal)
         row["backward_flops"] = backward * any(row["differentiated"])
         self._book(number)
         return out

@@ -17,18 +17,41 @@ from meshwright.runtime.capture import as_written, repeats, source
 from meshwright.runtime.capture.bodies import unread
 from meshwright.runtime.capture.expansion import expand
 from meshwright.runtime.capture.layers import Captured, graph_of
-from meshwright.runtime.capture.recorder import Recorder, record
+from meshwright.runtime.capture.recorder import EndlessStepError, Recorder, record
+from meshwright.runtime.capture.routed import routed
 from meshwright.runtime.capture.stand_ins import standing_in
 from meshwright.runtime.capture.trace import Trace
 from meshwright.runtime.model.source import load
 
-__all__ = ["run"]
+__all__ = ["of_maker", "run"]
 
 
 def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...], level: str, precision: str) -> Captured:
     """Capture a module; see `meshwright.runtime.capture.capture`."""
+    maker = load(name, "capture")
+    return of_maker(
+        name, maker, batch=batch, sequence_length=sequence_length, shapes=shapes, level=level, precision=precision
+    )  # fmt: skip
+
+
+def of_maker(
+    name: str,
+    maker: Any,
+    *,
+    batch: int = 0,
+    sequence_length: int = 0,
+    shapes: tuple[str, ...] = (),
+    level: str = "layers",
+    precision: str = "bf16",
+) -> Captured:
+    """Capture the module that a callable makes.
+
+    `name`: what messages call it.
+    `maker`: called without arguments, on the meta device; see `meshwright.runtime.capture.source.build`.
+    The others: see `meshwright.runtime.capture.capture`. Raises `InputError` as that.
+    """  # fmt: skip
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
-    subject = source.build(name, load(name, "capture"), dtype)
+    subject = source.build(name, maker, dtype)
     module = subject.module
     _prepare(module)
     mode = FakeTensorMode()
@@ -42,6 +65,7 @@ def run(name: str, *, batch: int, sequence_length: int, shapes: tuple[str, ...],
     trace = _shortened(module, traced, n_apart=0) or _shortened(module, traced, n_apart=1) or traced()
     if not any(operator.trained and not operator.view for operator in trace.operators):
         raise InputError(f"capture {name}: {type(module).__name__} computes nothing from its parameters")
+    trace = routed(trace)
     tokens = _tokens(tree_leaves((positional, keywords)))
     found = graph_of(
         trace, getattr(module, "name", "") or type(module).__name__, level, tokens or 1, "tokens" if tokens else ""
@@ -94,7 +118,7 @@ def _trace(
     """
     recorder = Recorder(module, [leaf for leaf in tree_leaves((positional, keywords)) if isinstance(leaf, torch.Tensor)])
     try:
-        with mode, _quiet(), standing_in(recorder.notes):
+        with mode, _quiet(), standing_in(module, recorder):
             return record(module, lambda: module(*positional, **keywords), recorder, batch)
     except MeshwrightError:
         raise
@@ -144,6 +168,8 @@ def _failure(name: str, module: torch.nn.Module, recorder: Recorder, error: Base
             f"capture {name}: {place}: the operator {operator or text} cannot run without values: custom operators need a "
             f"registered fake implementation (torch.library.register_fake); PyTorch says: {text}"
         )
+    if isinstance(error, EndlessStepError):
+        return f"capture {name}: {place}: {text}"
     return f"capture {name}: {place}: {kind}: {text}" + (f" (in {operator})" if operator else "")
 
 

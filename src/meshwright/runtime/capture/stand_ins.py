@@ -8,6 +8,11 @@ from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
+from meshwright.runtime.capture.fused.attention import Notebook
+from meshwright.runtime.capture.fused.scans import SCANS, stand_in
+
 __all__ = ["standing_in"]
 
 _CHECKPOINTS = "checkpoints inside the module were left out: the plan chooses what is recomputed"
@@ -15,11 +20,14 @@ _ONE_SEQUENCE = "every sample is taken to be one sequence: no packing, no paddin
 
 
 @contextmanager
-def standing_in(notes: dict[str, None]) -> Iterator[None]:
-    """Run checkpointed parts as if they were not, and let Hugging Face models find no packed sequences.
+def standing_in(module: torch.nn.Module, recorder: Notebook) -> Iterator[None]:
+    """Run checkpointed parts as if they were not, let Hugging Face models find no packed sequences, and have their state-space
+    scans recorded as the kernels that they stand for.
 
-    `notes`: what was assumed is added.
+    `module`: what is traced.
+    `recorder`: what was assumed is added to its notes.
     """
+    notes = recorder.notes
 
     def plainly(run: Any, _: Any, *args: Any) -> Any:
         notes[_CHECKPOINTS] = None
@@ -38,6 +46,9 @@ def standing_in(notes: dict[str, None]) -> Iterator[None]:
         stack.enter_context(_replaced("torch.utils.checkpoint", "CheckpointFunction", reentrant))
         stack.enter_context(_replaced("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator", around))
         stack.enter_context(_replaced("transformers.masking_utils", "find_packed_sequence_indices", one_sequence))
+        for file in dict.fromkeys(type(part).__module__ for part in module.modules()):
+            for function in SCANS if file.startswith("transformers.") else ():
+                stack.enter_context(_replaced(file, function, stand_in(function, recorder)))
         yield
 
 

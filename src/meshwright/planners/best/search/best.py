@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from meshwright import sim
 from meshwright.base import options, registry
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
@@ -119,9 +121,27 @@ def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -
 def check_plan(result: Result, entry: dict[str, Any], place: str) -> answers.AnswerVerdict:
     """Check what a plan file of this search claims, without the search: see `meshwright.planners.best.check.answers`.
 
+    Of a plan whose stages were given, which claims no bound, the plan itself is checked.
     Raises `InputError` when a field is missing or of the wrong kind.
     """
+    if isinstance(entry.get("fixed"), dict) and entry.get("bound") is None and not entry.get("certificate"):
+        return _without_bound(result, entry)
     return answers.check_plan(result, entry, place, asdict(options.parse(Params, dict(result.settings), "search best")))
+
+
+def _without_bound(result: Result, entry: dict[str, Any]) -> answers.AnswerVerdict:
+    """Check a plan that claims no more than its own step."""
+    assert result.timeline is not None
+    value, said = result.timeline.step_seconds, entry.get("step_seconds")
+    others = ("whether other plans are quicker: the file claims nothing of them",)
+    if not isinstance(said, (int, float)) or not math.isclose(said, value, rel_tol=1e-9):
+        reason = f"step_seconds is {said!r} in the file, and {value!r} by the plan in it"
+        return answers.AnswerVerdict(False, value, math.nan, reason, not_checked=others)
+    missing = sim.excess_bytes(result.problem, result.plan, result.timeline.peak_bytes)
+    if missing > 0.0:
+        reason = f"the plan lacks {missing!r} bytes on its fullest device"
+        return answers.AnswerVerdict(False, value, math.nan, reason, not_checked=others)
+    return answers.AnswerVerdict(True, value, math.nan, "", (f"the plan takes {value!r} seconds, and fits",), others)
 
 
 def check_infeasible(problem: Problem, entry: dict[str, Any], place: str) -> answers.AnswerVerdict:

@@ -20,7 +20,9 @@ class Notebook(Protocol):
     stack: list[tuple[str, torch.nn.Module]]
     notes: dict[str, None]
 
-    def one_operator(self, name: str, call: Any, inputs: list[torch.Tensor], *, causal: bool) -> torch.Tensor:
+    def one_operator(
+        self, name: str, call: Any, inputs: list[torch.Tensor], *, causal: bool, flops: tuple[float, float] = ...
+    ) -> torch.Tensor:
         """Run a call and record it as one operator."""
         ...
 

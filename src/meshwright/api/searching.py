@@ -1,0 +1,103 @@
+"""A posed question, searched and judged: what every call that plans does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from meshwright.api import answers, targets
+from meshwright.api.evaluation import json_ready, judged
+from meshwright.base import fields, options, registry
+from meshwright.base.errors import InputError, MeshwrightError
+from meshwright.base.units import format_bytes
+from meshwright.core.problem import Problem, Stop
+from meshwright.core.result import Answer, Result
+
+__all__ = ["searched"]
+
+
+def searched(
+    problem: Problem,
+    *,
+    search: str = "",
+    settings: Mapping[str, str] | None = None,
+    seed: int = 0,
+    stop: Stop | None = None,
+    within: float = 0.0,
+) -> Result:
+    """Return the best plan that a search finds for a question, judged by the simulator.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    search, settings, seed, stop, within
+        As of `meshwright.plan`.
+
+    Returns
+    -------
+    Result
+        The answer.
+
+    Raises
+    ------
+    InputError, PluginError
+        As `meshwright.plan`.
+    """
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise InputError(f"--seed {seed}: must be a whole number of at least 0 and below 2^63")
+    if not isinstance(within, (int, float)) or not 0.0 <= within <= 1.0:
+        raise InputError(f"within {within}: must be a share between 0 and 1, like 0.01")
+    fields.of_kind("stop", stop, Stop, "Stop(seconds=30)")
+    problem.batch.check()
+    name = (search or problem.model_spec.search).replace("-", "_")
+    module = registry.load("search", name, "search")
+    told = dict(settings or {})
+    targets.whole_only(problem.graph, module, f"search {name}")
+    targets.states_known(problem.training, module, f"search {name}")
+    params = options.parse(module.Params, told, f"search {name}")
+    if within and not hasattr(params, "within_ratio"):
+        raise InputError(f"within {within}: search {name} looks for the quickest plan only; leave it out")
+    if within and "within_ratio" not in told:
+        params = replace(params, within_ratio=within)
+    started, stop = time.perf_counter(), stop or Stop()
+    try:
+        answer: Answer = module.search(problem, params, seed=seed, stop=stop)
+    except MeshwrightError:
+        raise
+    except Exception as error:
+        error.add_note(f"this is a bug in search {name}: another one may do (--search)")
+        raise
+    registry.checked(answer, Answer, "search", name)
+    seconds = time.perf_counter() - started
+    unheeded = () if getattr(module, "STOPS_EARLY", False) else stop.unheeded(name)
+    answer = replace(answer, notes=problem.model_spec.notes + answer.notes + unheeded)
+    answers.check_extra(answer, name)
+    asked, problem = problem, answers.same_question(problem, answer.problem or problem, name)
+    result = Result(
+        problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=told, asked=asked
+    )
+    with registry.blamed("search", name):
+        json_ready(answer, name)
+        if answer.plan is None:
+            return result
+        answers.check_plan(problem, answer.plan, name)
+        targets.checked(result)
+        result = judged(result)
+        claims = answers.check_claims(result)
+    return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result) + claims))
+
+
+def _too_large(result: Result) -> tuple[str, ...]:
+    """Say that the plan of a search with another count of memory, or none, does not fit by the simulator's."""
+    from meshwright import sim
+
+    timeline = result.timeline
+    over = 0.0 if timeline is None else sim.excess_bytes(result.problem, result.plan, timeline.peak_bytes)
+    if over <= 0.0:
+        return ()
+    return (
+        f"this plan does not fit: its fullest device lacks {format_bytes(over)} by the simulator's count, which holds more "
+        f"than what search {result.search} looks at",
+    )

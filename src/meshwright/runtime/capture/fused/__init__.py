@@ -1,0 +1,1 @@
+"""Calls that run as one kernel on a GPU, and as one operator of a trace: attention, state-space scans."""
