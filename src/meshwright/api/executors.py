@@ -1,4 +1,4 @@
-"""Where many questions are answered at once: here, on the cores of this machine, or on a Dask or Ray cluster, through joblib."""
+"""Where many questions are answered at once: here, on the cores of this machine, or on a Dask or Ray cluster (joblib)."""
 
 from __future__ import annotations
 

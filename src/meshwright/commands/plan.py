@@ -50,7 +50,7 @@ class Outputs:
 @dataclass(frozen=True, slots=True)
 class Preferences:
     """What is asked beside the question: how many alternatives, a seed, when to stop, how much slower the answer may be to be
-    simpler, and which degrees it is compared with; the last three as typed.
+    simpler, which degrees it is compared with, and how often its devices fail; the last four as typed.
     """
 
     top: int = 3
@@ -58,6 +58,7 @@ class Preferences:
     time_limit: str = ""
     within: str = ""
     why_not: str = ""
+    mtbf: str = ""
 
 
 def search_best(problem: Problem, search: str, settings: dict[str, str], preferences: Preferences) -> Result:
@@ -71,12 +72,15 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
         When it is stopped by the user before there is a plan.
     """
     from meshwright import api
-    from meshwright.api import targets, why_not
+    from meshwright.api import effective, targets, why_not
     from meshwright.base.errors import InputError
     from meshwright.commands import _early
     from meshwright.core.problem import Stop
     from meshwright.report.progress import progress
+    from meshwright.sizing.failures import rates
 
+    if preferences.mtbf:
+        rates(preferences.mtbf)  # what is wrong is said before the search
     usual = 0.01 if hasattr(_module(problem, search).Params(), "within_ratio") else 0.0
     within = _early.share_of(preferences.within, "--within") if preferences.within else usual
     if preferences.top < 0:
@@ -97,6 +101,8 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
             raise KeyboardInterrupt
         if fixed and result.feasible:
             result = why_not.with_why_not(result, fixed, stop=stop)
+    if preferences.mtbf:
+        result = effective.with_goodput(result, preferences.mtbf)
     result, top = replace(result, settings=settings), preferences.top
     return targets.with_targets(replace(result, answer=replace(result.answer, alternatives=result.answer.alternatives[:top])))
 
@@ -162,6 +168,11 @@ def show(result: Result, outputs: Outputs) -> int:
         from meshwright.report.text import explain
 
         print(explain(result, changes))
+        good = result.answer.extra.get("goodput")
+        if isinstance(good, dict) and result.step_seconds is not None:
+            from meshwright.report.sizes import goodput_lines
+
+            print("\n" + goodput_lines(result.step_seconds, good))
     return 0 if result.feasible else 3
 
 
@@ -200,6 +211,9 @@ def register(app: typer.Typer) -> None:
         ),
         time_limit: str = typer.Option("", metavar="SECONDS", help="Stop the search then, with the best plan so far (30s)."),
         why_not: str = typer.Option("", metavar="KEY=VALUE,...", help="Degrees to compare the answer with: tensor=8."),
+        mtbf: str = typer.Option(
+            "", metavar="T", help="Count failures: time between those of a device (50000h), or device=T,node=T,... (see size)."
+        ),
         seed: int = typer.Option(0, help="Seed of everything random."),
         out: str = typer.Option("", help="Write the plan to this file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the simulated step to this file."),
@@ -221,6 +235,6 @@ def register(app: typer.Typer) -> None:
             file_format=file_format, training=api.training(precision) if precision else None, framework=for_,
             memory_risk=memory_risk or peaks.RISK, freeze=freeze, lora=lora,
         )  # fmt: skip
-        preferences = Preferences(top, seed, time_limit, within, why_not)
+        preferences = Preferences(top, seed, time_limit, within, why_not, mtbf)
         result = search_best(problem, search, settings_of(set_), preferences)
         return show(result, Outputs(out, trace, report, what_if, json_))

@@ -1,4 +1,4 @@
-"""How often a job is interrupted: mean times between failures of devices, nodes, switches and software, from published counts."""
+"""How often a job is interrupted: mean times between failures of its parts, from published counts."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class Goodput:
     effective_ratio : float
         The share of elapsed time in which steps are made that are kept.
     lost : tuple of (str, float)
-        The other shares by cause: ``checkpoints``, ``lost_work`` (done again), ``restarts``, ``waiting`` (for nodes, or on fewer
-        of them).
+        The other shares by cause: ``checkpoints``, ``lost_work`` (done again), ``restarts``, ``waiting`` (for nodes, or on
+        fewer of them).
     mtbf_seconds : float
         Mean time between interruptions of the whole job; infinite for none.
     interval_seconds : float
@@ -250,9 +250,7 @@ def goodput(
     present, spares = _present(rates, recovery, n_devices, devices_per_node, restart)
     lost = (("checkpoints", saving), ("lost_work", again), ("restarts", restarts))
     shares = tuple((name, share * present) for name, share in lost)
-    return Goodput(
-        work * present, (*shares, ("waiting", 1.0 - present)), mtbf, interval, state_bytes, stops, restart, spares
-    )
+    return Goodput(work * present, (*shares, ("waiting", 1.0 - present)), mtbf, interval, state_bytes, stops, restart, spares)
 
 
 def spares_needed(mean_broken: float, most_ratio: float = 0.01) -> int:

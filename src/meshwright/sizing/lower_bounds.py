@@ -30,12 +30,12 @@ def device_seconds(graph: Graph, device: Device, training: MixedPrecision) -> fl
 
     Notes
     -----
-    *Lemma.* A step of B samples on n devices takes at least ``B w / n`` seconds, w being this number; n devices of it at least
-    ``B w`` device-seconds, whatever n is. *Proof.* Every product of every sample is computed on some device, in whole or in
-    parts whose operations add up to at least its own (parts are rounded up); no product runs faster than the share of the peak
-    that large products reach, no attention faster than fused attention does (`meshwright.costs.analytic.roofline`: tiles, waves,
-    alignment, head sizes and memory only lengthen them). So the devices compute B w seconds together; the busiest of n devices at
-    least the mean of that, and the step lasts at least as long as its busiest device computes.
+    *Lemma.* A step of B samples on n devices takes at least ``B w / n`` seconds, w being this number; that is at least ``B w``
+    device-seconds, whatever n is. *Proof.* Every product of every sample is computed on some device, in whole or in parts
+    whose operations add up to at least its own (parts are rounded up); no product runs faster than the share of the peak that
+    large products reach, no attention faster than fused attention does (`meshwright.costs.analytic.roofline`: tiles, waves,
+    alignment, head sizes and memory only lengthen them). So the devices compute B w seconds together, the busiest of n
+    devices at least the mean of that, and the step lasts at least as long as its busiest device computes.
 
     *Monotone.* With a goodput that does not rise with n (more parts fail), the bound on days falls with n and the bound on
     device-hours does not: sizes of a kind too small for a time limit are those below one size, sizes too dear for a budget

@@ -12,8 +12,8 @@ from meshwright.sizing.tariffs import CURRENCY, Tariff
 __all__ = ["CAUSES", "LeftOut", "Outlay", "SizePoint", "dominates", "excess_ratio", "front", "goodput_json", "shares"]
 
 CAUSES = ("compute", "recomputation", "communication", "bubble", "failures")
-"""Where time and money go: computing (and the optimizer), computing again, what is exposed of communication, pipelines that wait or
-are uneven, and everything that failures cost.
+"""Where time and money go: computing (and the optimizer), computing again, what is exposed of communication, pipelines that
+wait or are uneven, and everything that failures cost.
 """
 
 _OF_CAUSES = {"compute": 0, "optimizer": 0, "recompute": 1, "bubble": 3, "imbalance": 3}.items()

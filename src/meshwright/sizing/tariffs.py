@@ -141,13 +141,17 @@ def told_of_kinds(entries: Sequence[str], option: str, chosen: Sequence[ClusterK
     for entry in ",".join(entries).split(",") if entries else ():
         word, equals, text = entry.rpartition("=")
         if not text.strip() or (equals and not word.strip()):
-            raise InputError(f"{option} {entry}: write KIND=AMOUNT, for example h100={'2.49' if option == '--price' else '1.3kW'}")
+            raise InputError(
+                f"{option} {entry}: write KIND=AMOUNT, for example h100={'2.49' if option == '--price' else '1.3kW'}"
+            )
         value = (amounts.money if option == "--price" else amounts.watts)(text, f"{option} {word}".strip())
         names = [one.name for one in chosen]
         if word:
             names = [kind(word, option).name]
             if names[0] not in [one.name for one in chosen]:
-                raise InputError(f"{option} {entry}: {names[0]} is none of the kinds asked for ({', '.join(o.name for o in chosen)})")
+                raise InputError(
+                    f"{option} {entry}: {names[0]} is none of the kinds asked for ({', '.join(o.name for o in chosen)})"
+                )
         for name in names:
             if name in found:
                 raise InputError(f"{option} {entry}: {name} has an amount already")

@@ -54,15 +54,21 @@ def upkeep(mtbf: str = "", told: Mapping[str, str] | None = None) -> Upkeep:
         if given["checkpoint"] not in ("blocking", "async"):
             raise InputError(f"--checkpoint {given['checkpoint']}: must be blocking or async")
         changes["asynchronous"] = given["checkpoint"] == "async"
+    changes["spare_nodes"] = _spares(given)
+    return replace(usual, recovery=replace(usual.recovery, **changes), storage_per_device="storage" not in given)
+
+
+def _spares(given: Mapping[str, str]) -> int:
+    """Return the spare nodes: -1 for as many as it takes; 0 where broken nodes are never away."""
     if "repair" not in given:
         for name in ("spares", "replan"):
             if name in given:
                 raise InputError(
-                    f"--{name} {given[name]}: say for how long a broken node is away, for example --repair 24h; without it, nodes "
-                    "are taken to be replaced within the restart"
+                    f"--{name} {given[name]}: say for how long a broken node is away, for example --repair 24h; without it, "
+                    "nodes are taken to be replaced within the restart"
                 )
-    if "repair" in given:
-        changes["spare_nodes"] = units.parse_count(given["spares"], place="--spares") if "spares" in given else -1
-        if changes["spare_nodes"] > _MOST_SPARES:
-            raise InputError(f"--spares {given['spares']}: must be at most {_MOST_SPARES}")
-    return replace(usual, recovery=replace(usual.recovery, **changes), storage_per_device="storage" not in given)
+        return 0
+    found = units.parse_count(given["spares"], place="--spares") if "spares" in given else -1
+    if found > _MOST_SPARES:
+        raise InputError(f"--spares {given['spares']}: must be at most {_MOST_SPARES}")
+    return found
