@@ -17,11 +17,15 @@ from meshwright.sizing.goodput import checkpoint_bytes
 from meshwright.sizing.points import LeftOut, Outlay, SizePoint
 
 if TYPE_CHECKING:
+    from meshwright.core.result import Result
     from meshwright.sizing.goodput import Goodput, Upkeep
     from meshwright.sizing.kinds import ClusterKind
     from meshwright.sizing.tariffs import Tariff
 
-__all__ = ["Candidate", "SizeSearch"]
+__all__ = ["ENOUGH", "Candidate", "SizeSearch"]
+
+ENOUGH = 0.02
+"""Gap up to which a plan is good enough to compare sizes by; beyond it the search goes on with its usual limits."""
 
 _MOST_NEAREST = 6  # sizes planned to find the nearest one where bounds rule out all
 
@@ -46,10 +50,11 @@ class Candidate:
 class SizeSearch:
     """Candidates, what was planned of them, and what was left out; limits are infinite where there are none."""
 
-    def __init__(self, within_seconds: float, budget: float, n_steps: int, settings: dict[str, str], seed: int) -> None:
-        self.within_seconds, self.budget, self.n_steps, self.settings, self.seed = (
-            within_seconds, budget, n_steps, settings, seed
-        )  # fmt: skip
+    def __init__(
+        self, within_seconds: float, budget: float, n_steps: int, settings: dict[str, str], seed: int, once: bool
+    ) -> None:
+        self.within_seconds, self.budget, self.n_steps = within_seconds, budget, n_steps
+        self.settings, self.seed, self.once = settings, seed, once
         self.waves: list[tuple[tuple[float, float, str], list[Candidate]]] = []
         self.planned: list[SizePoint] = []
         self.beyond: list[Candidate] = []
@@ -111,7 +116,7 @@ class SizeSearch:
 
     def _plan(self, run: executors.Runner, going: Sequence[Candidate]) -> None:
         """Plan sizes; take up those that have a plan."""
-        calls = [(one.problem, one.cluster, self.settings, self.seed) for one in going]
+        calls = [(one.problem, one.cluster, self.settings, self.seed, self.once) for one in going]
         for candidate, found in zip(going, run(_planned, calls), strict=True):
             if isinstance(found, str):
                 self.left_out.append(LeftOut(candidate.cluster, found))
@@ -134,21 +139,33 @@ class SizeSearch:
         return points.excess_ratio(outlay, self.within_seconds, self.budget)
 
 
-def _planned(problem: Problem, cluster: str, settings: dict[str, str], seed: int) -> dict[str, Any] | str:
-    """Plan one size; return what a point needs, or why there is no plan. Runs in a worker."""
+def _gap_ratio(result: Result) -> float:
+    """Return by how much a plan may be slower than the best, as proven."""
+    bound, objective = result.answer.bound, result.answer.objective
+    return 0.0 if bound is None or objective is None else bound.gap_ratio(objective)
+
+
+def _planned(problem: Problem, cluster: str, settings: dict[str, str], seed: int, once: bool) -> dict[str, Any] | str:
+    """Plan one size, and once more with the search's usual limit where few plans proved too little (but `once`); return what a
+    point needs, or why there is no plan. Runs in a worker.
+    """
     from meshwright import clusters
     from meshwright.core.formatting import describe, step_interval, utilization
     from meshwright.writers import plan_json
 
     try:
-        result = api.plan(replace(problem, cluster=clusters.cluster(cluster)), search="best", settings=settings, seed=seed)
+        question = replace(problem, cluster=clusters.cluster(cluster))
+        result = api.plan(question, search="best", settings=settings, seed=seed)
+        if not once and result.feasible and _gap_ratio(result) > ENOUGH:
+            longer = {name: text for name, text in settings.items() if name != "evaluations"}
+            result = api.plan(question, search="best", settings=longer, seed=seed)
     except InputError as error:
         return str(error)
     if not result.feasible or result.timeline is None:
         nothing = "nothing fits" if result.answer.infeasible_proven else "no plan that fits was found"
         missing = units.format_bytes(result.answer.missing_bytes)
         return f"{nothing}: the nearest plan needs {missing} more on its fullest device"
-    interval, bound, objective = step_interval(result), result.answer.bound, result.answer.objective
+    interval = step_interval(result)
     entry = plan_json.as_json(result)
     for name in ("planning_seconds", "certificate"):  # wall time differs from run to run; a proof is as long as ten plans
         entry.pop(name, None)
@@ -157,7 +174,7 @@ def _planned(problem: Problem, cluster: str, settings: dict[str, str], seed: int
         "interval": None if interval is None else (interval.low_seconds, interval.high_seconds),
         "causes": result.timeline.causes,
         "description": describe(result.plan),
-        "gap_ratio": 0.0 if bound is None or objective is None else bound.gap_ratio(objective),
+        "gap_ratio": _gap_ratio(result),
         "utilization": utilization(result) or 0.0,
         "plan": entry,
     }

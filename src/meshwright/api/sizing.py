@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["USUAL_SETTINGS", "device_counts", "size"]
 
 USUAL_SETTINGS = (("alternatives", "1"), ("evaluations", "8"))
-"""Options of the search for every size: no runners-up, and few plans played before the answer is given with the gap reached."""
+"""Options of the search for every size: no runners-up, and few plans played where those prove enough (`size_search.ENOUGH`)."""
 
 USUAL_TOKENS = 4 * 2**20
 """Tokens of a step where no global batch is told: what Llama 2 trained with at every size (arXiv 2307.09288, sec. 2.2)."""
@@ -148,7 +148,7 @@ def size(  # noqa: PLR0913  as many as the command line has
     n_steps = math.ceil(n_tokens / (batch.global_batch * batch.sequence_length))
     chosen_settings = dict(USUAL_SETTINGS) | dict(settings or {})
     options.parse(registry.load("search", "best", "search").Params, chosen_settings, "search best")  # wrong ones are said here
-    state = SizeSearch(limit, most, n_steps, chosen_settings, seed)
+    state = SizeSearch(limit, most, n_steps, chosen_settings, seed, "evaluations" in (settings or {}))
     for kind, tariff in zip(chosen, paid, strict=True):
         node = clusters.cluster(f"{kind.name}:{kind.devices_per_node}")
         lacks = _lacks(node, training)
@@ -156,7 +156,7 @@ def size(  # noqa: PLR0913  as many as the command line has
             state.left_out.append(LeftOut(kind.name, lacks))
             continue
         first = api.make_problem(spec, node, batch=batch, training=training, framework=framework)
-        least = lower_bounds.device_seconds(spec.graph, node.kinds[0], first.training)
+        least = lower_bounds.device_seconds(spec.graph, node.kinds[0], first.training, first.framework)
         state.consider(kind, tariff, counts, first, least, upkeep)
     with executors.workers(jobs, backend, scheduler) as run:
         state.plan_all(run)

@@ -5,14 +5,21 @@ from __future__ import annotations
 from meshwright.core.cluster import Device
 from meshwright.core.flops import forward_flops
 from meshwright.core.graph import Graph, Operator
-from meshwright.core.problem import MixedPrecision
-from meshwright.costs.analytic.roofline import ATTENTION_BACKWARD_FLOPS, ATTENTION_BACKWARD_RATIO, wide_precision
+from meshwright.core.problem import Framework, MixedPrecision
+from meshwright.costs.analytic.layer import PASSES
+from meshwright.costs.analytic.roofline import (
+    ATTENTION_BACKWARD_FLOPS,
+    ATTENTION_BACKWARD_RATIO,
+    Shape,
+    operator_seconds,
+    wide_precision,
+)
 
 __all__ = ["device_seconds", "least_state_bytes"]
 
 
-def device_seconds(graph: Graph, device: Device, training: MixedPrecision) -> float:
-    """Return the seconds that one device computes for one sample at least, products and attention only.
+def device_seconds(graph: Graph, device: Device, training: MixedPrecision, framework: Framework) -> float:
+    """Return the seconds that devices of a kind compute for one sample at least, all together.
 
     Parameters
     ----------
@@ -22,6 +29,8 @@ def device_seconds(graph: Graph, device: Device, training: MixedPrecision) -> fl
         What computes.
     training : MixedPrecision
         Precision of products.
+    framework : Framework
+        What carries the plan out.
 
     Raises
     ------
@@ -31,40 +40,43 @@ def device_seconds(graph: Graph, device: Device, training: MixedPrecision) -> fl
     Notes
     -----
     *Lemma.* A step of B samples on n devices takes at least ``B w / n`` seconds, w being this number; that is at least ``B w``
-    device-seconds, whatever n is. *Proof.* Every product of every sample is computed on some device, in whole or in parts
-    whose operations add up to at least its own (parts are rounded up); no product runs faster than the share of the peak that
-    large products reach, no attention faster than fused attention does (`meshwright.costs.analytic.roofline`: tiles, waves,
-    alignment, head sizes and memory only lengthen them). So the devices compute B w seconds together, the busiest of n
-    devices at least the mean of that, and the step lasts at least as long as its busiest device computes.
+    device-seconds, whatever n is. *Proof.* Every operator of every sample runs on some device, in whole or in parts. Parts of
+    a product have at least its operations together (they are rounded up), and none runs faster than the share of the peak that
+    large products reach, or fused attention does: tiles, waves, alignment, head sizes and memory only lengthen them
+    (`meshwright.costs.analytic.roofline`). Parts of what is bound by memory move at least its bytes together. So the devices
+    compute B w seconds together, the busiest of n devices at least the mean of that, and the step lasts at least as long.
 
     *Monotone.* With a goodput that does not rise with n (more parts fail), the bound on days falls with n and the bound on
     device-hours does not: sizes of a kind too small for a time limit are those below one size, sizes too dear for a budget
     those above one.
     """
-    matmul = 1.0 / (device.peak(training.precision) * device.achieved(training.precision))
-    wide = device.peak(wide_precision(training))
-    best_attention = max([device.attention_ratio, *(ratio for _, ratio in device.attention_of)])
-    attention, other = 1.0 / (wide * best_attention), 1.0 / (wide * device.matmul_ratio)
     per_body: list[float] = []
     total = 0.0
     for i, op in enumerate(graph.ops):
         alike = 0 <= op.like < i
-        per_body.append(per_body[op.like] if alike else sum(_seconds(one, matmul, attention, other) for one in op.body))
+        per_body.append(per_body[op.like] if alike else sum(_least(one, device, training, framework) for one in op.body))
         total += per_body[i]
     return total
 
 
-def _seconds(operator: Operator, matmul: float, attention: float, other: float) -> float:
-    """Seconds of one operator for one sample, from seconds per floating point operation; 0 for what only moves data."""
-    flops = forward_flops(operator)
-    if operator.kind in ("attention", "causal_attention"):
+def _least(operator: Operator, device: Device, training: MixedPrecision, framework: Framework) -> float:
+    """Seconds of one operator for one sample."""
+    flops, wide = forward_flops(operator), wide_precision(training)
+    passes = 1.0 + float(operator.input_gradient) + float(operator.n_trained_parameters > 0)
+    if operator.kind == "attention":  # may be carried out as two products, at their rate
+        rate = device.peak(wide) * max(device.attention(framework.attention), device.matmul_ratio)
+        return framework.compute_ratio * flops / rate * (1.0 + 2.0 * operator.has_backward)
+    if operator.kind == "causal_attention":
         backward = ATTENTION_BACKWARD_FLOPS / ATTENTION_BACKWARD_RATIO
-        return flops * attention * (1.0 + backward * operator.has_backward)
+        rate = device.peak(wide) * device.attention(framework.attention)
+        return framework.compute_ratio * flops / rate * (1.0 + backward * operator.has_backward)
     if operator.kind in ("matmul", "grouped_matmul"):
-        return flops * matmul * (1.0 + float(operator.input_gradient) + float(operator.n_trained_parameters > 0))
+        rate = device.peak(training.precision) * device.achieved(training.precision)
+        return framework.compute_ratio * flops / rate * passes
     if operator.kind in ("convolution", "other"):
-        return flops * other * (1.0 + float(operator.input_gradient) + float(operator.n_trained_parameters > 0))
-    return 0.0
+        return framework.compute_ratio * flops / (device.peak(wide) * device.matmul_ratio) * passes
+    slower = framework.memory_passes_ratio if operator.kind in PASSES else 1.0
+    return framework.compute_ratio * slower * sum(operator_seconds(operator, Shape(), device, training, framework.attention))
 
 
 def least_state_bytes(graph: Graph, training: MixedPrecision) -> float:
