@@ -27,7 +27,9 @@ def test_effective_time_is_the_published_one_within_a_few_per_cent(state_bytes: 
     found = upkeep().of(state_bytes, 16384, 8)
     assert 54 * 86400 / found.mtbf_seconds == pytest.approx(419)
     assert 0.90 < found.effective_ratio < 0.94
-    assert found.interval_seconds == pytest.approx((2 * found.checkpoint_seconds * found.mtbf_seconds) ** 0.5, rel=0.02)  # Young
+    assert found.interval_seconds == pytest.approx(
+        (2 * found.checkpoint_seconds * found.mtbf_seconds) ** 0.5, rel=0.02
+    )  # Young
 
 
 def test_it_is_no_accident_of_the_inputs(state_bytes: float) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from meshwright import api, clusters
 from meshwright.api import executors
-from meshwright.api.size_search import SizeSearch
+from meshwright.api.size_search import ENOUGH, SizeSearch
 from meshwright.base import amounts, options, registry, units
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec
@@ -169,6 +169,10 @@ def size(  # noqa: PLR0913  as many as the command line has
         key=lambda point: (point.outlay.seconds, point.cluster),
     )
     notes = _notes(spec, chosen, paid, upkeep, batch, pricing, told_batch=bool(global_batch))
+    wide = [point for point in best if point.gap_ratio > ENOUGH]
+    if wide:
+        gaps = ", ".join(f"{point.cluster} {point.gap_ratio:.0%}" for point in wide)
+        notes += (f"a better plan may exist than those shown, by at most: {gaps}; --set evaluations=120 looks longer",)
     return Sizing(
         spec.name, n_tokens, batch.sequence_length, batch.global_batch, n_steps, best, tuple(others),
         tuple(sorted(state.left_out, key=lambda entry: entry.cluster)), None if best else near, limit, most, chosen, paid,

@@ -104,7 +104,7 @@ def _chart(answer: Sizing) -> str:
     shown = priced or points
     if not shown:
         return "<p>Nothing was planned, so there is nothing to draw.</p>"
-    values = [(point.days, (point.money if priced else point.outlay.device_hours) or 1e-9) for point in shown]
+    values = [(point.days, point.money if point.money is not None else point.outlay.device_hours) for point in shown]
     (left, right), (low, high) = ((min(column) / 1.25, max(column) * 1.25) for column in zip(*values, strict=True))
 
     def x(days: float) -> float:

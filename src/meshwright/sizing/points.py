@@ -29,7 +29,7 @@ class Outlay:
         The kind of cluster.
     seconds : float
         From start to end.
-    device_hours : float or None
+    device_hours : float
         Of all devices that are paid for.
     money : float or None
         US dollars; None where the price of the kind is not known.
@@ -39,7 +39,7 @@ class Outlay:
 
     kind: str
     seconds: float
-    device_hours: float | None
+    device_hours: float
     money: float | None
     kilowatt_hours: float | None
 
@@ -197,22 +197,31 @@ def shares(causes: Sequence[tuple[str, float]], step_seconds: float, good: Goodp
 def dominates(one: Outlay, other: Outlay) -> bool:
     """Return whether one is no worse than the other in time, money and energy, and better in something.
 
-    Where neither's money (or energy) is known, those of the same kind are compared by device-hours, which they grow with; where
-    one is not known, nothing can be said, and neither dominates.
+    Money that is not known is compared within a kind only, by device-hours, which it grows with; a kind whose price is not
+    known neither dominates others nor is dominated by them. Energy that is not known counts as more than any that is.
 
     Parameters
     ----------
     one, other : Outlay
         What two sizes cost; bounds from below do for `other`.
+
+    Notes
+    -----
+    A strict partial order (priced kinds are one class, every other kind a class of its own): what a size that was left out
+    dominates, the size that ruled it out dominates too.
     """
-    pairs: list[tuple[float, float]] = [(one.seconds, other.seconds)]
-    for mine, theirs in ((one.money, other.money), (one.kilowatt_hours, other.kilowatt_hours)):
-        if mine is None and theirs is None and one.kind == other.kind:
-            mine, theirs = one.device_hours, other.device_hours
-        if mine is None or theirs is None:
-            return False
-        pairs.append((mine, theirs))
-    return all(mine <= theirs for mine, theirs in pairs) and any(mine < theirs for mine, theirs in pairs)
+    if (one.money is None) != (other.money is None) or (one.money is None and one.kind != other.kind):
+        return False
+    never = float("inf")
+    mine, theirs = (
+        (
+            outlay.seconds,
+            outlay.device_hours if outlay.money is None else outlay.money,
+            never if outlay.kilowatt_hours is None else outlay.kilowatt_hours,
+        )
+        for outlay in (one, other)
+    )
+    return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
 
 
 def front(points: Sequence[SizePoint]) -> tuple[SizePoint, ...]:

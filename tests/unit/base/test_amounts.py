@@ -12,9 +12,17 @@ from meshwright.base.errors import InputError
 
 @pytest.mark.parametrize(
     ("text", "tokens"),
-    [("15T", 15 * 10**12), ("300B", 3 * 10**11), ("300G", 3 * 10**11), ("1.5e12", 15 * 10**11), ("2 M", 2_000_000), ("1_000", 1000),
-     (1e12, 10**12), ("1.4T", 14 * 10**11)],
-)  # fmt: skip
+    [
+        ("15T", 15 * 10**12),
+        ("300B", 3 * 10**11),
+        ("300G", 3 * 10**11),
+        ("1.5e12", 15 * 10**11),
+        ("2 M", 2_000_000),
+        ("1_000", 1000),
+        (1e12, 10**12),
+        ("1.4T", 14 * 10**11),
+    ],
+)
 def test_tokens(text: str | float, tokens: int) -> None:
     assert amounts.total_tokens(text, "--tokens") == tokens
 
@@ -27,8 +35,15 @@ def test_what_is_no_number_of_tokens(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("30d", 30 * 86400.0), ("2 weeks", 14 * 86400.0), ("50000h", 1.8e8), ("10 min", 600.0), ("1.5 days", 129600.0), ("90s", 90.0)],
-)  # fmt: skip
+    [
+        ("30d", 30 * 86400.0),
+        ("2 weeks", 14 * 86400.0),
+        ("50000h", 1.8e8),
+        ("10 min", 600.0),
+        ("1.5 days", 129600.0),
+        ("90s", 90.0),
+    ],
+)
 def test_durations(text: str, seconds: float) -> None:
     assert math.isclose(amounts.duration(text, "--within"), seconds)
 
@@ -41,8 +56,17 @@ def test_what_is_no_duration(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "dollars"),
-    [("2 M$", 2e6), ("2M$", 2e6), ("$2M", 2e6), ("500k", 5e5), ("2000000 USD", 2e6), ("$2.49", 2.49), (1000, 1000.0), ("1.5B", 1.5e9)],
-)  # fmt: skip
+    [
+        ("2 M$", 2e6),
+        ("2M$", 2e6),
+        ("$2M", 2e6),
+        ("500k", 5e5),
+        ("2000000 USD", 2e6),
+        ("$2.49", 2.49),
+        (1000, 1000.0),
+        ("1.5B", 1.5e9),
+    ],
+)
 def test_money(text: str | float, dollars: float) -> None:
     assert math.isclose(amounts.money(text, "--budget"), dollars)
 
@@ -53,7 +77,9 @@ def test_what_is_no_money(text: str) -> None:
         amounts.money(text, "--budget")
 
 
-@pytest.mark.parametrize(("dollars", "text"), [(2.5, "$2.5"), (999.4, "$999"), (1000.0, "$1k"), (26_800_000.0, "$26.8M"), (1e12, "$1,000B")])  # fmt: skip # noqa: E501
+@pytest.mark.parametrize(
+    ("dollars", "text"), [(2.5, "$2.5"), (999.4, "$999"), (1000.0, "$1k"), (26_800_000.0, "$26.8M"), (1e12, "$1,000B")]
+)
 def test_money_is_shown_with_three_digits(dollars: float, text: str) -> None:
     assert amounts.money_text(dollars) == text
 
@@ -65,6 +91,8 @@ def test_watts() -> None:
             amounts.watts(text, "--power")
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(60.0, "60 s"), (600.0, "10 min"), (86400.0, "24 h"), (30 * 86400.0, "30 days"), (math.inf, "never")])  # fmt: skip # noqa: E501
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(60.0, "60 s"), (600.0, "10 min"), (86400.0, "24 h"), (30 * 86400.0, "30 days"), (math.inf, "never")]
+)
 def test_durations_are_shown_in_a_fitting_unit(seconds: float, text: str) -> None:
     assert amounts.duration_text(seconds) == text

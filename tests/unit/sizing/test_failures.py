@@ -37,7 +37,9 @@ def test_parts_that_are_not_told_are_as_published() -> None:
     assert rates("") == known and rates("none").per_second(10**6, 8) == 0.0
 
 
-@pytest.mark.parametrize("text", ["50000", "0h", "device", "device=", "device=3", "gpu=3h", "device=3h,device=4h", "often", "-3h"])
+@pytest.mark.parametrize(
+    "text", ["50000", "0h", "device", "device=", "device=3", "gpu=3h", "device=3h,device=4h", "often", "-3h"]
+)
 def test_what_is_no_rate(text: str) -> None:
     with pytest.raises(InputError, match="mtbf"):
         rates(text)

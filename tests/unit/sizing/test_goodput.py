@@ -104,7 +104,9 @@ def test_as_many_spares_as_it_takes() -> None:
 def test_storage_grows_with_the_devices_unless_it_is_told() -> None:
     usual = Upkeep.usual(published())
     small, large = usual.of(1e12, 1024, 8), usual.of(1e12, 16384, 8)
-    assert small.checkpoint_seconds == pytest.approx(16 * large.checkpoint_seconds) and large.checkpoint_seconds == pytest.approx(0.5)
+    assert small.checkpoint_seconds == pytest.approx(
+        16 * large.checkpoint_seconds
+    ) and large.checkpoint_seconds == pytest.approx(0.5)
     told = upkeep("", {"storage": "100 GB/s", "restart": "5min", "checkpoint": "blocking"})
     assert told.of(1e12, 1024, 8).checkpoint_seconds == told.of(1e12, 64, 8).checkpoint_seconds == 10.0
     assert told.of(1e12, 64, 8).restart_seconds == 310.0

@@ -39,7 +39,7 @@ def test_every_figure_has_source_and_date(name: str) -> None:
     def look(entry: object, place: str) -> int:
         if not isinstance(entry, dict):
             return 0
-        if any(key in entry for key in ("value", "node", "watts")) and "source" in entry or "date" in entry:
+        if (any(key in entry for key in ("value", "node", "watts")) and "source" in entry) or "date" in entry:
             assert re.fullmatch(r"20\d\d-\d\d-\d\d", entry["date"]) and len(entry["source"]) > 10, place
             return 1
         return sum(look(value, f"{place}.{key}") for key, value in entry.items())

@@ -35,6 +35,28 @@ def test_unknown_prices_are_compared_within_a_kind_only() -> None:
     assert not dominates(Outlay("k", 1.0, 1.0, 1.0, 0.1), slow) and not dominates(quick, Outlay("k", 99.0, 99.0, 99.0, 99.0))
 
 
+def test_unknown_energy_counts_as_more_than_any() -> None:
+    known, unknown = Outlay("a", 10.0, 1.0, 5.0, 1.0), Outlay("b", 10.0, 1.0, 5.0, None)
+    assert dominates(known, unknown) and not dominates(unknown, known)
+    assert dominates(unknown, Outlay("c", 11.0, 1.0, 5.0, None)) and not dominates(unknown, Outlay("c", 11.0, 1.0, 5.0, 99.0))
+
+
+def test_what_a_dominated_size_dominates_is_dominated() -> None:
+    rng = np.random.default_rng(5)
+    known = [None, 1.0, 2.0, 3.0]
+    outlays = [
+        Outlay(
+            "ab"[i % 2], float(rng.integers(1, 4)), float(rng.integers(1, 4)), known[rng.integers(4)], known[rng.integers(4)]
+        )
+        for i in range(60)
+    ]
+    for one in outlays:
+        for other in outlays:
+            if dominates(one, other):
+                assert not dominates(other, one)
+                assert all(dominates(one, third) for third in outlays if dominates(other, third))
+
+
 def test_shares_of_time_and_money_add_up() -> None:
     causes = (("compute", 5.0), ("optimizer", 1.0), ("recompute", 1.0), ("tensor", 1.0), ("gather", 0.5), ("bubble", 1.0),
               ("imbalance", 0.25), ("something new", 0.25))  # fmt: skip
