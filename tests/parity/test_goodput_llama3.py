@@ -1,7 +1,8 @@
 """Llama 3's published run: 54 days on 16,384 H100, 419 unexpected interruptions, more than 90 % effective training time.
 
-"The Llama 3 Herd of Models", arXiv 2407.21783, sec. 3.3.4. Inputs are the paper's (interruptions by cause, 2 TB/s of storage, 405 B
-weights of 14 bytes with their optimizer state) and MegaScale's restart of less than 10 minutes (arXiv 2402.15627, sec. 6.3).
+"The Llama 3 Herd of Models", arXiv 2407.21783, sec. 3.3.4. Inputs are the paper's (interruptions by cause, 2 TB/s of storage,
+405 B weights of 14 bytes with their optimizer state) and MegaScale's restart of less than 10 minutes (arXiv
+2402.15627, sec. 6.3).
 """
 
 from __future__ import annotations

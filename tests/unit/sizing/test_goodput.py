@@ -18,7 +18,7 @@ RATES = FailureRates(1000 * HOUR)
 
 
 def played(interval: float, stops: float, restart: float, mtbf: float, late: float = 0.0, n_failures: int = 20000) -> float:
-    """Return the share of time that trains, by playing failures one after the other: the slow, plain twin of the closed form."""
+    """Return the share of time that trains, by playing one failure after the other: the slow twin of the closed form."""
     rng = np.random.default_rng(3)
     clock = kept = 0.0
     for until in rng.exponential(mtbf, n_failures):
