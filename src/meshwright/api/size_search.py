@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshwright.sizing.kinds import ClusterKind
     from meshwright.sizing.tariffs import Tariff
 
-__all__ = ["ENOUGH", "MORE_PLANS", "Candidate", "SizeSearch"]
+__all__ = ["ENOUGH", "MORE_PLANS", "SizeCandidate", "SizeSearch"]
 
 ENOUGH = 0.05
 """Gap up to which a plan is good enough to compare sizes by; beyond it the search plays more plans, once."""
@@ -34,7 +34,7 @@ _MOST_NEAREST = 6  # sizes planned to find the nearest one where bounds rule out
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SizeCandidate:
     """A size of a kind, what is known before it is planned, and what it costs at least (`least`)."""
 
     kind: ClusterKind
@@ -58,9 +58,9 @@ class SizeSearch:
     ) -> None:
         self.within_seconds, self.budget, self.n_steps = within_seconds, budget, n_steps
         self.settings, self.seed, self.once = settings, seed, once
-        self.waves: list[tuple[tuple[float, float, str], list[Candidate]]] = []
+        self.waves: list[tuple[tuple[float, float, str], list[SizeCandidate]]] = []
         self.planned: list[SizePoint] = []
-        self.beyond: list[Candidate] = []
+        self.beyond: list[SizeCandidate] = []
         self.left_out: list[LeftOut] = []
 
     def consider(
@@ -70,7 +70,7 @@ class SizeSearch:
         if self.budget < math.inf and tariff.dollars_per_hour is None:
             self.left_out.append(LeftOut(kind.name, "its price is not known, so no budget can be kept; tell it: --price"))
             return
-        wave: list[Candidate] = []
+        wave: list[SizeCandidate] = []
         device, whole = first.required_cluster.kinds[0], checkpoint_bytes(first)
         state = lower_bounds.least_state_bytes(first.graph, first.training)
         for n_devices in counts:
@@ -85,7 +85,7 @@ class SizeSearch:
                 continue
             seconds = self.n_steps * first.batch.global_batch * least_seconds / n_devices / good.effective_ratio
             n_paid = n_devices + good.spare_nodes * kind.devices_per_node
-            candidate = Candidate(kind, tariff, n_devices, first, good, Outlay.of(kind.name, seconds, n_paid, tariff))
+            candidate = SizeCandidate(kind, tariff, n_devices, first, good, Outlay.of(kind.name, seconds, n_paid, tariff))
             if self._beyond(candidate):
                 self.beyond.append(candidate)
             else:
@@ -93,7 +93,7 @@ class SizeSearch:
         price = math.inf if tariff.dollars_per_hour is None else tariff.dollars_per_hour * least_seconds
         self.waves.append(((price, least_seconds, kind.name), wave))
 
-    def _beyond(self, candidate: Candidate) -> bool:
+    def _beyond(self, candidate: SizeCandidate) -> bool:
         """Say, where even the bound is beyond a limit, that this size is left out."""
         least = candidate.least
         if least.seconds > self.within_seconds:
@@ -108,7 +108,7 @@ class SizeSearch:
     def plan_all(self, run: executors.Runner) -> None:
         """Plan kind after kind, the cheapest first; sizes that something planned dominates whatever their plan are left out."""
         for _, wave in sorted(self.waves, key=lambda entry: entry[0]):
-            going: list[Candidate] = []
+            going: list[SizeCandidate] = []
             for candidate in wave:
                 better = [point for point in self.planned if points.dominates(point.outlay, candidate.least)]
                 if better:
@@ -117,7 +117,7 @@ class SizeSearch:
                     going.append(candidate)
             self._plan(run, going)
 
-    def _plan(self, run: executors.Runner, going: Sequence[Candidate]) -> None:
+    def _plan(self, run: executors.Runner, going: Sequence[SizeCandidate]) -> None:
         """Plan sizes; take up those that have a plan."""
         calls = [(one.problem, one.cluster, self.settings, self.seed, self.once) for one in going]
         for candidate, found in zip(going, run(_planned, calls), strict=True):
@@ -182,7 +182,7 @@ def _planned(problem: Problem, cluster: str, settings: dict[str, str], seed: int
     }
 
 
-def _point(candidate: Candidate, found: Mapping[str, Any], n_steps: int) -> SizePoint:
+def _point(candidate: SizeCandidate, found: Mapping[str, Any], n_steps: int) -> SizePoint:
     """Return a planned size as a point."""
     good, step = candidate.good, found["step_seconds"]
     longer = n_steps / good.effective_ratio

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -81,8 +82,6 @@ def register(app: typer.Typer) -> None:
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
         """Find which sizes of which clusters are worth having for a run: days, money and energy, each with its plan."""
-        from functools import partial
-
         from meshwright import api
         from meshwright.api import sizing
         from meshwright.commands.plan import settings_of

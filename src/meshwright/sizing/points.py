@@ -29,7 +29,7 @@ class Outlay:
         The kind of cluster.
     seconds : float
         From start to end.
-    device_hours : float
+    device_seconds : float
         Of all devices that are paid for.
     money : float or None
         US dollars; None where the price of the kind is not known.
@@ -39,9 +39,14 @@ class Outlay:
 
     kind: str
     seconds: float
-    device_hours: float
+    device_seconds: float
     money: float | None
     kilowatt_hours: float | None
+
+    @property
+    def device_hours(self) -> float:
+        """Hours of all devices that are paid for."""
+        return self.device_seconds / 3600.0
 
     @classmethod
     def of(cls, kind: str, seconds: float, n_paid: int, tariff: Tariff) -> Outlay:
@@ -58,9 +63,10 @@ class Outlay:
         tariff : Tariff
             Of one device.
         """
-        hours = n_paid * seconds / 3600.0
+        device_seconds = n_paid * seconds
+        hours = device_seconds / 3600.0
         money = None if tariff.dollars_per_hour is None else hours * tariff.dollars_per_hour
-        return cls(kind, seconds, hours, money, None if tariff.kilowatts is None else hours * tariff.kilowatts)
+        return cls(kind, seconds, device_seconds, money, None if tariff.kilowatts is None else hours * tariff.kilowatts)
 
 
 @dataclass(frozen=True, slots=True)
