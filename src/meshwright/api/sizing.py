@@ -143,7 +143,7 @@ def size(  # noqa: PLR0913  as many as the command line has
         tariffs.told_of_kinds(told, option, chosen) for told, option in ((prices, "--price"), (powers, "--power"))
     )
     paid = tariffs.tariffs(chosen, pricing=pricing, prices=prices_told, powers=powers_told, pue_ratio=pue)
-    counts = _counts(device_counts(devices) if isinstance(devices, str) and devices else devices, len(chosen))
+    counts = _counts(devices, len(chosen))
     batch = Batch(_global_batch(global_batch, spec.graph.sequence_length), 0, spec.graph.sequence_length)
     n_steps = math.ceil(n_tokens / (batch.global_batch * batch.sequence_length))
     chosen_settings = dict(USUAL_SETTINGS) | dict(settings or {})
@@ -213,9 +213,10 @@ def device_counts(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _counts(devices: Sequence[int], n_kinds: int) -> tuple[int, ...]:
+def _counts(devices: Sequence[int] | str, n_kinds: int) -> tuple[int, ...]:
     """Return the numbers of devices to look at, rising."""
-    counts = tuple(sorted(set(devices))) or USUAL_COUNTS
+    told = devices if not isinstance(devices, str) else device_counts(devices) if devices else ()
+    counts = tuple(sorted(set(told))) or USUAL_COUNTS
     for n_devices in counts:
         if isinstance(n_devices, bool) or not isinstance(n_devices, int) or not 1 <= n_devices <= 10**6:
             raise InputError(f"--devices {n_devices}: must be a whole number between 1 and 1000000")
