@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from meshwright.api import codesign, make_problem, plan, read, simulate
     from meshwright.api.advise import Advice, advise
     from meshwright.api.export import export
+    from meshwright.api.sizing import size
     from meshwright.core.cluster import Cluster
     from meshwright.core.graph import Graph
     from meshwright.core.plan import Plan
     from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
     from meshwright.core.result import Result
     from meshwright.core.timeline import Timeline
+    from meshwright.sizing.answer import Sizing
     from meshwright.validation import calibrate, validate
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Plan",
     "Problem",
     "Result",
+    "Sizing",
     "Stop",
     "Timeline",
     "advise",
@@ -36,6 +39,7 @@ __all__ = [
     "plan",
     "read",
     "simulate",
+    "size",
     "validate",
 ]
 
@@ -45,12 +49,14 @@ _HOMES = (
     ("meshwright.api", ("codesign", "plan", "make_problem", "read", "simulate")),
     ("meshwright.api.advise", ("Advice", "advise")),
     ("meshwright.api.export", ("export",)),
+    ("meshwright.api.sizing", ("size",)),
     ("meshwright.core.cluster", ("Cluster",)),
     ("meshwright.core.graph", ("Graph",)),
     ("meshwright.core.plan", ("Plan",)),
     ("meshwright.core.problem", ("Batch", "Problem", "ModelSpec", "Stop", "MixedPrecision")),
     ("meshwright.core.result", ("Result",)),
     ("meshwright.core.timeline", ("Timeline",)),
+    ("meshwright.sizing.answer", ("Sizing",)),
     ("meshwright.validation", ("calibrate", "validate")),
 )
 

@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshwright import api
-from meshwright.base.errors import InputError, MissingExtraError
+from meshwright.api import executors
+from meshwright.api.executors import BACKENDS
+from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Answer
 
 __all__ = ["BACKENDS", "Row", "batches", "sweep"]
-
-BACKENDS = ("loky", "dask", "ray")
-"""Where joblib runs the rows: processes of this machine, or a Dask or Ray cluster."""
 
 MOST_ROWS = 100_000
 """The longest table."""
@@ -143,47 +142,8 @@ def sweep(
     chosen = dict(settings or {})
     if "global_batch" in chosen:
         raise InputError("--set global_batch contradicts a sweep over global batches; leave it out")
-    if backend not in BACKENDS:
-        raise InputError(f"--backend {backend}: not known; choose one of {', '.join(BACKENDS)}")
-    if jobs == 0 or jobs < -1:
-        raise InputError(f"--jobs {jobs}: must be 1 or more, or -1 for every core")
-    arguments = [(problem, size, search, chosen, seed) for size in sizes]
-    if jobs == 1 and backend == "loky":
-        return tuple(_row(*argument) for argument in arguments)
-    return tuple(_parallel(arguments, jobs, backend, scheduler))
-
-
-def _parallel(
-    arguments: list[tuple[Problem, int, str, dict[str, str], int]], jobs: int, backend: str, scheduler: str
-) -> list[Row]:
-    """Run the rows through joblib."""
-    import joblib
-
-    calls = [joblib.delayed(_row)(*argument) for argument in arguments]
-    if backend == "loky":
-        rows: list[Row] = joblib.Parallel(n_jobs=jobs, backend="loky")(calls)
-        return rows
-    if backend == "ray":
-        try:
-            from ray.util.joblib import register_ray
-        except ImportError:
-            raise MissingExtraError("--backend ray", "ray") from None
-        if scheduler:
-            import ray
-
-            ray.init(address=scheduler)
-        register_ray()
-        with joblib.parallel_config(backend="ray", n_jobs=jobs):
-            rows = joblib.Parallel()(calls)
-        return rows
-    try:
-        from distributed import Client
-    except ImportError:
-        raise MissingExtraError("--backend dask", "dask") from None
-    options = {"address": scheduler} if scheduler else {"n_workers": None if jobs < 0 else jobs, "threads_per_worker": 1}
-    with Client(**options, **({} if scheduler else {"dashboard_address": None})), joblib.parallel_config(backend="dask"):
-        rows = joblib.Parallel(n_jobs=-1)(calls)
-    return rows
+    with executors.workers(jobs, backend, scheduler) as run:
+        return tuple(run(_row, [(problem, size, search, chosen, seed) for size in sizes]))
 
 
 def _row(problem: Problem, size: int, search: str, settings: dict[str, str], seed: int) -> Row:

@@ -51,7 +51,7 @@ class Outputs:
 @dataclass(frozen=True, slots=True)
 class Preferences:
     """What is asked beside the question: how many alternatives, a seed, when to stop, how much slower the answer may be to be
-    simpler, which degrees it is compared with, and what is given of the plan; the last four as typed.
+    simpler, which degrees it is compared with, what is given of the plan, how often devices fail; the last five as typed.
     """
 
     top: int = 3
@@ -60,6 +60,7 @@ class Preferences:
     within: str = ""
     why_not: str = ""
     fix: str = ""
+    mtbf: str = ""
 
 
 def search_best(problem: Problem, search: str, settings: dict[str, str], preferences: Preferences) -> Result:
@@ -73,12 +74,15 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
         When it is stopped by the user before there is a plan.
     """
     from meshwright import api
-    from meshwright.api import targets, why_not
+    from meshwright.api import effective, targets, why_not
     from meshwright.base.errors import InputError
     from meshwright.commands import _early
     from meshwright.core.problem import Stop
     from meshwright.report.progress import progress
+    from meshwright.sizing.failures import rates
 
+    if preferences.mtbf:
+        rates(preferences.mtbf)  # what is wrong is said before the search
     usual = 0.01 if hasattr(_module(problem, search).Params(), "within_ratio") else 0.0
     within = _early.share_of(preferences.within, "--within") if preferences.within else usual
     if preferences.top < 0:
@@ -99,6 +103,8 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
             raise KeyboardInterrupt
         if fixed and result.feasible:
             result = why_not.with_why_not(result, fixed, stop=stop)
+    if preferences.mtbf:
+        result = effective.with_goodput(result, preferences.mtbf)
     top = preferences.top
     shown = {key: value for key, value in result.settings.items() if key in settings or key != "alternatives"}
     result = replace(result, settings=shown if preferences.fix else settings)
@@ -166,6 +172,11 @@ def show(result: Result, outputs: Outputs) -> int:
         from meshwright.report.text import explain
 
         print(explain(result, changes, verbose=outputs.verbose))
+        good = result.answer.extra.get("goodput")
+        if isinstance(good, dict) and result.step_seconds is not None:
+            from meshwright.report.sizes import goodput_lines
+
+            print("\n" + goodput_lines(result.step_seconds, good))
     return 0 if result.feasible else 3
 
 
@@ -233,6 +244,9 @@ def register(app: typer.Typer) -> None:
         fix: str = typer.Option(
             "", metavar="KEY=VALUE,...", help="Parts of the plan, given: tensor=8,virtual=2; compared with the best of all."
         ),
+        mtbf: str = typer.Option(
+            "", metavar="T", help="Count failures: time between those of a device (50000h), or device=T,node=T,... (see size)."
+        ),
         seed: int = typer.Option(0, help="Seed of everything random."),
         out: str = typer.Option("", help="Write the plan to this file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the simulated step to this file."),
@@ -258,6 +272,6 @@ def register(app: typer.Typer) -> None:
             lora=training_states.adapters(lora, base),
         )  # fmt: skip
         problem = training_states.told(problem, optimizer, state_precision)
-        preferences = Preferences(top, seed, time_limit, within, why_not, fix)
+        preferences = Preferences(top, seed, time_limit, within, why_not, fix, mtbf)
         result = search_best(problem, search, settings_of(set_), preferences)
         return show(result, Outputs(out, trace, report, what_if, json_, verbose))

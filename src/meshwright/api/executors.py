@@ -1,0 +1,98 @@
+"""Where many questions are answered at once: here, on the cores of this machine, or on a Dask or Ray cluster (joblib)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from meshwright.base.errors import InputError, MissingExtraError
+
+__all__ = ["BACKENDS", "Runner", "check", "workers"]
+
+BACKENDS = ("loky", "dask", "ray")
+"""Where joblib runs calls: processes of this machine, or a Dask or Ray cluster."""
+
+R = TypeVar("R")
+
+Runner = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
+"""Calls a function once for each tuple of arguments; returns what it returns, in their order."""
+
+
+def check(jobs: int, backend: str) -> None:
+    """Refuse a number of jobs or a backend that there is not.
+
+    Parameters
+    ----------
+    jobs : int
+        Calls at once; 1 runs them here, -1 takes every core.
+    backend : str
+        One of `BACKENDS`.
+
+    Raises
+    ------
+    InputError
+        When there is no such backend, or the number is none.
+    """
+    if backend not in BACKENDS:
+        raise InputError(f"--backend {backend}: not known; choose one of {', '.join(BACKENDS)}")
+    if jobs == 0 or jobs < -1:
+        raise InputError(f"--jobs {jobs}: must be 1 or more, or -1 for every core")
+
+
+@contextmanager
+def workers(jobs: int, backend: str, scheduler: str = "") -> Iterator[Runner]:
+    """Open what runs calls, and close it in the end.
+
+    Parameters
+    ----------
+    jobs, backend
+        As of `check`.
+    scheduler : str
+        Address of a Dask scheduler or Ray cluster; empty for one on this machine.
+
+    Yields
+    ------
+    Runner
+        What runs them: the results are the same whoever does.
+
+    Raises
+    ------
+    InputError
+        As `check`.
+    MissingExtraError
+        When the backend's package is not installed.
+    """
+    check(jobs, backend)
+    if jobs == 1 and backend == "loky":
+        yield lambda function, arguments: [function(*argument) for argument in arguments]
+        return
+    import joblib
+
+    def run(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], n_jobs: int = jobs) -> list[Any]:
+        found: list[Any] = joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(function)(*argument) for argument in arguments)
+        return found
+
+    if backend == "loky":
+        with joblib.parallel_config(backend="loky"):
+            yield run
+    elif backend == "ray":
+        try:
+            from ray.util.joblib import register_ray
+        except ImportError:
+            raise MissingExtraError("--backend ray", "ray") from None
+        if scheduler:
+            import ray
+
+            ray.init(address=scheduler)
+        register_ray()
+        with joblib.parallel_config(backend="ray", n_jobs=jobs):
+            yield run
+    else:
+        try:
+            from distributed import Client
+        except ImportError:
+            raise MissingExtraError("--backend dask", "dask") from None
+        options = {"address": scheduler} if scheduler else {"n_workers": None if jobs < 0 else jobs, "threads_per_worker": 1}
+        with Client(**options, **({} if scheduler else {"dashboard_address": None})), joblib.parallel_config(backend="dask"):
+            yield lambda function, arguments: run(function, arguments, -1)

@@ -1,0 +1,68 @@
+"""What ``size`` answers in words and as a page: made-up answers, so that every sentence is seen without planning anything."""
+
+from __future__ import annotations
+
+import math
+
+from meshwright.report import size_page, sizes
+from meshwright.sizing.answer import Sizing
+from meshwright.sizing.failures import published
+from meshwright.sizing.goodput import Goodput, Upkeep
+from meshwright.sizing.kinds import kinds
+from meshwright.sizing.points import LeftOut, Outlay, SizePoint
+from meshwright.sizing.tariffs import tariffs
+
+GOOD = Goodput(0.9, (("checkpoints", 0.02), ("restarts", 0.08)), 36000.0, 600.0, 2.0**30, 1.0, 600.0)
+CAUSES = (("compute", 0.5), ("recomputation", 0.1), ("communication", 0.2), ("bubble", 0.1), ("failures", 0.1))
+DAY = 86400.0
+
+
+def point(name: str, days: float, money: float | None) -> SizePoint:
+    outlay = Outlay(name.partition(":")[0], days * DAY, days * DAY * 8, money, None)
+    return SizePoint(name, 8, outlay, 0.9 * days * DAY, 1.1 * days * DAY, 1.0, GOOD, CAUSES, "data 8 <b>")
+
+
+def answer(front: tuple[SizePoint, ...], nearest: SizePoint | None = None, others: tuple[SizePoint, ...] = ()) -> Sizing:
+    chosen = kinds(["h100", "3090"])
+    left_out = tuple(LeftOut(f"dgx-h100:{n}", f"takes at least {n / 7:.4g} days, shared evenly") for n in (1, 2, 4))
+    return Sizing(
+        "tiny <i>", 10**9, 2048, 64, 100, front, others, left_out, nearest, 20 * DAY, math.inf, chosen, tariffs(chosen),
+        Upkeep.usual(published()), ("a note",), 0, (), 1.0,
+    )  # fmt: skip
+
+
+def test_the_verdict_names_the_quickest_and_the_cheapest() -> None:
+    both = answer((point("dgx-h100:16", 3.0, 900.0), point("dgx-h100:8", 5.0, 500.0)))
+    assert sizes.verdict(both) == "Quickest: dgx-h100:16 in 3 days for $900. Cheapest: dgx-h100:8 in 5 days for $500."
+    assert sizes.verdict(answer((point("dgx-h100:8", 5.0, 500.0),))).endswith("It is the cheapest too.")
+    assert sizes.verdict(answer((point("rtx-3090:8", 5.0, None),))) == "Quickest: rtx-3090:8 in 5 days."
+    assert "Nearest of those planned: dgx-h100:8 in 50 days and $500." in sizes.verdict(
+        answer((), point("dgx-h100:8", 50.0, 500.0))
+    )
+    assert sizes.verdict(answer(())) == "No size has a plan."
+
+
+def test_reasons_that_differ_in_numbers_only_are_one_line() -> None:
+    text = sizes.explain(answer((point("dgx-h100:8", 5.0, 500.0),), others=(point("dgx-h100:16", 6.0, 900.0),)))
+    assert text.count("left out:") == 1 and "(and 2 more of this kind, for the same reason)" in text
+    assert "1 size was planned that is dominated" in text and "within 20 days" in text and "note: a note" in text
+
+
+def test_the_page_holds_every_size_and_escapes_names() -> None:
+    page = size_page.page(answer((point("dgx-h100:16", 3.0, 900.0), point("dgx-h100:8", 25.0, 500.0))))
+    assert page.count("<circle") == 2 and "<polyline" in page and page.count('class="limit"') == 1  # at 20 days
+    assert "tiny &lt;i&gt;" in page and "<i>" not in page.replace("<i style", "") and "data 8 &lt;b&gt;" in page
+    assert "compute 50.0% ($450)" in page and "not known" in page
+    unpriced = size_page.page(answer((point("rtx-3090:16", 3.0, None), point("rtx-3090:8", 5.0, None))))
+    assert unpriced.count("<circle") == 2 and "device-hours" in unpriced
+    assert "nothing to draw" in size_page.page(answer(()))
+
+
+def test_effective_seconds_in_words() -> None:
+    from meshwright.sizing.points import goodput_json
+
+    text = sizes.goodput_lines(0.9, goodput_json(GOOD))
+    assert "effective step 1 s: 90.0% of the time trains (checkpoints 2.00%, restarts 8.00%)" in text
+    assert "interrupted every 10 h, restart 10 min; a checkpoint of 1 GiB every 10 min stops training for 1 s" in text
+    never = Goodput(1.0, (), math.inf, math.inf, 1.0, 1.0, 600.0)
+    assert sizes.goodput_lines(1.0, goodput_json(never)) == "nothing fails: the effective step is the step"
