@@ -8,7 +8,7 @@ one piece, and a file that cannot be read counts as none.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
+import importlib.util
 import os
 import pickle
 import platform
@@ -124,8 +124,26 @@ def places() -> tuple[Path, ...]:
 
 
 def version(package: str) -> str:
-    """Return the release of a package, without importing it."""
-    return importlib.metadata.version(package)
+    """Return the release of a package, without importing it.
+
+    Parameters
+    ----------
+    package : str
+        An installed one, whose name for `import` is that for `pip`.
+
+    Returns
+    -------
+    str
+        As the folder beside it says, which is quicker to find than to load `importlib.metadata`.
+    """
+    spec = importlib.util.find_spec(package)
+    root = Path(spec.origin).parents[1] if spec is not None and spec.origin else None
+    found = [] if root is None else [path.name for path in root.glob(f"{package}-*.dist-info")]
+    if len(found) == 1:
+        return found[0].removeprefix(f"{package}-").removesuffix(".dist-info")
+    from importlib import metadata
+
+    return metadata.version(package)
 
 
 def _folders() -> Iterator[Path]:

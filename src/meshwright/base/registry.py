@@ -14,21 +14,24 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import importlib.metadata
+import importlib.machinery
 import inspect
 import pkgutil
 import re
 import sys
 import typing
 import warnings
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.base import kinds
 from meshwright.base.errors import MeshwrightError, PluginError, PluginWarning, UnknownNameError
+
+if TYPE_CHECKING:
+    import importlib.metadata
 
 __all__ = [
     "ROOMS",
@@ -122,13 +125,16 @@ def load(room: str, name: str, kind: str) -> ModuleType:
     return _loaded(room, wanted, kind)
 
 
-def each(room: str, kind: str) -> Iterator[tuple[str, ModuleType]]:
+def each(room: str, kind: str, but: Container[str] = ()) -> Iterator[tuple[str, ModuleType]]:
     """Import the plug-ins of a room one by one, ours before those of other packages, each sorted by name.
 
     `room`, `kind`: as in `load`.
+    `but`: those to leave alone.
     Yields (str, module): name and plug-in. A broken one is left out with a `PluginWarning`.
     """
     for name in (*sorted(_homes(room)), *sorted(_others(room))):
+        if name in but:
+            continue
         try:
             module = load(room, name, kind)
         except PluginError as error:
@@ -356,12 +362,44 @@ def _others(room: str) -> Mapping[str, importlib.metadata.EntryPoint]:
 
 @cache
 def _entry_points() -> Mapping[str, list[importlib.metadata.EntryPoint]]:
-    """Return the entry points of all installed packages by room, sorted by name and package; the look takes milliseconds."""
+    """Return the entry points of all installed packages by room, sorted by name and package."""
+    if not _may_have_plugins(sys.path):
+        return MappingProxyType({room: [] for room in ROOMS})
+    import importlib.metadata
+
     found = importlib.metadata.entry_points()
     groups = {room: found.select(group=f"meshwright.{room}") for room in ROOMS}
     return MappingProxyType(
         {room: sorted(points, key=lambda point: (point.name, _package(point))) for room, points in groups.items()}
     )
+
+
+def _may_have_plugins(places: Iterable[str]) -> bool:
+    """Return whether any package may have a group of ours: a few files to look at, where `importlib.metadata` takes longer to
+    load than many a command.
+
+    `places`: as in ``sys.path``. True where a place is no folder, or packages are found in another way than by folders.
+    """
+    for finder in sys.meta_path:
+        known = finder is importlib.machinery.PathFinder or getattr(finder, "__module__", "").startswith("_distutils_hack")
+        if not known and hasattr(finder, "find_distributions"):
+            return True
+    for place in places:
+        try:
+            inside = list(Path(place or ".").iterdir())
+        except NotADirectoryError:
+            return True
+        except OSError:  # a place that is not there is usual
+            continue
+        for entry in inside:
+            if entry.suffix == ".egg" or (entry.suffix == ".egg-info" and not entry.is_dir()):
+                return True
+            if entry.suffix not in (".dist-info", ".egg-info"):
+                continue
+            with contextlib.suppress(OSError):
+                if "[meshwright." in (entry / "entry_points.txt").read_text(encoding="utf-8", errors="replace"):
+                    return True
+    return False
 
 
 def _package(point: importlib.metadata.EntryPoint) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.base import options, registry
 from meshwright.base.errors import InputError
@@ -14,9 +14,11 @@ from meshwright.core.result import Answer, Result
 from meshwright.costs import LAYERS, offers
 from meshwright.planners.best import answer as joint
 from meshwright.planners.best.branch_and_bound import STOPPED_WITHOUT
-from meshwright.planners.best.check import answers
 from meshwright.planners.best.limits import Limits as Params
 from meshwright.planners.best.question import with_batch, within_limits
+
+if TYPE_CHECKING:
+    from meshwright.planners.best.check import answers
 
 __all__ = ["BASELINES", "FROZEN", "STOPS_EARLY", "Params", "check_infeasible", "check_plan", "data_parallel", "search"]
 
@@ -111,6 +113,8 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> answers.Ans
 
     Raises `InputError` when a field is missing or of the wrong kind.
     """
+    from meshwright.planners.best.check import answers  # most commands check nothing
+
     return answers.check_plan(result, entry, place, asdict(options.parse(Params, dict(result.settings), "search best")))
 
 
@@ -119,5 +123,7 @@ def check_infeasible(problem: Problem, entry: dict[str, Any], place: str) -> ans
 
     `problem`: model and cluster of the file. Raises `InputError` when a field is missing or of the wrong kind.
     """
+    from meshwright.planners.best.check import answers
+
     settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
     return answers.check_infeasible(problem, entry, place, asdict(options.parse(Params, settings, "search best")))
