@@ -127,6 +127,7 @@ def _c_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
+    sys.modules.pop(name, None)  # where the loader of C modules puts it; an import of Numba finds it in its own way
     return module
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshwright import api
+from meshwright.base import registry
 from meshwright.base.errors import InputError, MissingExtraError
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Problem
+from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
 
 __all__ = ["BACKENDS", "Row", "batches", "sweep"]
@@ -106,6 +107,7 @@ def sweep(
     jobs: int = 1,
     backend: str = "loky",
     scheduler: str = "",
+    time_limit_seconds: float = 0.0,
 ) -> tuple[Row, ...]:
     """Return a row for each global batch size.
 
@@ -127,16 +129,18 @@ def sweep(
         One of `BACKENDS`.
     scheduler : str
         Address of a Dask scheduler or Ray cluster; empty for one on this machine.
+    time_limit_seconds : float
+        When to stop the search of each row, with its best plan so far; 0 for never.
 
     Returns
     -------
     tuple of Row
-        In the order of `sizes`; the same whatever `jobs` and `backend` are.
+        In the order of `sizes`; the same whatever `jobs` and `backend` are, but for a time limit.
 
     Raises
     ------
     InputError
-        When there is no such backend, or the settings fix the batch.
+        When there is no such backend, the settings fix the batch, or a search that cannot stop early has a time limit.
     MissingExtraError
         When the backend's package is not installed.
     """
@@ -147,14 +151,16 @@ def sweep(
         raise InputError(f"--backend {backend}: not known; choose one of {', '.join(BACKENDS)}")
     if jobs == 0 or jobs < -1:
         raise InputError(f"--jobs {jobs}: must be 1 or more, or -1 for every core")
-    arguments = [(problem, size, search, chosen, seed) for size in sizes]
+    if time_limit_seconds and not getattr(registry.load("search", search, "search"), "STOPS_EARLY", False):
+        raise InputError(f"--time-limit: search {search} cannot stop early; leave it out")
+    arguments = [(problem, size, search, chosen, seed, time_limit_seconds) for size in sizes]
     if jobs == 1 and backend == "loky":
         return tuple(_row(*argument) for argument in arguments)
     return tuple(_parallel(arguments, jobs, backend, scheduler))
 
 
 def _parallel(
-    arguments: list[tuple[Problem, int, str, dict[str, str], int]], jobs: int, backend: str, scheduler: str
+    arguments: list[tuple[Problem, int, str, dict[str, str], int, float]], jobs: int, backend: str, scheduler: str
 ) -> list[Row]:
     """Run the rows through joblib."""
     import joblib
@@ -186,11 +192,11 @@ def _parallel(
     return rows
 
 
-def _row(problem: Problem, size: int, search: str, settings: dict[str, str], seed: int) -> Row:
+def _row(problem: Problem, size: int, search: str, settings: dict[str, str], seed: int, time_limit_seconds: float) -> Row:
     """Answer one batch size."""
     asked = replace(problem, batch=replace(problem.batch, global_batch=size))
     try:
-        result = api.plan(asked, search=search, settings=settings, seed=seed)
+        result = api.plan(asked, search=search, settings=settings, seed=seed, stop=Stop(seconds=time_limit_seconds))
     except InputError as error:
         return Row(size, note=str(error))
     answer = result.answer

@@ -48,20 +48,23 @@ def register(app: typer.Typer) -> None:
         lora: str = typer.Option("", metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
+        time_limit: str = typer.Option("", metavar="SECONDS", help="Stop each search then, with its best plan so far (30s)."),
         seed: int = typer.Option(0, help="Seed of everything random."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
         """Run several searches on one problem and rank their plans on one simulated timeline."""
         import json
+        import sys
 
         from meshwright import api
         from meshwright.base.errors import InputError, PluginError
-        from meshwright.core.problem import Batch
+        from meshwright.commands import _early
+        from meshwright.core.problem import Batch, Stop
         from meshwright.core.result import Result
         from meshwright.report import text
         from meshwright.writers import plan_json
 
-        names = searches_of(searches)
+        names, seconds = searches_of(searches), _early.seconds_of(time_limit)
         batch = Batch(global_batch, micro_batch, sequence_length)
         problem = api.make_problem(
             model, cluster or None, file_format=file_format, costs=costs, batch=batch,
@@ -70,11 +73,18 @@ def register(app: typer.Typer) -> None:
         )  # fmt: skip
         results: list[tuple[str, Result | None, str]] = []
         for name in names:
-            with text.progress(f"search {name} on {problem.model_spec.name}"):
+            stops = _early.stops_early(problem, name)
+            with text.progress(f"search {name} on {problem.model_spec.name}"), _early.interruptible(stops) as asked:
                 try:
-                    results.append((name, api.plan(problem, search=name, seed=seed), ""))
+                    results.append(
+                        (name, api.plan(problem, search=name, seed=seed, stop=Stop(seconds=seconds, asked=asked)), "")
+                    )
                 except (InputError, PluginError) as error:
                     results.append((name, None, str(error)))
+            if asked():
+                left = names[len(results) :]
+                print(f"meshwright: not run: {', '.join(left) or 'none'}", file=sys.stderr)
+                break
         if all(result is None for _, result, _ in results):
             raise InputError("; ".join(why for _, _, why in results))
         if json_:

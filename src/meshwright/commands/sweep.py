@@ -27,6 +27,9 @@ def register(app: typer.Typer) -> None:
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
+        time_limit: str = typer.Option(
+            "", metavar="SECONDS", help="Stop the search of each row then, with its best plan (30s)."
+        ),
         seed: int = typer.Option(0, help="Seed of everything random."),
         jobs: int = typer.Option(-1, help="Rows at once; -1: every core."),
         backend: str = typer.Option("loky", help="Where rows run: loky (this machine), dask, ray."),
@@ -42,6 +45,7 @@ def register(app: typer.Typer) -> None:
         from meshwright import api
         from meshwright.api import sweep as sweeping
         from meshwright.base import files
+        from meshwright.commands import _early
         from meshwright.commands.plan import settings_of
         from meshwright.core.problem import Batch
         from meshwright.report import sweep_table, text
@@ -49,7 +53,7 @@ def register(app: typer.Typer) -> None:
         for path, option in ((out, "--out"), (plot, "--plot")):
             if path:
                 files.check_target(path, option)
-        sizes = sweeping.batches(global_batches)
+        sizes, seconds = sweeping.batches(global_batches), _early.seconds_of(time_limit)
         batch = Batch(sizes[0], micro_batch, sequence_length)
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None,
@@ -59,7 +63,7 @@ def register(app: typer.Typer) -> None:
         with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):
             rows = sweeping.sweep(
                 problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend,
-                scheduler=scheduler
+                scheduler=scheduler, time_limit_seconds=seconds
             )  # fmt: skip
         entries = [asdict(row) | {"plan": row.plan} for row in rows]
         if out:
