@@ -14,20 +14,19 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import importlib.machinery
 import inspect
 import pkgutil
 import re
 import sys
 import typing
 import warnings
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from meshwright.base import kinds
+from meshwright.base import installed, kinds
 from meshwright.base.errors import MeshwrightError, PluginError, PluginWarning, UnknownNameError
 
 if TYPE_CHECKING:
@@ -363,7 +362,7 @@ def _others(room: str) -> Mapping[str, importlib.metadata.EntryPoint]:
 @cache
 def _entry_points() -> Mapping[str, list[importlib.metadata.EntryPoint]]:
     """Return the entry points of all installed packages by room, sorted by name and package."""
-    if not _may_have_plugins(sys.path):
+    if not installed.may_have_group(sys.path, "meshwright."):
         return MappingProxyType({room: [] for room in ROOMS})
     import importlib.metadata
 
@@ -372,34 +371,6 @@ def _entry_points() -> Mapping[str, list[importlib.metadata.EntryPoint]]:
     return MappingProxyType(
         {room: sorted(points, key=lambda point: (point.name, _package(point))) for room, points in groups.items()}
     )
-
-
-def _may_have_plugins(places: Iterable[str]) -> bool:
-    """Return whether any package may have a group of ours: a few files to look at, where `importlib.metadata` takes longer to
-    load than many a command.
-
-    `places`: as in ``sys.path``. True where a place is no folder, or packages are found in another way than by folders.
-    """
-    for finder in sys.meta_path:
-        known = finder is importlib.machinery.PathFinder or getattr(finder, "__module__", "").startswith("_distutils_hack")
-        if not known and hasattr(finder, "find_distributions"):
-            return True
-    for place in places:
-        try:
-            inside = list(Path(place or ".").iterdir())
-        except NotADirectoryError:
-            return True
-        except OSError:  # a place that is not there is usual
-            continue
-        for entry in inside:
-            if entry.suffix == ".egg" or (entry.suffix == ".egg-info" and not entry.is_dir()):
-                return True
-            if entry.suffix not in (".dist-info", ".egg-info"):
-                continue
-            with contextlib.suppress(OSError):
-                if "[meshwright." in (entry / "entry_points.txt").read_text(encoding="utf-8", errors="replace"):
-                    return True
-    return False
 
 
 def _package(point: importlib.metadata.EntryPoint) -> str:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from meshwright.base import units
+
+if TYPE_CHECKING:
+    from meshwright.core.problem import Problem
+    from meshwright.core.result import Result
 
 __all__ = ["register"]
 
@@ -25,6 +31,30 @@ def searches_of(text: str) -> list[str]:
         if name.replace("-", "_") in [other.replace("-", "_") for other in names[:i]]:
             raise InputError(f"--searches {text}: {name} stands twice; each is compared once")
     return names
+
+
+def _results(problem: Problem, names: list[str], seconds: float, seed: int) -> list[tuple[str, Result | None, str]]:
+    """Return what each search answers, or why not; of those run until Ctrl-C."""
+    import sys
+
+    from meshwright import api
+    from meshwright.base.errors import InputError, PluginError
+    from meshwright.commands import _early
+    from meshwright.core.problem import Stop
+    from meshwright.report.progress import progress
+
+    results: list[tuple[str, Result | None, str]] = []
+    for name in names:
+        stops = _early.stops_early(problem, name)
+        with progress(f"search {name} on {problem.model_spec.name}"), _early.interruptible(stops) as asked:
+            try:
+                results.append((name, api.plan(problem, search=name, seed=seed, stop=Stop(seconds=seconds, asked=asked)), ""))
+            except (InputError, PluginError) as error:
+                results.append((name, None, str(error)))
+        if asked():
+            print(f"meshwright: not run: {', '.join(names[len(results) :]) or 'none'}", file=sys.stderr)
+            break
+    return results
 
 
 def register(app: typer.Typer) -> None:
@@ -54,13 +84,11 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Run several searches on one problem and rank their plans on one simulated timeline."""
         import json
-        import sys
 
         from meshwright import api
-        from meshwright.base.errors import InputError, PluginError
+        from meshwright.base.errors import InputError
         from meshwright.commands import _early
-        from meshwright.core.problem import Batch, Stop
-        from meshwright.core.result import Result
+        from meshwright.core.problem import Batch
         from meshwright.report import text
         from meshwright.writers import plan_json
 
@@ -71,20 +99,7 @@ def register(app: typer.Typer) -> None:
             training=api.training(precision) if precision else None,
             framework=for_, freeze=freeze, lora=lora,
         )  # fmt: skip
-        results: list[tuple[str, Result | None, str]] = []
-        for name in names:
-            stops = _early.stops_early(problem, name)
-            with text.progress(f"search {name} on {problem.model_spec.name}"), _early.interruptible(stops) as asked:
-                try:
-                    results.append(
-                        (name, api.plan(problem, search=name, seed=seed, stop=Stop(seconds=seconds, asked=asked)), "")
-                    )
-                except (InputError, PluginError) as error:
-                    results.append((name, None, str(error)))
-            if asked():
-                left = names[len(results) :]
-                print(f"meshwright: not run: {', '.join(left) or 'none'}", file=sys.stderr)
-                break
+        results = _results(problem, names, seconds, seed)
         if all(result is None for _, result, _ in results):
             raise InputError("; ".join(why for _, _, why in results))
         if json_:

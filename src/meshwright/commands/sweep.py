@@ -50,14 +50,11 @@ def register(app: typer.Typer) -> None:
         from meshwright.core.problem import Batch
         from meshwright.report import sweep_table, text
 
-        for path, option in ((out, "--out"), (plot, "--plot")):
-            if path:
-                files.check_target(path, option)
+        files.check_targets([(option, path) for option, path in (("--out", out), ("--plot", plot)) if path])
         sizes, seconds = sweeping.batches(global_batches), _early.seconds_of(time_limit)
-        batch = Batch(sizes[0], micro_batch, sequence_length)
         problem = api.make_problem(
-            model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None,
-            file_format=file_format, framework=for_,
+            model, cluster or None, costs=costs, batch=Batch(sizes[0], micro_batch, sequence_length),
+            training=api.training(precision) if precision else None, file_format=file_format, framework=for_,
         )  # fmt: skip
         name = (search or problem.model_spec.search).replace("-", "_")
         with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):
@@ -74,6 +71,5 @@ def register(app: typer.Typer) -> None:
             print(json.dumps({"format": "meshwright/sweep/1", "search": name, "seed": seed, "rows": entries}))
         else:
             print(text.render(sweep_table.table(problem.model_spec.name, entries)))
-        if any(row.stages for row in rows):
-            return 0
-        return 2 if all(not row.note.startswith(("nothing fits", "no plan that fits")) for row in rows) else 3
+        refused = all(not row.note.startswith(("nothing fits", "no plan that fits")) for row in rows)
+        return 0 if any(row.stages for row in rows) else 2 if refused else 3
