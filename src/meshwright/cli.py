@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -35,24 +36,35 @@ def _one_line(standard: Callable[..., str], message: Warning | str, category: ty
     return f"meshwright: {message}\n" if ours else standard(message, category, *place, **line)
 
 
-def _add_commands(app: typer.Typer) -> None:
-    """Register every command: ours, then those of other packages, which may be wrong and may not replace ours."""
+def _add_commands(app: typer.Typer, words: Sequence[str]) -> None:
+    """Register commands: of ours the one that is called, or all where none is; then those of other packages, which may be wrong
+    and may not replace ours.
+
+    `words`: of the command line.
+    """
     from typer.main import get_group
 
     from meshwright.base import registry
     from meshwright.base.errors import PluginError
 
-    for name, module in registry.each("commands", "command"):
+    called = words[0] if words else ""
+    if called.islower() and registry.home("commands", called) is not None:
+        registry.load("commands", called, "command").register(app)
+        ours = [name for name in registry.names("commands") if registry.home("commands", name) is not None]
+        modules = registry.each("commands", "command", but=ours)
+    else:
+        ours, modules = [], registry.each("commands", "command")
+    for name, module in modules:
         if registry.home("commands", name) is not None:
             module.register(app)
             continue
         apart = type(app)()
         try:
             module.register(apart)
-            taken = sorted(set(get_group(apart).commands) & set(get_group(app).commands))
+            taken = sorted(set(get_group(apart).commands) & {*get_group(app).commands, *ours})
         except Exception as error:
-            called = registry.title("commands", name, "command")
-            said = str(error) if isinstance(error, PluginError) else f"{called}: {registry.one_line(error)}"
+            title = registry.title("commands", name, "command")
+            said = str(error) if isinstance(error, PluginError) else f"{title}: {registry.one_line(error)}"
             registry.warn(f"{said}; it is left out")
             continue
         if taken:
@@ -119,6 +131,7 @@ def main() -> None:
     from meshwright.base.errors import MeshwrightError
     from meshwright.base.parsing import Program
 
+    gc.set_threshold(50_000, 20, 100)  # searches make many small objects and few circles: a twentieth of their time went here
     warnings.formatwarning = partial(_one_line, warnings.formatwarning)
     output = None if sys.stdout is None else _Output(sys.stdout)  # none where it was closed before the start
     sys.stdout = cast("TextIO", output)
@@ -138,7 +151,7 @@ def main() -> None:
     ) -> None:
         """Given a model and a cluster: how to split, place and schedule the training, how fast it runs, and whether it fits."""
 
-    _add_commands(app)
+    _add_commands(app, sys.argv[1:])
     # BadParameter is a UsageError is a ClickException, whichever package typer takes them from
     usage_error = cast(type[Exception], typer.BadParameter.__mro__[2])
     try:

@@ -1,48 +1,33 @@
-"""Compiles a kernel when it is first called, and keeps the machine code for later runs: `kernel`, in place of ``njit``.
+"""Marks loops for Numba: `kernel`, `part` and `inlined`, in place of ``njit``; their machine code is kept for later runs.
 
-Numba keeps what it compiles beside the source and checks that one file only: code with an older function of another file in it,
-or for an older class of arguments, is found again. Here a file's name says all that its code was made from, it is written in
-one piece, and a file that cannot be read counts as none.
+A kernel is compiled when it is first called with arguments of some types. Its code is kept (`kept`), and later runs link and
+call it without Numba (`loading`), whose import alone takes longer than most plans: only what is not kept yet loads Numba
+(`translating`).
 """
 
 from __future__ import annotations
 
-import hashlib
+import functools
+import inspect
 import logging
-import os
-import pickle
-import platform
-import re
-import sys
-import tempfile
-import uuid
-import warnings
-from collections.abc import Callable, Iterator
-from functools import cache, partial
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
-import llvmlite
-import llvmlite.binding
-import numba
 import numpy as np
-from numba import config, njit, types
-from numba.core.caching import NullCache
-from numba.core.compiler import CompileResult
-from numba.core.runtime import rtsys
-from numba.core.serialize import dumps
-from numba.misc.appdirs import AppDirs
 
-__all__ = ["KernelCache", "KernelCacheWarning", "kernel", "part", "places"]
+from meshwright._kernels import kept
 
-_OPTIONS = (("nogil", True), ("no_cfunc_wrapper", True))
-"""How Numba compiles every kernel: without the interpreter's lock, and with nothing that C could call."""
+__all__ = ["Kernel", "KernelPart", "inlined", "kernel", "part"]
 
-_IMPORT = re.compile(r"^\s*(?:from|import) (meshwright\._kernels[\w.]*)(?: import ([\w, ]+|\([^)]*\)))?", re.M)
+_C_ORDER, _ANY_ORDER = 0x501, 0x503
+"""Flags of an array that its type depends on: whether it is aligned, can be written and, unless in C order, its order."""
 
+_SCALARS = MappingProxyType({bool: "|b1", float: np.dtype(float).str, type(None): "none", np.random.Generator: "generator"})
+"""How the types of numbers are spelled, those of NumPy's numbers being ``dtype.str``."""
 
-class KernelCacheWarning(UserWarning):
-    """No folder can be written: kernels are compiled anew in every process."""
+_INTEGERS = (np.dtype(np.int64).str, np.dtype(np.uint64).str)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -55,13 +40,10 @@ def kernel(function: Callable[..., Any]) -> Any:
 
     Returns
     -------
-    Dispatcher
+    Kernel
         The function as it is where Numba is switched off.
     """
-    compiled = _compiled(function)
-    if compiled is not function:
-        compiled._cache = KernelCache(function)
-    return compiled
+    return _marked(Kernel, function)
 
 
 def part(function: Callable[..., Any]) -> Any:
@@ -74,197 +56,175 @@ def part(function: Callable[..., Any]) -> Any:
 
     Returns
     -------
-    Dispatcher
+    KernelPart
         The function as it is where Numba is switched off.
     """
-    compiled = _compiled(function, no_cpython_wrapper=True)
-    if compiled is not function:  # without its wrapper a call from Python would end the process
-        compiled._compile_for_args = partial(_refuse, function.__qualname__)
-        compiled.add_overload = lambda made: compiled.overloads.update({tuple(made.signature.args): made})
-    return compiled
+    return _marked(KernelPart, function)
 
 
-def _refuse(name: str, *arguments: object, **named: object) -> None:
-    raise TypeError(f"{name} is a part of kernels and cannot be called from Python: call a kernel that has it")
-
-
-def _compiled(function: Callable[..., Any], **more: bool) -> Any:
-    """Return the function for Numba to compile, once for numbers and not once more for each constant in a call."""
-    _digest_of(function.__module__)  # now, while the file is the one that was imported
-    compiled = njit(**dict(_OPTIONS), **more)(function)
-    if compiled is not function:
-        template_of = compiled.get_call_template
-        compiled.get_call_template = lambda arguments, names: template_of([types.unliteral(kind) for kind in arguments], names)
-    return compiled
-
-
-class KernelCache(NullCache):  # type: ignore[misc]  # Numba has no types
-    """Machine code of one kernel, in one file for each types of its arguments.
+def inlined(function: Callable[..., Any]) -> Any:
+    """Write the lines of a function into every kernel that calls it, before Numba looks at types; else as `part`.
 
     Parameters
     ----------
     function : callable
-        The kernel.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def load_overload(self, sig: tuple[Any, ...], target_context: Any) -> Any:
-        """Return the code for these types of arguments, None where it has to be compiled.
-
-        Parameters
-        ----------
-        sig : tuple of numba.types.Type
-            Types of the arguments.
-        target_context : numba.core.base.BaseContext
-            What the code is for.
-
-        Returns
-        -------
-        CompileResult or None
-        """
-        name = self._file(sig)
-        rtsys.initialize(target_context)  # all that finished code needs; what compiling needs takes Numba 0.6 s to load
-        for place in places():
-            try:
-                return CompileResult._rebuild(target_context, *pickle.loads((place / name).read_bytes()))
-            except FileNotFoundError:
-                continue
-            except Exception:  # damaged, or of no use here: whatever reading it raises, compiling it anew replaces it
-                continue
-        target_context.refresh()
-        _announce(self._function.__module__.split(".")[2])
-        return None
-
-    def save_overload(self, sig: tuple[Any, ...], data: Any) -> None:
-        """Keep code for these types of arguments.
-
-        Parameters
-        ----------
-        sig : tuple of numba.types.Type
-            Types of the arguments.
-        data : CompileResult
-            What was compiled for them.
-        """
-        code = dumps(data._reduce())
-        for place in places():
-            try:
-                _write(place / self._file(sig), code)
-            except OSError:
-                continue
-            return
-        _warn(tuple(str(place) for place in places()))
-
-    def _file(self, sig: tuple[Any, ...]) -> str:
-        """Return the name of the file for these types: of the kernel, its sources and all that its types are made of."""
-        module = self._function.__module__
-        made_from = (_sources(module), [_spelled(argument) for argument in sig])
-        name = f"{module.removeprefix('meshwright._kernels.')}.{self._function.__qualname__}"
-        return f"{name}-{_digest(made_from)}.kernel"
-
-
-@cache
-def places() -> tuple[Path, ...]:
-    """Return the folders in which compiled kernels are looked for; they are kept in the first that can be written.
+        Like a kernel.
 
     Returns
     -------
-    tuple of Path
-        Numba's ``NUMBA_CACHE_DIR`` alone where it is set; else the user's cache folder, the package itself and the folder of
-        temporary files, where that is the user's own. In each a folder for these versions, this processor and these settings.
+    KernelPart
+        The function as it is where Numba is switched off.
     """
-    features = llvmlite.binding.get_host_cpu_features().flatten()
-    processor = (sys.platform, platform.machine(), llvmlite.binding.get_host_cpu_name(), features)
-    versions = (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
-    names = ("OPT", "BOUNDSCHECK", "CPU_NAME", "CPU_FEATURES", "LOOP_VECTORIZE", "SLP_VECTORIZE")
-    here = _digest((processor, versions, _OPTIONS, [str(getattr(config, name)) for name in names]))
-    return tuple(folder / here for folder in _folders())
+    return _marked(functools.partial(KernelPart, inline="always"), function)
 
 
-def _folders() -> Iterator[Path]:
-    """Yield the folders that may hold kernels of any version and processor, best first."""
-    if config.CACHE_DIR:
-        yield Path(config.CACHE_DIR) / "meshwright"
-        return
-    home = Path(AppDirs("meshwright", appauthor=False).user_cache_dir)
-    if home.is_absolute():  # without a home it is "~/.cache", spelled so
-        yield home / "kernels"
-    yield Path(__file__).parent / "__pycache__"
-    yield from _own_temporary_folder()
+def _marked(made: Callable[[Callable[..., Any]], Any], function: Callable[..., Any]) -> Any:
+    """Return a kernel or part, or the function itself where Numba is switched off."""
+    if kept.settings().get("NUMBA_DISABLE_JIT", "0") not in ("0", ""):
+        return function
+    kept.digest_of(function.__module__)  # now, while the file is the one that was imported
+    return made(function)
 
 
-def _own_temporary_folder() -> Iterator[Path]:
-    """Yield a folder for temporary files that no other user can have laid code into."""
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    folder = Path(tempfile.gettempdir()) / f"meshwright-kernels-{user}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.stat()
-    except OSError:
-        return
-    if found.st_uid == user and not found.st_mode & 0o022:
-        yield folder
+class KernelPart:
+    """A function that Numba compiles into others.
+
+    Parameters
+    ----------
+    function : callable
+        The loops.
+    **more
+        Options of ``njit``.
+
+    Attributes
+    ----------
+    py_func : callable
+        The function as plain Python.
+    targetoptions : mapping of str to str
+        What Numba looks up in what a kernel calls: whether to inline it.
+    """
+
+    def __init__(self, function: Callable[..., Any], **more: str) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self.targetoptions: Mapping[str, str] = MappingProxyType(more)
+        self._dispatcher: Any = None
+
+    def dispatcher(self) -> Any:
+        """Return what Numba compiles this by; loads Numba.
+
+        Returns
+        -------
+        Dispatcher
+            The same at every call.
+        """
+        if self._dispatcher is None:
+            from meshwright._kernels import translating
+
+            self._dispatcher = translating.dispatcher(self.py_func, from_python=isinstance(self, Kernel), **self.targetoptions)
+        return self._dispatcher
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba takes this for, where a kernel names it."""
+        from meshwright._kernels import translating
+
+        return translating.kind_of(self.dispatcher())
+
+    def __reduce__(self) -> str:
+        """Pickle this by its name, like a function."""
+        return self.py_func.__qualname__
+
+    def __call__(self, *arguments: object, **named: object) -> Any:
+        """Refuse: it has no entry for Python.
+
+        Raises
+        ------
+        TypeError
+            Always.
+        """
+        raise TypeError(
+            f"{self.py_func.__qualname__} is a part of kernels and cannot be called from Python: call a kernel that has it"
+        )
 
 
-def _write(path: Path, code: bytes) -> None:
-    """Write a file in one piece: other processes see all of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{uuid.uuid4().hex}")
-    try:
-        unfinished.write_bytes(code)
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
+class Kernel(KernelPart):
+    """A function that Numba compiles for each types of arguments that it is called with, once for all runs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._n_arguments = function.__code__.co_argcount
+        self._codes: dict[object, Callable[..., Any]] = {}
+
+    def __call__(self, *arguments: object, **named: object) -> Any:
+        """Run the machine code for arguments of these types, compiling it where it is not kept.
+
+        Raises
+        ------
+        TypeError
+            When an argument is missing, too many, or no array, number or tuple of them.
+        """
+        if named or len(arguments) != self._n_arguments:
+            bound = inspect.signature(self.py_func).bind(*arguments, **named)
+            bound.apply_defaults()
+            arguments = bound.args
+        kinds = tuple([spelled(argument) for argument in arguments])
+        code = self._codes.get(kinds)
+        if code is None:
+            code = self._codes[kinds] = self._code(kinds, arguments)
+        return code(*arguments)
+
+    def _code(self, kinds: tuple[object, ...], arguments: tuple[object, ...]) -> Callable[..., Any]:
+        """Return machine code for arguments of some types: as it was kept, or made and kept now."""
+        from meshwright._kernels import loading
+
+        module = self.py_func.__module__
+        name = kept.file_of(module, self.py_func.__qualname__, kinds)
+        found = loading.load(name, module)
+        if found is not None:
+            return found
+        _announce(module.split(".")[2])
+        from meshwright._kernels import translating
+
+        entry, code = translating.compiled(self.dispatcher(), arguments)
+        kept.save(name, code)
+        return entry
 
 
-def _digest(made_from: object) -> str:
-    return hashlib.sha256(repr(made_from).encode()).hexdigest()[:20]
+def spelled(value: object) -> object:
+    """Return the type of an argument as Numba sees it, and how it is spelled where it is a named tuple.
 
+    Parameters
+    ----------
+    value : array, number, None, generator of random numbers, or tuple of such
+        An argument of a kernel.
 
-def _spelled(kind: Any) -> object:
-    """Return a type's name, with the fields of the named tuples in it, which their names do not say."""
-    inner = [_spelled(part) for part in kind.types] if isinstance(kind, types.BaseTuple) else []
-    return str(kind), getattr(getattr(kind, "instance_class", None), "_fields", ()), inner
+    Returns
+    -------
+    str or tuple
+        Equal for arguments that the same machine code is for.
 
-
-@cache
-def _sources(module: str) -> tuple[tuple[str, str], ...]:
-    """Return name and digest of a kernels' file and of all files that it imports, and so on."""
-    found: dict[str, str] = {}
-    left = [module]
-    while left:
-        name = left.pop()
-        if name in found or name == __name__:  # what this file does to kernels stands in `_OPTIONS`
-            continue
-        found[name], imported = _digest_of(name)
-        left += imported
-    return tuple(sorted(found.items()))
-
-
-@cache
-def _digest_of(module: str) -> tuple[str, tuple[str, ...]]:
-    """Return the digest of a kernels' file and what it imports, modules and names in them; both empty for no file."""
-    path = Path(__file__).parent.joinpath(*module.split(".")[2:])
-    for file in (path.with_suffix(".py"), path / "__init__.py"):
-        if file.exists():
-            text = file.read_text()
-            imported = [
-                (package, *(f"{package}.{word}" for word in re.findall(r"\w+", words)))
-                for package, words in _IMPORT.findall(text)
-            ]
-            return _digest(text), tuple(name for names in imported for name in names)
-    return "", ()
+    Raises
+    ------
+    TypeError
+        When it is none of these.
+    """
+    kind = type(value)
+    if kind is np.ndarray:
+        flags = value.flags.num  # type: ignore[attr-defined]
+        return value.dtype.str, value.ndim, flags & (_C_ORDER if flags & 1 else _ANY_ORDER)  # type: ignore[attr-defined]
+    if kind is int:
+        return _INTEGERS[value >= 2**63]  # type: ignore[operator]
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    if isinstance(value, tuple):
+        return kind.__qualname__, getattr(kind, "_fields", ()), tuple([spelled(inner) for inner in value])
+    if isinstance(value, np.generic):
+        return value.dtype.str
+    raise TypeError(f"kernels take arrays, numbers and tuples of them, not {kind.__module__}.{kind.__qualname__}")
 
 
 @cache
 def _announce(group: str) -> None:
     """Say what is compiled and why, once for each folder of kernels."""
     logging.getLogger(__name__).warning("meshwright: compiling kernels of %s for their first use (kept for later runs)", group)
-
-
-@cache
-def _warn(tried: tuple[str, ...]) -> None:
-    said = f"none of these folders can be written: {', '.join(tried)}; kernels are compiled anew in every process"
-    warnings.warn(f"{said}; NUMBA_CACHE_DIR names another folder", KernelCacheWarning, stacklevel=2)

@@ -29,18 +29,21 @@ class Change:
     speedup_ratio: float
 
 
-def changes(result: Result) -> tuple[Change, ...]:
+def changes(result: Result, stop: Stop | None = None) -> tuple[Change, ...]:
     """Return the question planned again under each change, the most helpful first.
 
     Parameters
     ----------
     result : Result
         A feasible answer of search `best` with the analytic costs.
+    stop : Stop or None
+        When to stop; its seconds are those of each change.
 
     Returns
     -------
     tuple of Change
         Empty where the answer is of another kind, or its stages were given (`meshwright.api.fixing`); what else is given stays.
+        Without those whose search was stopped, which would say too little.
 
     Notes
     -----
@@ -61,10 +64,15 @@ def changes(result: Result) -> tuple[Change, ...]:
     within = (
         float(ratio) if isinstance(ratio, int | float) else 0.0
     )  # as simple as the answer is, so that only the change counts
-    found = []
+    found, stop = [], stop or Stop()
     for name, changed in _variants(asked, problem.cluster):
+        if stop.is_asked():
+            break
         same = _of_batch(result.plan, changed)
-        other = _at_least(same, _planned(changed, settings, within, same))
+        planned = _planned(changed, settings, within, same, stop)
+        if planned.answer.extra.get("stopped_early") is True:
+            continue
+        other = _at_least(same, planned)
         if other.timeline is not None:
             found.append(Change(name, other, other.plan.global_batch / other.timeline.step_seconds / base))
     return tuple(sorted(found, key=lambda change: (-change.speedup_ratio, change.name)))
@@ -76,11 +84,11 @@ def _of_batch(plan: Plan, problem: Problem) -> Plan:
     return replace(plan, n_microbatches=times * plan.n_microbatches, global_batch=times * plan.global_batch)
 
 
-def _planned(problem: Problem, settings: dict[str, str], within: float, same: Plan) -> Result:
+def _planned(problem: Problem, settings: dict[str, str], within: float, same: Plan, stop: Stop) -> Result:
     """Return the answer to a changed question; the search knows the plan as it was, and looks only for what is better."""
     search = registry.load("search", "best", "search")
     params = replace(options.parse(search.Params, settings, "search best"), within_ratio=within)
-    answer = search.search(problem, params, seed=0, stop=Stop(), known=(same,))
+    answer = search.search(problem, params, seed=0, stop=stop, known=(same,))
     return judged(Result(problem, "best", 0, answer, settings=settings, asked=problem))
 
 

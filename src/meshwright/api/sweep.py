@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from meshwright import api
 from meshwright.api import executors
 from meshwright.api.executors import BACKENDS
+from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Problem
+from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
 
 __all__ = ["BACKENDS", "Row", "batches", "sweep"]
@@ -105,6 +106,7 @@ def sweep(
     jobs: int = 1,
     backend: str = "loky",
     scheduler: str = "",
+    time_limit_seconds: float = 0.0,
 ) -> tuple[Row, ...]:
     """Return a row for each global batch size.
 
@@ -126,31 +128,35 @@ def sweep(
         One of `BACKENDS`.
     scheduler : str
         Address of a Dask scheduler or Ray cluster; empty for one on this machine.
+    time_limit_seconds : float
+        When to stop the search of each row, with its best plan so far; 0 for never.
 
     Returns
     -------
     tuple of Row
-        In the order of `sizes`; the same whatever `jobs` and `backend` are.
+        In the order of `sizes`; the same whatever `jobs` and `backend` are, but for a time limit.
 
     Raises
     ------
     InputError
-        When there is no such backend, or the settings fix the batch.
+        When there is no such backend, the settings fix the batch, or a search that cannot stop early has a time limit.
     MissingExtraError
         When the backend's package is not installed.
     """
     chosen = dict(settings or {})
     if "global_batch" in chosen:
         raise InputError("--set global_batch contradicts a sweep over global batches; leave it out")
+    if time_limit_seconds and not getattr(registry.load("search", search, "search"), "STOPS_EARLY", False):
+        raise InputError(f"--time-limit: search {search} cannot stop early; leave it out")
     with executors.workers(jobs, backend, scheduler) as run:
-        return tuple(run(_row, [(problem, size, search, chosen, seed) for size in sizes]))
+        return tuple(run(_row, [(problem, size, search, chosen, seed, time_limit_seconds) for size in sizes]))
 
 
-def _row(problem: Problem, size: int, search: str, settings: dict[str, str], seed: int) -> Row:
+def _row(problem: Problem, size: int, search: str, settings: dict[str, str], seed: int, time_limit_seconds: float) -> Row:
     """Answer one batch size."""
     asked = replace(problem, batch=replace(problem.batch, global_batch=size))
     try:
-        result = api.plan(asked, search=search, settings=settings, seed=seed)
+        result = api.plan(asked, search=search, settings=settings, seed=seed, stop=Stop(seconds=time_limit_seconds))
     except InputError as error:
         return Row(size, note=str(error))
     answer = result.answer

@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import importlib.metadata
 import inspect
 import pkgutil
 import re
@@ -25,10 +24,13 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from meshwright.base import kinds
+from meshwright.base import installed, kinds
 from meshwright.base.errors import MeshwrightError, PluginError, PluginWarning, UnknownNameError
+
+if TYPE_CHECKING:
+    import importlib.metadata
 
 __all__ = [
     "ROOMS",
@@ -122,13 +124,16 @@ def load(room: str, name: str, kind: str) -> ModuleType:
     return _loaded(room, wanted, kind)
 
 
-def each(room: str, kind: str) -> Iterator[tuple[str, ModuleType]]:
+def each(room: str, kind: str, but: Container[str] = ()) -> Iterator[tuple[str, ModuleType]]:
     """Import the plug-ins of a room one by one, ours before those of other packages, each sorted by name.
 
     `room`, `kind`: as in `load`.
+    `but`: those to leave alone.
     Yields (str, module): name and plug-in. A broken one is left out with a `PluginWarning`.
     """
     for name in (*sorted(_homes(room)), *sorted(_others(room))):
+        if name in but:
+            continue
         try:
             module = load(room, name, kind)
         except PluginError as error:
@@ -356,7 +361,11 @@ def _others(room: str) -> Mapping[str, importlib.metadata.EntryPoint]:
 
 @cache
 def _entry_points() -> Mapping[str, list[importlib.metadata.EntryPoint]]:
-    """Return the entry points of all installed packages by room, sorted by name and package; the look takes milliseconds."""
+    """Return the entry points of all installed packages by room, sorted by name and package."""
+    if not installed.may_have_group(sys.path, "meshwright."):
+        return MappingProxyType({room: [] for room in ROOMS})
+    import importlib.metadata
+
     found = importlib.metadata.entry_points()
     groups = {room: found.select(group=f"meshwright.{room}") for room in ROOMS}
     return MappingProxyType(

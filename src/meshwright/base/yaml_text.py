@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import yaml
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import InputError
+
+if TYPE_CHECKING:
+    import yaml
 
 __all__ = ["load"]
 
 
-class _Loader(yaml.SafeLoader):
-    """Loads plain data, and refuses a key given twice."""
+@cache
+def _loader() -> type[yaml.SafeLoader]:
+    """Return what loads plain data and refuses a key given twice; most commands read no YAML, and do not load it."""
+    import yaml
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping; `yaml.YAMLError` where a key is given twice."""
-        seen = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key '{key.value}' is given twice", key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
+    class _Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen = set()
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    continue
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"the key '{key.value}' is given twice", key.start_mark)
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return _Loader
 
 
 def load(text: str, place: str) -> Any:
@@ -31,7 +37,9 @@ def load(text: str, place: str) -> Any:
 
     Raises `InputError` when it is no YAML, or a key stands twice in one mapping.
     """
+    import yaml
+
     try:
-        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+        return yaml.load(text, Loader=_loader())  # a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{place}: is no YAML: {' '.join(str(error).split())}") from None

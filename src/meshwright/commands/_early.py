@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from meshwright.core.problem import Problem
 
-__all__ = ["interruptible", "share_of", "stops_early"]
+__all__ = ["interruptible", "seconds_of", "share_of", "stops_early"]
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds of ``--time-limit``; 0 for none.
+
+    Raises `InputError` when it is no positive time.
+    """
+    from meshwright.base import units
+
+    return units.parse(text, "seconds", place="--time-limit", exclusive=True) if text else 0.0
 
 
 def share_of(text: str, option: str, most: float = 1.0) -> float:

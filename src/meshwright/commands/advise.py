@@ -102,15 +102,15 @@ def register(app: typer.Typer) -> None:
         import json
 
         from meshwright.api import advise as advising
-        from meshwright.base import units
+        from meshwright.commands import _early
         from meshwright.core.problem import Stop
         from meshwright.report import text
 
-        seconds = units.parse(time_limit, "seconds", place="--time-limit", exclusive=True) if time_limit else 0.0
-        with text.progress(f"planning around {file}"):
+        seconds = _early.seconds_of(time_limit)
+        with text.progress(f"planning around {file}"), _early.interruptible(True) as asked:
             advice = advising.advise(
                 file, cluster, model, framework=for_, sequence_length=sequence_length, against=against,
-                stop=Stop(seconds=seconds),
+                stop=Stop(seconds=seconds, asked=asked),
             )  # fmt: skip
         print(json.dumps(advising.as_json(advice, file)) if json_ else text_of(advice, file))
         return 0

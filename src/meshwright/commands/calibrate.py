@@ -33,9 +33,11 @@ def register(app: typer.Typer) -> None:
 
         from meshwright import validation
         from meshwright.base import files
+        from meshwright.report.progress import progress
 
         files.check_target(out, "--out")
-        found = validation.calibrate(runs, framework=for_, model=model, cluster=cluster, config=config)
+        with progress("fitting a framework"):
+            found = validation.calibrate(runs, framework=for_, model=model, cluster=cluster, config=config)
         validation.write_calibration(found, out)
         if json_:
             print(json.dumps({"format": "meshwright/calibration/1", "out": out, **dataclasses.asdict(found)}))

@@ -141,11 +141,13 @@ def register(app: typer.Typer) -> None:
 
         from meshwright.base.errors import InputError
         from meshwright.core.source import Source
+        from meshwright.report.progress import progress
 
         source = Source(certificate)
         if source.path is None:
             raise InputError(f"{certificate}: no such file")
-        verdict = _verdict(source.json, certificate, model)
+        with progress(f"checking {certificate}"):
+            verdict = _verdict(source.json, certificate, model)
         if json_:
             found = {"value": verdict.value, "bound": verdict.bound_value}
             numbers = {name: None if math.isnan(number) else number for name, number in found.items()}

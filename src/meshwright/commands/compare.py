@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from meshwright.base import units
+
+if TYPE_CHECKING:
+    from meshwright.core.problem import Problem
+    from meshwright.core.result import Result
 
 __all__ = ["register"]
 
@@ -25,6 +31,30 @@ def searches_of(text: str) -> list[str]:
         if name.replace("-", "_") in [other.replace("-", "_") for other in names[:i]]:
             raise InputError(f"--searches {text}: {name} stands twice; each is compared once")
     return names
+
+
+def _results(problem: Problem, names: list[str], seconds: float, seed: int) -> list[tuple[str, Result | None, str]]:
+    """Return what each search answers, or why not; of those run until Ctrl-C."""
+    import sys
+
+    from meshwright import api
+    from meshwright.base.errors import InputError, PluginError
+    from meshwright.commands import _early
+    from meshwright.core.problem import Stop
+    from meshwright.report.progress import progress
+
+    results: list[tuple[str, Result | None, str]] = []
+    for name in names:
+        stops = _early.stops_early(problem, name)
+        with progress(f"search {name} on {problem.model_spec.name}"), _early.interruptible(stops) as asked:
+            try:
+                results.append((name, api.plan(problem, search=name, seed=seed, stop=Stop(seconds=seconds, asked=asked)), ""))
+            except (InputError, PluginError) as error:
+                results.append((name, None, str(error)))
+        if asked():
+            print(f"meshwright: not run: {', '.join(names[len(results) :]) or 'none'}", file=sys.stderr)
+            break
+    return results
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +78,7 @@ def register(app: typer.Typer) -> None:
         lora: str = typer.Option("", metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value."),
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
+        time_limit: str = typer.Option("", metavar="SECONDS", help="Stop each search then, with its best plan so far (30s)."),
         seed: int = typer.Option(0, help="Seed of everything random."),
         json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
     ) -> int:
@@ -55,26 +86,20 @@ def register(app: typer.Typer) -> None:
         import json
 
         from meshwright import api
-        from meshwright.base.errors import InputError, PluginError
+        from meshwright.base.errors import InputError
+        from meshwright.commands import _early
         from meshwright.core.problem import Batch
-        from meshwright.core.result import Result
         from meshwright.report import text
         from meshwright.writers import plan_json
 
-        names = searches_of(searches)
+        names, seconds = searches_of(searches), _early.seconds_of(time_limit)
         batch = Batch(global_batch, micro_batch, sequence_length)
         problem = api.make_problem(
             model, cluster or None, file_format=file_format, costs=costs, batch=batch,
             training=api.training(precision) if precision else None,
             framework=for_, freeze=freeze, lora=lora,
         )  # fmt: skip
-        results: list[tuple[str, Result | None, str]] = []
-        for name in names:
-            with text.progress(f"search {name} on {problem.model_spec.name}"):
-                try:
-                    results.append((name, api.plan(problem, search=name, seed=seed), ""))
-                except (InputError, PluginError) as error:
-                    results.append((name, None, str(error)))
+        results = _results(problem, names, seconds, seed)
         if all(result is None for _, result, _ in results):
             raise InputError("; ".join(why for _, _, why in results))
         if json_:

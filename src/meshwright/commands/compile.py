@@ -49,6 +49,7 @@ def register(app: typer.Typer) -> None:
 
         from meshwright.base import registry
         from meshwright.base.errors import MeshwrightError
+        from meshwright.report.progress import progress
 
         groups = registry.beside("precompile")
         n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -58,7 +59,10 @@ def register(app: typer.Typer) -> None:
         print(said, file=sys.stderr, flush=True)
         warned: set[str] = set()
         try:
-            with ProcessPoolExecutor(n_processes, multiprocessing.get_context("spawn"), _end_quietly) as pool:
+            with (
+                progress("compiling"),
+                ProcessPoolExecutor(n_processes, multiprocessing.get_context("spawn"), _end_quietly) as pool,
+            ):
                 asked = {pool.submit(precompile, path): name for name, path in groups.items()}
                 for i, done in enumerate(as_completed(asked), 1):
                     seconds, warnings = done.result()

@@ -87,8 +87,7 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
     within = _early.share_of(preferences.within, "--within") if preferences.within else usual
     if preferences.top < 0:
         raise InputError(f"--top {preferences.top}: must be at least 0")
-    limit = preferences.time_limit
-    seconds = units.parse(limit, "seconds", place="--time-limit", exclusive=True) if limit else 0.0
+    seconds = _early.seconds_of(preferences.time_limit)
     fixed = settings_of(preferences.why_not.split(","), "--why-not") if preferences.why_not else {}
     with (
         progress(f"planning {problem.model_spec.name}"),
@@ -138,6 +137,8 @@ def show(result: Result, outputs: Outputs) -> int:
 
     from meshwright.api import sensitivity as what_ifs
     from meshwright.base.errors import ExportError
+    from meshwright.commands import _early
+    from meshwright.core.problem import Stop
     from meshwright.report.progress import progress
     from meshwright.writers import plan_json
 
@@ -145,8 +146,8 @@ def show(result: Result, outputs: Outputs) -> int:
     changes: tuple[what_ifs.Change, ...] = ()
     stopped = result.answer.extra.get("stopped_early") is True
     if outputs.what_if and result.feasible and not stopped and (report or not outputs.json):
-        with progress("planning what would help"):
-            changes = what_ifs.changes(result)
+        with progress("planning what would help"), _early.interruptible(True) as asked:
+            changes = what_ifs.changes(result, Stop(asked=asked))
     drawn = trace or report
     if drawn and result.feasible and result.timeline is None:
         costs = result.problem.costs

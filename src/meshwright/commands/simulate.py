@@ -149,7 +149,8 @@ def register(app: typer.Typer) -> None:
 
         if trace:
             files.check_target(trace, "--trace")
-        result = resimulate(plan, cluster, model, framework=for_)
+        with text.progress(f"playing a step of {plan}"):
+            result = resimulate(plan, cluster, model, framework=for_)
         if trace:
             chrome_trace.write(result, trace)
         if json_:

@@ -27,6 +27,9 @@ def register(app: typer.Typer) -> None:
         precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
         for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
+        time_limit: str = typer.Option(
+            "", metavar="SECONDS", help="Stop the search of each row then, with its best plan (30s)."
+        ),
         seed: int = typer.Option(0, help="Seed of everything random."),
         jobs: int = typer.Option(-1, help="Rows at once; -1: every core."),
         backend: str = typer.Option("loky", help="Where rows run: loky (this machine), dask, ray."),
@@ -42,24 +45,22 @@ def register(app: typer.Typer) -> None:
         from meshwright import api
         from meshwright.api import sweep as sweeping
         from meshwright.base import files
+        from meshwright.commands import _early
         from meshwright.commands.plan import settings_of
         from meshwright.core.problem import Batch
         from meshwright.report import sweep_table, text
 
-        for path, option in ((out, "--out"), (plot, "--plot")):
-            if path:
-                files.check_target(path, option)
-        sizes = sweeping.batches(global_batches)
-        batch = Batch(sizes[0], micro_batch, sequence_length)
+        files.check_targets([(option, path) for option, path in (("--out", out), ("--plot", plot)) if path])
+        sizes, seconds = sweeping.batches(global_batches), _early.seconds_of(time_limit)
         problem = api.make_problem(
-            model, cluster or None, costs=costs, batch=batch, training=api.training(precision) if precision else None,
-            file_format=file_format, framework=for_,
+            model, cluster or None, costs=costs, batch=Batch(sizes[0], micro_batch, sequence_length),
+            training=api.training(precision) if precision else None, file_format=file_format, framework=for_,
         )  # fmt: skip
         name = (search or problem.model_spec.search).replace("-", "_")
         with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):
             rows = sweeping.sweep(
                 problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend,
-                scheduler=scheduler
+                scheduler=scheduler, time_limit_seconds=seconds
             )  # fmt: skip
         entries = [asdict(row) | {"plan": row.plan} for row in rows]
         if out:
@@ -70,6 +71,5 @@ def register(app: typer.Typer) -> None:
             print(json.dumps({"format": "meshwright/sweep/1", "search": name, "seed": seed, "rows": entries}))
         else:
             print(text.render(sweep_table.table(problem.model_spec.name, entries)))
-        if any(row.stages for row in rows):
-            return 0
-        return 2 if all(not row.note.startswith(("nothing fits", "no plan that fits")) for row in rows) else 3
+        refused = all(not row.note.startswith(("nothing fits", "no plan that fits")) for row in rows)
+        return 0 if any(row.stages for row in rows) else 2 if refused else 3

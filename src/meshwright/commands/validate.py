@@ -26,11 +26,13 @@ def register(app: typer.Typer) -> None:
 
         from meshwright import validation
         from meshwright.base import files
+        from meshwright.report.progress import progress
 
         if report:
             files.check_target(report, "--report")
         words = [name for word in runs for name in (validation.set_names() if word == "all" else (word,))]
-        reports = [validation.validate(word, framework=for_) for word in words]
+        with progress(f"predicting {', '.join(words)}"):
+            reports = [validation.validate(word, framework=for_) for word in words]
         if report:
             validation.write_page(reports, report)
         if json_:

@@ -13,7 +13,7 @@ __all__ = ["progress"]
 
 @contextmanager
 def progress(kind: str) -> Iterator[None]:
-    """Say on stderr that work goes on, once it has lasted two seconds, and every ten seconds after.
+    """Say on stderr that work goes on, once it has lasted two seconds, and every four seconds after: nobody waits for five.
 
     `kind`: what is being done: ``"planning llama-3.1-70b"``.
     """
@@ -24,7 +24,7 @@ def progress(kind: str) -> Iterator[None]:
         wait = 2.0
         while not done.wait(wait):
             print(f"{kind}: {time.monotonic() - started:.0f} s ...", file=sys.stderr, flush=True)
-            wait = 10.0
+            wait = 4.0
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()

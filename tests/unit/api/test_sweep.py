@@ -12,7 +12,7 @@ from meshwright import api
 from meshwright.api import sweep as sweeping
 from meshwright.api.sweep import Row, batches, sweep
 from meshwright.base.errors import InputError, MissingExtraError
-from meshwright.core.problem import Batch
+from meshwright.core.problem import Batch, Problem, Stop
 from meshwright.report import sweep_table
 
 PROFILE = "\n".join(
@@ -121,3 +121,17 @@ def test_the_command_prints_one_json_object(problem, capsys: pytest.CaptureFixtu
     assert answer["format"] == "meshwright/sweep/1" and [row["global_batch"] for row in answer["rows"]] == [4, 8]
     assert out.read_text().count("\n") == 3 and plot.read_text().startswith("<svg")
     assert sweeping.BACKENDS == ("loky", "dask", "ray")
+
+
+def test_a_time_limit_is_for_searches_that_can_stop(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="--time-limit: search dapple cannot stop early"):
+        sweep(problem, (4,), search="dapple", settings=SETTINGS, time_limit_seconds=1.0)
+    seen: list[float] = []
+
+    def planned(*_: object, stop: Stop, **more: object) -> None:
+        seen.append(stop.seconds)
+        raise InputError("seen")
+
+    monkeypatch.setattr(sweeping.api, "plan", planned)
+    assert [row.note for row in sweep(problem, (4, 8), search="best", time_limit_seconds=1.5)] == ["seen", "seen"]
+    assert seen == [1.5, 1.5]

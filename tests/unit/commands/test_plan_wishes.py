@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from meshwright.api import sensitivity
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 
 SLOW = "two-level:4,per_node=1,device=a100-sxm-80gb,bandwidth=2 GB/s"
@@ -83,6 +84,36 @@ def test_ctrl_c_answers_with_the_best_plan_so_far(meshwright: Any, tiny: str, mo
     assert "what would help most" not in done.out  # nothing is searched after it
     assert "stopping; the best plan so far" in done.err
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_while_it_looks_for_what_would_help_keeps_the_plan(
+    meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = sensitivity._planned
+
+    def pressed(*question: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return planned(*question)
+
+    monkeypatch.setattr(sensitivity, "_planned", pressed)
+    done = meshwright("plan", tiny, "--cluster", "flat:4", "--global-batch", "16", "--out", "plan.json")
+    assert done.code == 0 and "stopping" in done.err
+    assert "gap" in done.out and "what would help most" not in done.out
+
+
+def test_ctrl_c_in_a_comparison_ranks_what_there_is(meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_at(monkeypatch, 60)
+    words = ("compare", tiny, "--cluster", "flat:4", "--global-batch", "16", "--searches", "best,data_parallel", "--json")
+    done = meshwright(*words)
+    assert done.code == 0 and [entry["search"] for entry in done.json["results"]] == ["best"]
+    assert "not run: data_parallel" in done.err
+
+
+@pytest.mark.parametrize("limit", ["1ms", "1 ms"])
+def test_a_time_limit_stops_each_search_that_is_compared(meshwright: Any, tiny: str, limit: str) -> None:
+    words = ("compare", tiny, "--cluster", SLOW, "--global-batch", "64", "--searches", "best,data_parallel", "--json")
+    limited, whole = meshwright(*words, "--time-limit", limit).json["results"], meshwright(*words).json["results"]
+    assert limited[0]["stopped_early"] is True and whole[0]["stopped_early"] is False
 
 
 def test_ctrl_c_before_there_is_a_plan_ends_with_one_line(meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

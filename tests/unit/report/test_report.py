@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -84,6 +86,34 @@ def test_the_comparison_puts_the_fastest_first_and_the_refused_last(planned: Res
     text = report.compared([("refused", None, "works on profiles"), ("slow", slow, ""), ("fast", planned, "")])
     assert text.index("fast") < text.index("slow") < text.index("refused") < text.index("works on profiles")
     assert format_bytes(max(planned.timeline.peak_bytes)) in text
+
+
+def test_progress_speaks_before_five_seconds_of_silence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def wait(self: threading.Event, seconds: float | None = None) -> bool:
+        waited.append(seconds or 0.0)
+        return len(waited) > 3
+
+    monkeypatch.setattr(threading.Event, "wait", wait)
+    thread = threading.Thread  # its own start waits for an event too
+    monkeypatch.setattr(threading, "Thread", lambda target, daemon: _Called(target))
+    with report.progress("thinking"):
+        pass
+    monkeypatch.setattr(threading, "Thread", thread)
+    assert max(waited) < 5.0 and capsys.readouterr().err.count("thinking: ") == 3
+
+
+class _Called:
+    """A thread that does all its work when it is started."""
+
+    def __init__(self, target: Callable[[], None]) -> None:
+        self.start = target
+
+    def join(self) -> None:
+        """Wait for nothing."""
 
 
 def test_progress_is_silent_for_quick_work_and_ends_with_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from meshwright._kernels.arrays import copy, copy_rows
-from meshwright._kernels.compiling import kernel, part
+from meshwright._kernels.compiling import inlined, kernel, part
 
 __all__ = ["MapArrays", "all_costs", "anneal", "pair_rates"]
 
@@ -138,7 +137,7 @@ def _power(x, n_squarings):
     return x
 
 
-@njit(inline="always")
+@inlined
 def _reverse(rings, s, x, y):
     """Reverse the replicas x to y of a ring; twice is as before."""
     while x < y:
@@ -147,7 +146,7 @@ def _reverse(rings, s, x, y):
         y -= 1
 
 
-@njit(inline="always")
+@inlined
 def _mark(slots, stamp, slot, move, n_changed):
     """Note a slot whose cost a move changes, once a move; return how many there are so far."""
     if stamp[slot] != move:
@@ -157,7 +156,7 @@ def _mark(slots, stamp, slot, move, n_changed):
     return n_changed
 
 
-@njit(inline="always")
+@inlined
 def _largest(own, ring, n_replicas):
     """Return the largest cost of all slots."""
     largest = 0.0

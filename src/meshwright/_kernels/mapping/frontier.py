@@ -12,11 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from meshwright._kernels.arrays import copy, copy_rows
-from meshwright._kernels.compiling import kernel, part
+from meshwright._kernels.compiling import inlined, kernel, part
 
 __all__ = ["PartialMappings", "StagePlacement", "expand", "ring_table"]
 
@@ -217,7 +216,7 @@ def _roomier(layer, n, size):
     return made, head, after
 
 
-@njit(inline="always")
+@inlined
 def _next_device(seconds_per_byte, step, cost, limit, used, d, r, picked, devices, own, slots):
     """Return the first device from d on that replica r may take, or their number; write what the slots then cost.
 
@@ -254,7 +253,7 @@ def _next_device(seconds_per_byte, step, cost, limit, used, d, r, picked, device
     return d
 
 
-@njit(inline="always")
+@inlined
 def _within(seconds_per_byte, step, limit, used, devices, slots):
     """Return whether all open slots stay below the limit when the rest goes to the nearest device that is free."""
     n_open, n_replicas = len(step.volume), devices.shape[1]
@@ -273,7 +272,7 @@ def _within(seconds_per_byte, step, limit, used, devices, slots):
     return True
 
 
-@njit(inline="always")
+@inlined
 def _in_order(order, devices):
     """Sort replicas by their device, by insertion: they are alike, and so the same mapping is kept once."""
     for k in range(1, len(order)):

@@ -15,11 +15,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from meshwright._kernels.arrays import smallest
-from meshwright._kernels.compiling import kernel, part
+from meshwright._kernels.compiling import inlined, kernel, part
 
 __all__ = ["Arrays", "Pool", "cut_order", "interval_loads", "solve_pool"]
 
@@ -224,7 +223,7 @@ COMPUTE, CUT, MEMORY, FIRST, LAST = 0, 1, 2, 3, 4
 """Columns of the first tests: of an ideal that was reached, its sums and the fewest and the most accelerators that reach it."""
 
 
-@njit(inline="always")
+@inlined
 def _lower(value, origin, i, s, h, after, came_from):
     """Lower a value to `after`, if that is less; return whether it is."""
     lower = after < value[i, s, h]
@@ -234,7 +233,7 @@ def _lower(value, origin, i, s, h, after, came_from):
     return lower
 
 
-@njit(inline="always")
+@inlined
 def _add_accelerator(value, origin, scales, i, j, stages, compute, communication, limit, squares):
     """Let one more accelerator run what ideal i has and j has not; return whether that is better than what was known."""
     reached = False
@@ -249,7 +248,7 @@ def _add_accelerator(value, origin, scales, i, j, stages, compute, communication
     return reached
 
 
-@njit(inline="always")
+@inlined
 def _add_host(value, origin, i, j, host, squares):
     """Let one more host run what ideal i has and j has not; return whether that is better than what was known."""
     reached = False
@@ -261,7 +260,7 @@ def _add_host(value, origin, i, j, host, squares):
     return reached
 
 
-@njit(inline="always")
+@inlined
 def _leave_empty(value, origin, i, low, high):
     """Let devices stay empty: more of them are no worse. Not for squares, where stages that are empty are not counted."""
     for s in range(low, high + 1):
@@ -272,7 +271,7 @@ def _leave_empty(value, origin, i, low, high):
                 _lower(value, origin, i, s, h, value[i, s, h - 1], 2 * i + 1)
 
 
-@njit(inline="always")
+@inlined
 def _remember(first_tests, at, pool, i, value):
     """Write what the first tests of later ideals need of ideal i, side by side with those of others."""
     n_stages = value.shape[1] - 1

@@ -8,9 +8,8 @@ where in its node the stage on top begins, if the stage before it, which the nex
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from meshwright._kernels.compiling import kernel
+from meshwright._kernels.compiling import inlined, kernel
 from meshwright._kernels.pipeline.choice import decide
 from meshwright._kernels.pipeline.pairs import UNSUPPORTED, stage_between
 from meshwright._kernels.pipeline.threshold import FAR, keep_label, leaves_too_little, left_by_the_rest
@@ -75,7 +74,7 @@ def border_seconds(space, pairs, crossing, behind, threshold, node_size, slow_ra
     return result
 
 
-@njit(inline="always")
+@inlined
 def _may_fit(space, menu, memo, rules, stage, r, y, loaded, synchronise, threshold):
     """Return whether the nodes of a stage may have choices that fit and keep the threshold; undecided counts as yes."""
     limit = stage.free_bytes + (rules.sharded * (1.0 - 1.0 / rules.replicas[r])) * stage.weight
@@ -87,7 +86,7 @@ def _may_fit(space, menu, memo, rules, stage, r, y, loaded, synchronise, thresho
     return True
 
 
-@njit(inline="always")
+@inlined
 def _keep_undominated(labels, lowest, n_labels):
     """Make labels of the cells that no other dominates, and empty the cells; return how many labels there are,
     -1 for too many.

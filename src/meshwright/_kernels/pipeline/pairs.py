@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from meshwright._kernels.arrays import copy, copy_rows
-from meshwright._kernels.compiling import kernel, part
+from meshwright._kernels.compiling import inlined, kernel, part
 
 __all__ = ["Crossing", "Space", "StageNodes", "list_pairs", "stage_between"]
 
@@ -78,7 +77,7 @@ class StageNodes(NamedTuple):
     low_b: float
 
 
-@njit(inline="always")
+@inlined
 def stage_between(sums, upper, lower, t, free_bytes):
     """Return the stage between two sets: all sums are of what is in `upper` and not in `lower`."""
     return StageNodes(

@@ -27,10 +27,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from meshwright._kernels.compiling import kernel
+from meshwright._kernels.compiling import inlined, kernel
 from meshwright._kernels.pipeline import knapsack
 from meshwright._kernels.pipeline.choice import decide, stage_items
 from meshwright._kernels.pipeline.pairs import UNSUPPORTED, stage_between
@@ -72,7 +71,7 @@ class Labels(NamedTuple):
     cell_option: NDArray[np.int32]
 
 
-@njit(inline="always")
+@inlined
 def left_by_the_rest(work, upper, limits, n_devices):
     """Return the most devices and replicas that the rest of the model leaves, and its bytes per micro-batch and fixed,
     in devices.
@@ -87,14 +86,14 @@ def left_by_the_rest(work, upper, limits, n_devices):
     return room_k, room_s, rest_a, rest_b
 
 
-@njit(inline="always")
+@inlined
 def leaves_too_little(s, k, rest_of_model, n_devices):
     """Return whether the rest of the model cannot do with what k devices and s replicas leave."""
     room_k, room_s, rest_a, rest_b = rest_of_model
     return k > room_k or s > room_s or rest_a * (s + 1) + rest_b > n_devices - k + 1e-6
 
 
-@njit(inline="always")
+@inlined
 def _most_in_flight(low_a, low_b, free_bytes, most):
     """Return the most micro-batches y for which the smallest choices, low_a * y + low_b bytes, fit; 0 where not one does."""
     if low_a * most + low_b > free_bytes * (1.0 + 1e-9):
@@ -104,7 +103,7 @@ def _most_in_flight(low_a, low_b, free_bytes, most):
     return most
 
 
-@njit(inline="always")
+@inlined
 def _first_option(rules, start, s0, in_flight):
     """Return the first option from `start` on with at most `in_flight` micro-batches in flight, 1 + ceil(s0 / d);
     -1 for none.
@@ -119,7 +118,7 @@ def _first_option(rules, start, s0, in_flight):
     return max(start, rules.next_replica[fewest])
 
 
-@njit(inline="always")
+@inlined
 def _inner_choice(space, menu, memo, rules, stage, r, y, seconds, synchronise, threshold):
     """Return whether the nodes of a stage have choices that fit and keep the threshold: 1 yes, 0 no, 2 undecided."""
     d = rules.replicas[r]
@@ -132,7 +131,7 @@ def _inner_choice(space, menu, memo, rules, stage, r, y, seconds, synchronise, t
     return decide(space, menu, memo, rules, stage.upper, stage.lower, stage.t, r, y, stage.free_bytes, budget)
 
 
-@njit(inline="always")
+@inlined
 def _enter(labels, layer, s, k, label, lower, option):
     """Write a way with s replicas and k devices into its cell, and its k where larger sums of replicas look first."""
     labels.cell_devices[layer, s] = k
@@ -145,7 +144,7 @@ def _enter(labels, layer, s, k, label, lower, option):
     labels.cell_option[layer, s] = option
 
 
-@njit(inline="always")
+@inlined
 def keep_label(labels, n_labels, layer, s, n_stages):
     """Make the label of a cell the next one of its downset."""
     labels.replicas[n_labels] = s
@@ -156,7 +155,7 @@ def keep_label(labels, n_labels, layer, s, n_stages):
     labels.option[n_labels] = labels.cell_option[layer, s]
 
 
-@njit(inline="always")
+@inlined
 def _keep_undominated(labels, lowest, n_labels, smallest_s, largest_s):
     """Make labels of the cells that no other dominates, and empty the cells; return how many labels there are,
     -1 for too many.

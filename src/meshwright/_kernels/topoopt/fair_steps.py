@@ -20,9 +20,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from meshwright._kernels.compiling import kernel, part
+from meshwright._kernels.compiling import inlined, kernel, part
 from meshwright._kernels.heap import pop, push
 from meshwright._kernels.topoopt.fair_rates import Filling, fill
 from meshwright._kernels.topoopt.flow_simulation import Played
@@ -147,7 +146,7 @@ def _sizes(tasks, network, n_windows):
     return first, size, number
 
 
-@njit(inline="always")
+@inlined
 def _fixed(tasks, split, network, n_windows):
     """Return the numbers of entities and their routes, and the bytes of each."""
     n_tasks, n_edges, n_reduces = len(tasks.n_before), len(tasks.edge_target), len(tasks.reduce_group)
@@ -172,7 +171,7 @@ def _fixed(tasks, split, network, n_windows):
                  reduce_of, members, links, len(network.pair_link)), size  # fmt: skip
 
 
-@njit(inline="always")
+@inlined
 def _filling(fixed, tasks, network, n_windows):
     """Return workspace for as many links as all transfers and flows cross, were they under way at once."""
     n_crossed = 0
@@ -189,13 +188,13 @@ def _filling(fixed, tasks, network, n_windows):
                    np.empty(n_links + 1, np.int64), np.empty(n_links + 1), np.empty(n_crossed + 1, np.int64))  # fmt: skip
 
 
-@njit(inline="always")
+@inlined
 def _add(events, queue, time, entity):
     """Add an event; `queue` counts those in the heap and those ever added."""
     return push(events.times, events.keys, queue[0], time, queue[1] << _BITS | entity), queue[1] + 1
 
 
-@njit(inline="always")
+@inlined
 def _release(inputs, events, queue, task, seconds):
     """Note that one input of a task is there; with the last one the task may run."""
     inputs.ready[task] = max(inputs.ready[task], seconds)
@@ -205,7 +204,7 @@ def _release(inputs, events, queue, task, seconds):
     return queue
 
 
-@njit(inline="always")
+@inlined
 def _flow(flows, f, first, route_first, at, n_active):
     """Let a transfer or flow use route `at`, whose links begin at `first` of all links; return how many are under way."""
     flows.low[f], flows.high[f] = first + route_first[at], first + route_first[at + 1]
@@ -238,7 +237,7 @@ def _change(flows, flowing, fixed, network, window, n_active):
     return kept
 
 
-@njit(inline="always")
+@inlined
 def _send(flows, events, links, latency_seconds, queue, n_active, now, lit, other_seconds):
     """Let time pass until a flow has sent its last byte, or for `other_seconds`; return the time, the queue,
     how many still flow.

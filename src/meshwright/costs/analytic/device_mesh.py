@@ -51,7 +51,8 @@ class Mesh:
 
     def axis(self, name: str) -> Axis | None:
         """Return the axis that a transfer inside a layer names."""
-        return {"tensor": self.tensor, "context": self.context, "expert": self.expert}[name]
+        axis: Axis | None = getattr(self, name)
+        return axis
 
 
 def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside_only: bool = False) -> Mesh:

@@ -73,8 +73,10 @@ def no_decoder(spec: str) -> str:
 
 def windows_in_parts(plan: Plan, spec: str, sequence_length: int) -> str:
     """Return that sliding windows cannot be split over a context axis, without a full stop; empty where none has to be."""
+    if all(stage.strategy.context == 1 for stage in plan.stages):
+        return ""
     fields = huggingface.said_of(spec)
-    if all(stage.strategy.context == 1 for stage in plan.stages) or fields.get("model_type") not in families.FAMILIES:
+    if fields.get("model_type") not in families.FAMILIES:
         return ""
     if not any(0 < window < sequence_length for window in layer_windows(fields, spec)):
         return ""

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import InputError, UnknownNameError
@@ -76,8 +77,9 @@ class Architecture:
     source: str
 
 
+@cache
 def names() -> tuple[str, ...]:
-    """Return the built-in models' names, sorted."""
+    """Return the built-in models' names, sorted; looked up once."""
     folder = importlib.resources.files("meshwright.models") / "data"
     return tuple(sorted(file.name.removesuffix(".json") for file in folder.iterdir() if file.name.endswith(".json")))
 

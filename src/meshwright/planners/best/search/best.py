@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright import sim
 from meshwright.base import options, registry
@@ -16,9 +16,11 @@ from meshwright.core.result import Answer, Result
 from meshwright.costs import LAYERS, offers
 from meshwright.planners.best import answer as joint
 from meshwright.planners.best.branch_and_bound import STOPPED_WITHOUT
-from meshwright.planners.best.check import answers
 from meshwright.planners.best.limits import Limits as Params
 from meshwright.planners.best.question import with_batch, within_limits
+
+if TYPE_CHECKING:
+    from meshwright.planners.best.check import answers
 
 __all__ = [
     "BASELINES",
@@ -126,6 +128,8 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> answers.Ans
     """
     if isinstance(entry.get("fixed"), dict) and entry.get("bound") is None and not entry.get("certificate"):
         return _without_bound(result, entry)
+    from meshwright.planners.best.check import answers  # most commands check nothing
+
     return answers.check_plan(result, entry, place, asdict(options.parse(Params, dict(result.settings), "search best")))
 
 
@@ -149,5 +153,7 @@ def check_infeasible(problem: Problem, entry: dict[str, Any], place: str) -> ans
 
     `problem`: model and cluster of the file. Raises `InputError` when a field is missing or of the wrong kind.
     """
+    from meshwright.planners.best.check import answers
+
     settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
     return answers.check_infeasible(problem, entry, place, asdict(options.parse(Params, settings, "search best")))
