@@ -13,6 +13,7 @@ OWN = {
     "frameworks/fsdp2/script.py": "a part of this package", "frameworks/maxtext/config.py": "data of this package",
     "frameworks/megatron/told.py": "data of this package", "frameworks/megatron_bridge/fields.py": "data of this package",
     "frameworks/nanotron/told.py": "data of this package", "frameworks/transformers/told.py": "data of this package",
+    "models/hub.py": "a part of this package",
     "models/readers/huggingface.py": "models of this package", "validation/_page.py": "a part of this package",
     "report/size_page.py": "a part of this package",
     "writers/report_html/__init__.py": "a part of this package",
