@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from meshwright.api import codesign, make_problem, plan, read, simulate
     from meshwright.api.advise import Advice, advise
     from meshwright.api.export import export
-    from meshwright.api.sizing import size
+    from meshwright.api.sizes.sizing import size
     from meshwright.core.cluster import Cluster
     from meshwright.core.graph import Graph
     from meshwright.core.plan import Plan
@@ -49,7 +49,7 @@ _HOMES = (
     ("meshwright.api", ("codesign", "plan", "make_problem", "read", "simulate")),
     ("meshwright.api.advise", ("Advice", "advise")),
     ("meshwright.api.export", ("export",)),
-    ("meshwright.api.sizing", ("size",)),
+    ("meshwright.api.sizes.sizing", ("size",)),
     ("meshwright.core.cluster", ("Cluster",)),
     ("meshwright.core.graph", ("Graph",)),
     ("meshwright.core.plan", ("Plan",)),

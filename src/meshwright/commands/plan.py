@@ -74,7 +74,8 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
         When it is stopped by the user before there is a plan.
     """
     from meshwright import api
-    from meshwright.api import effective, targets, why_not
+    from meshwright.api import targets, why_not
+    from meshwright.api.sizes import effective
     from meshwright.base.errors import InputError
     from meshwright.commands import _early
     from meshwright.core.problem import Stop
@@ -192,6 +193,16 @@ _StatePrecision = Annotated[
         metavar="KEY=VALUE,...", help="Of moments and gradients (fp32, bf16), and the fp32 copy: moments=bf16,copy=none."
     ),
 ]
+_Fix = Annotated[
+    str,
+    typer.Option(metavar="KEY=VALUE,...", help="Parts of the plan, given: tensor=8,virtual=2; compared with the best of all."),
+]
+_Mtbf = Annotated[
+    str,
+    typer.Option(
+        metavar="T", help="Count failures: time between those of a device (50000h), or device=T,node=T,... (see size)."
+    ),
+]
 _Within = Annotated[
     str,
     typer.Option(
@@ -242,12 +253,8 @@ def register(app: typer.Typer) -> None:
         within: _Within = "",
         time_limit: str = typer.Option("", metavar="SECONDS", help="Stop the search then, with the best plan so far (30s)."),
         why_not: str = typer.Option("", metavar="KEY=VALUE,...", help="Degrees to compare the answer with: tensor=8."),
-        fix: str = typer.Option(
-            "", metavar="KEY=VALUE,...", help="Parts of the plan, given: tensor=8,virtual=2; compared with the best of all."
-        ),
-        mtbf: str = typer.Option(
-            "", metavar="T", help="Count failures: time between those of a device (50000h), or device=T,node=T,... (see size)."
-        ),
+        fix: _Fix = "",
+        mtbf: _Mtbf = "",
         seed: int = typer.Option(0, help="Seed of everything random."),
         out: str = typer.Option("", help="Write the plan to this file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the simulated step to this file."),

@@ -83,7 +83,7 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Find which sizes of which clusters are worth having for a run: days, money and energy, each with its plan."""
         from meshwright import api
-        from meshwright.api import sizing
+        from meshwright.api.sizes import sizing
         from meshwright.commands.plan import settings_of
 
         told = {

@@ -11,7 +11,7 @@ import pytest
 
 import meshwright as mw
 from meshwright import api
-from meshwright.api import size_search, sizing
+from meshwright.api.sizes import size_search, sizing
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch
 from meshwright.sizing.answer import Sizing

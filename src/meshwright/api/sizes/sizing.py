@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from meshwright import api, clusters
 from meshwright.api import executors
-from meshwright.api.size_search import ENOUGH, SizeSearch
+from meshwright.api.sizes.size_search import ENOUGH, SizeSearch
 from meshwright.base import amounts, options, registry, units
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec

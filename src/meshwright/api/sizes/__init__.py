@@ -1,0 +1,1 @@
+"""How many devices of which kind for a run, and what failures leave of a step."""
