@@ -407,17 +407,22 @@ def splits(problem: Problem, shape: Shape, dice: random.Random, n_most: int) -> 
             yield counts
 
 
-def make(problem: Problem, shape: Shape, counts: tuple[int, ...], words: list[list[str]]) -> Plan | None:
-    """Return a plan; `words` are what the layers of each stage recompute, what is pinned left out. None with an empty stage."""
+def make(
+    problem: Problem, shape: Shape, counts: tuple[int, ...], words: list[list[str]], pinned: str = "none"
+) -> Plan | None:
+    """Return a plan; `words` are what the layers of each stage recompute, what is pinned left out: that recomputes `pinned`, but
+    for embedding and head. None with an empty stage.
+    """
     prefix, layers, suffix = chain(problem)
     n_ranks, n_stages, start, stages = len(shape.devices), len(counts), 0, []
+    at_ends = {i: "none" if problem.graph.ops[i].kind in ("embedding", "head") else pinned for i in (*prefix, *suffix)}
     for i, count in enumerate(counts):
         ops, how = layers[start : start + count], list(words[i])
         start += count
         if i == 0:
-            ops, how = prefix + ops, ["none"] * len(prefix) + how
+            ops, how = prefix + ops, [at_ends[op] for op in prefix] + how
         if i == n_stages - 1:
-            ops, how = ops + suffix, how + ["none"] * len(suffix)
+            ops, how = ops + suffix, how + [at_ends[op] for op in suffix]
         if not ops:
             return None
         stages.append(Stage(tuple(ops), shape.devices[_rank(shape, i, n_ranks)], shape.strategy, tuple(how)))
@@ -452,6 +457,7 @@ class Player:
 
     def __init__(self, question: Question, budget: int, seed: int = 0) -> None:
         self.problem, self.words = question.problem, _words(question.settings)
+        self.pinned = self.words[0] if len(self.words) == 1 else "none"  # one word allowed is that of all layers
         self.ratio = float(question.settings.get("memory_ratio", "1"))
         self.dice, self.left = random.Random(seed), budget
         self.best: Played | None = None
@@ -491,7 +497,7 @@ class Player:
         step.
         """
         least = self.words[0]
-        plan = make(self.problem, shape, counts, [[least] * count for count in counts])
+        plan = make(self.problem, shape, counts, [[least] * count for count in counts], self.pinned)
         if plan is None:
             return math.inf
         step, fits, busy = self.play(plan, shape)
@@ -507,7 +513,7 @@ class Player:
         mixtures = [_mixtures(sum(counts[i] for i in own), self.words, self.dice, most_mixtures) for own in of_rank]
         for trial in range(max(len(own) for own in mixtures)):
             words = [own[min(trial, len(own) - 1)] for own in mixtures]
-            plan = make(self.problem, shape, counts, _by_stage(words, of_rank, counts))
+            plan = make(self.problem, shape, counts, _by_stage(words, of_rank, counts), self.pinned)
             if plan is None or self.left <= 0:
                 return step
             _, good, seconds = self.play(plan, shape)
@@ -517,7 +523,7 @@ class Player:
                     chosen[rank] = (seconds[rank], own)
         if all(own is not None for own in chosen):
             words = [own[1] for own in chosen if own is not None]
-            plan = make(self.problem, shape, counts, _by_stage(words, of_rank, counts))
+            plan = make(self.problem, shape, counts, _by_stage(words, of_rank, counts), self.pinned)
             assert plan is not None
             self.play(plan, shape)
         return step
