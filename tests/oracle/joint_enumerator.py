@@ -407,11 +407,9 @@ def splits(problem: Problem, shape: Shape, dice: random.Random, n_most: int) -> 
             yield counts
 
 
-def make(
-    problem: Problem, shape: Shape, counts: tuple[int, ...], words: list[list[str]], pinned: str = "none"
-) -> Plan | None:
-    """Return a plan; `words` are what the layers of each stage recompute, what is pinned left out: that recomputes `pinned`, but
-    for embedding and head. None with an empty stage.
+def make(problem: Problem, shape: Shape, counts: tuple[int, ...], words: list[list[str]], pinned: str = "none") -> Plan | None:
+    """Return a plan; `words` are what the layers of each stage recompute, what is pinned left out: that recomputes `pinned`,
+    but for embedding and head. None with an empty stage.
     """
     prefix, layers, suffix = chain(problem)
     n_ranks, n_stages, start, stages = len(shape.devices), len(counts), 0, []

@@ -12,9 +12,6 @@ from meshwright.core.formatting import describe
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Result
 from meshwright.core.strategy import RECOMPUTE
-from meshwright.planners.best.layer_sums import chain_of
-from meshwright.planners.best.limits import SCHEDULES, Limits, largest_degrees
-from meshwright.planners.best.space import VIRTUAL
 
 __all__ = ["KEYS", "GivenParts", "parse", "plan"]
 
@@ -192,6 +189,9 @@ def _number(text: str) -> int:
 
 def _check(problem: Problem, numbers: Mapping[str, int], virtual: int, split: tuple[int, ...]) -> None:
     """Refuse what heads, experts, devices, layers or the batch do not allow, in this order."""
+    from meshwright.planners.best.layer_sums import chain_of
+    from meshwright.planners.best.limits import largest_degrees
+
     graph, n_devices = problem.graph, problem.required_cluster.n_devices
     largest, n_layers = largest_degrees(graph), len(chain_of(graph).layers)
     name = problem.model_spec.name
@@ -228,6 +228,9 @@ def _check(problem: Problem, numbers: Mapping[str, int], virtual: int, split: tu
 
 def _schedules(word: str, virtual: int, pipeline: int) -> dict[str, str]:
     """Return the schedules that are left open."""
+    from meshwright.planners.best.limits import SCHEDULES, Limits
+    from meshwright.planners.best.space import VIRTUAL
+
     known = SCHEDULES if virtual == 0 else tuple(one for one in SCHEDULES if (one in VIRTUAL) == (virtual > 1))
     if word:
         chosen = word.replace("-", "_")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from meshwright import schedules, sim
+from meshwright import sim
 from meshwright.api import answers, targets
 from meshwright.api.evaluation import judged
-from meshwright.core.plan import Plan, Stage
+from meshwright.base import registry
+from meshwright.core.plan import Plan
 from meshwright.core.result import Objective, Result
 from meshwright.core.strategy import RECOMPUTE
-from meshwright.planners.best.layer_sums import chain_of
-from meshwright.planners.best.space import VIRTUAL
-from meshwright.planners.best.virtual import spread
 
 __all__ = ["shaped"]
 
@@ -42,8 +39,9 @@ def shaped(result: Result, virtual: int, split: tuple[int, ...]) -> Result:
     tried: dict[Plan, Result] = {}
     plans = (base, *(other.plan for other in result.answer.alternatives))
     allowed = tuple(result.settings.get("recompute", ",".join(RECOMPUTE)).split(","))
+    in_shape = registry.load("search", "best", "search").in_shape
     for plan in plans:
-        for candidate in _candidates(result, plan, virtual, split, allowed):
+        for candidate in in_shape(result.problem.graph, plan, virtual, split, allowed):
             if candidate in tried:
                 continue
             tried[candidate] = judged(replace(result, answer=replace(result.answer, plan=candidate)))
@@ -78,32 +76,3 @@ def _excess(result: Result) -> float:
     """Return the bytes that are missing on the fullest device."""
     assert result.timeline is not None
     return sim.excess_bytes(result.problem, result.plan, result.timeline.peak_bytes)
-
-
-def _candidates(result: Result, plan: Plan, virtual: int, split: tuple[int, ...], allowed: tuple[str, ...]) -> Iterator[Plan]:
-    """Yield a plan in the shape, the one that recomputes least first; the plan itself where it has the shape."""
-    ranks = plan.ranks()
-    n_ranks = len(ranks)
-    if n_ranks == 1 and virtual > 1:
-        return
-    chain = chain_of(result.problem.graph)
-    counts = split or spread(len(chain.layers), n_ranks, virtual)
-    if len(counts) != n_ranks * virtual:
-        return
-    ops, _ = chain.stages(counts)
-    if not all(ops):
-        return
-    if tuple(stage.ops for stage in plan.stages) == tuple(ops):
-        yield plan
-        return
-    schedule = plan.schedule
-    if (schedule in VIRTUAL) != (virtual > 1):
-        return
-    places = schedules.load(schedule).placement(n_ranks, virtual)
-    for word in (word for word in RECOMPUTE if word in allowed):
-        stages = []
-        for own, rank in zip(ops, places, strict=True):
-            template = next(stage for stage in plan.stages if stage.devices == ranks[int(rank)])
-            words = tuple(word if op in chain.layers else "none" for op in own)
-            stages.append(Stage(own, template.devices, template.strategy, words, template.ring))
-        yield replace(plan, stages=tuple(stages))

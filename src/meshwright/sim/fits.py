@@ -19,7 +19,7 @@ from meshwright.core.cluster import Cluster, Device
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 
-__all__ = ["context_bytes", "excess_bytes", "free_bytes", "rank_excess_bytes", "tightest"]
+__all__ = ["context_bytes", "excess_bytes", "free_bytes", "rank_excess_bytes", "shared_excess_bytes", "tightest"]
 
 
 def free_bytes(devices: Iterable[Device], memory_ratio: float = 1.0) -> float:
@@ -104,6 +104,21 @@ def excess_bytes(problem: Problem, plan: Plan, peak_bytes: Sequence[float], memo
         As of `rank_excess_bytes`.
     """
     return max(rank_excess_bytes(problem, plan, peak_bytes, memory_ratio))
+
+
+def shared_excess_bytes(n_bytes: float, device: Device, n_devices: int) -> float:
+    """Return by how many bytes devices of one kind are exceeded at least when they hold some bytes together.
+
+    Parameters
+    ----------
+    n_bytes : float
+        What all of them hold together at least; not above zero where an equal share fits.
+    device : Device
+        Their kind.
+    n_devices : int
+        How many.
+    """
+    return n_bytes / n_devices - device.memory_bytes
 
 
 def _kinds(cluster: Cluster, devices: Sequence[int]) -> list[Device]:

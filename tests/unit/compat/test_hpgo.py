@@ -64,12 +64,13 @@ def test_threads_plan_side_by_side_and_agree(path: str) -> None:
 
 
 def test_the_search_runs_without_the_interpreters_lock() -> None:
+    from meshwright._kernels.compiling import Kernel
     from meshwright._kernels.dapple import published as kernel
 
-    options = [getattr(function, "targetoptions", None) for function in (kernel.straight, kernel.bipartition)]
-    if None in options:
+    kernels = (kernel.straight, kernel.bipartition)
+    if not all(isinstance(one, Kernel) for one in kernels):
         pytest.skip("kernels are not compiled here")
-    assert all(option["nogil"] for option in options if option is not None)
+    assert all(one.dispatcher().targetoptions["nogil"] for one in kernels)
 
 
 @pytest.mark.parametrize("seps", [[], [8, 8], [4, 2], [0, 4], ["8"]])

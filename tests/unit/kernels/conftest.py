@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
 from collections.abc import Callable
@@ -21,6 +22,8 @@ def plain() -> Callable[[str], ModuleType]:
     for name in before:
         del sys.modules[name]
     was, config.DISABLE_JIT = config.DISABLE_JIT, 1
+    asked = os.environ.get("NUMBA_DISABLE_JIT")
+    os.environ["NUMBA_DISABLE_JIT"] = "1"  # which our kernels look at, so that Numba need not be imported
     try:
         for name in ("pipeline.search", "pipeline.layer_split", "pipeline.fill", "pipeline.nodes", "pipeline.filling"):
             importlib.import_module(f"meshwright.solvers.{name}")
@@ -31,6 +34,9 @@ def plain() -> Callable[[str], ModuleType]:
         found = {name: module for name, module in sys.modules.items() if name.startswith(OWN)}
     finally:
         config.DISABLE_JIT = was
+        os.environ.pop("NUMBA_DISABLE_JIT")
+        if asked is not None:
+            os.environ["NUMBA_DISABLE_JIT"] = asked
         for name in [name for name in sys.modules if name.startswith(OWN)]:
             del sys.modules[name]
         sys.modules.update(before)

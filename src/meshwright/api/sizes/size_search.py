@@ -12,6 +12,7 @@ from meshwright.api import executors
 from meshwright.base import amounts, units
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
+from meshwright.sim import fits
 from meshwright.sizing import lower_bounds, points
 from meshwright.sizing.goodput import checkpoint_bytes
 from meshwright.sizing.points import LeftOut, Outlay, SizePoint
@@ -75,7 +76,7 @@ class SizeSearch:
         state = lower_bounds.least_state_bytes(first.graph, first.training)
         for n_devices in counts:
             name = f"{kind.name}:{n_devices}"
-            if state > n_devices * device.memory_bytes:
+            if fits.shared_excess_bytes(state, device, n_devices) > 0.0:
                 need = f"weights and optimizer state alone take {units.format_bytes(state / n_devices)} a device"
                 self.left_out.append(LeftOut(name, f"{need}, which has {units.format_bytes(device.memory_bytes)}"))
                 continue

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import schedules
+from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.strategy import RECOMPUTE
 from meshwright.planners.best.costs import Costs
-from meshwright.planners.best.space import Config
+from meshwright.planners.best.layer_sums import chain_of
+from meshwright.planners.best.space import VIRTUAL, Config
 
-__all__ = ["bound", "spread"]
+__all__ = ["bound", "in_shape", "spread"]
 
 
 def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> float:
@@ -72,3 +79,51 @@ def spread(n_layers: int, n_ranks: int, n_chunks: int) -> tuple[int, ...]:
     for stage in [*range(1, n_stages - 1), *sorted({0, n_stages - 1})][: n_layers - sum(counts)]:
         counts[stage] += 1
     return tuple(counts)
+
+
+def in_shape(graph: Graph, plan: Plan, virtual: int, split: tuple[int, ...], allowed: tuple[str, ...]) -> Iterator[Plan]:
+    """Yield a plan in another shape, the one that recomputes least first; the plan itself where it has the shape.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    plan : Plan
+        Its degrees and devices are kept.
+    virtual : int
+        Stages of each pipeline rank.
+    split : tuple of int
+        Layers of each stage; empty for an even spread.
+    allowed : tuple of str
+        What layers may recompute.
+
+    Yields
+    ------
+    Plan
+        With one recomputation for all layers that may choose; none where the plan's schedule or model cannot have the shape.
+    """
+    ranks = plan.ranks()
+    n_ranks = len(ranks)
+    if n_ranks == 1 and virtual > 1:
+        return
+    chain = chain_of(graph)
+    counts = split or spread(len(chain.layers), n_ranks, virtual)
+    if len(counts) != n_ranks * virtual:
+        return
+    ops, _ = chain.stages(counts)
+    if not all(ops):
+        return
+    if tuple(stage.ops for stage in plan.stages) == tuple(ops):
+        yield plan
+        return
+    schedule = plan.schedule
+    if (schedule in VIRTUAL) != (virtual > 1):
+        return
+    places = schedules.load(schedule).placement(n_ranks, virtual)
+    for word in (word for word in RECOMPUTE if word in allowed):
+        stages = []
+        for own, rank in zip(ops, places, strict=True):
+            template = next(stage for stage in plan.stages if stage.devices == ranks[int(rank)])
+            words = tuple(word if op in chain.layers else "none" for op in own)
+            stages.append(Stage(own, template.devices, template.strategy, words, template.ring))
+        yield replace(plan, stages=tuple(stages))

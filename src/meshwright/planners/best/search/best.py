@@ -18,6 +18,7 @@ from meshwright.planners.best import answer as joint
 from meshwright.planners.best.branch_and_bound import STOPPED_WITHOUT
 from meshwright.planners.best.limits import Limits as Params
 from meshwright.planners.best.question import with_batch, within_limits
+from meshwright.planners.best.virtual import in_shape
 
 if TYPE_CHECKING:
     from meshwright.planners.best.check import answers
@@ -31,6 +32,7 @@ __all__ = [
     "check_infeasible",
     "check_plan",
     "data_parallel",
+    "in_shape",
     "search",
 ]
 
