@@ -10,7 +10,7 @@ from meshwright.api import answers, targets
 from meshwright.api.evaluation import json_ready, judged
 from meshwright.base import fields, options, registry
 from meshwright.base.errors import InputError, MeshwrightError
-from meshwright.base.units import format_bytes
+from meshwright.base.units import format_bytes, format_count
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Result
 
@@ -86,7 +86,20 @@ def searched(
         targets.checked(result)
         result = judged(result)
         claims = answers.check_claims(result)
-    return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result) + claims))
+    return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result) + _tied(result) + claims))
+
+
+def _tied(result: Result) -> tuple[str, ...]:
+    """Say that a table shared by first and last layer is counted for each of them where one rank has both and holds it once."""
+    graph, plan = result.problem.graph, result.plan
+    ranks = plan.rank_of_stage()
+    ends = [ranks[i] for i, stage in enumerate(plan.stages) for op in (0, len(graph.ops) - 1) if op in stage.ops]
+    if not graph.n_shared_parameters or result.problem.model_spec.costs != "analytic" or len(set(ends)) > 1:
+        return ()
+    return (
+        f"embedding and head share {format_count(graph.n_shared_parameters)} weights; here one rank has both and "
+        "holds them once, but memory, update and reduction count them for each, a little too much",
+    )
 
 
 def _too_large(result: Result) -> tuple[str, ...]:

@@ -12,6 +12,9 @@ from meshwright.sizing.failures import DATA, FailureRates, figure
 
 __all__ = ["Goodput", "Recovery", "Upkeep", "checkpoint_bytes", "daly_interval", "effective", "goodput", "spares_needed"]
 
+_LEAST_RATIO = 0.01
+"""Of the time that trains: with less, failures are taken to let nothing through."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
@@ -195,6 +198,8 @@ def effective(
     in the mean, with ``M (exp(s / M) - 1)`` seconds of trying and, after each failure, ``M (exp(R / M) - 1)`` seconds until a
     restart comes through; together [1]_ ``M exp(R / M) (exp(s / M) - 1)``.
 
+    Where less than one hundredth of the time would train, the answer is that none does.
+
     References
     ----------
     .. [1] Daly, FGCS 22(3), 2006, eq. 20.
@@ -207,6 +212,8 @@ def effective(
     n_failures, tried = math.expm1(span / mean), mean * math.expm1(span / mean)
     restarts = n_failures * mean * math.expm1(restart_seconds / mean)
     whole = tried + restarts
+    if interval_seconds < _LEAST_RATIO * whole:
+        return 0.0, 0.0, 0.0, 1.0
     return interval_seconds / whole, checkpoint_seconds / whole, (tried - span) / whole, restarts / whole
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from typing import Any
 
@@ -132,3 +133,20 @@ def test_calls_of_the_wrong_kind_name_the_right_one() -> None:
 def test_quantities_may_be_typed_as_people_do() -> None:
     found = api.plan(TINY, PLACE, global_batch="16", sequence_length="1k", fix="data=4,tensor=1")
     assert found.plan.global_batch == 16 and found.problem.graph.sequence_length == 1024
+
+
+@pytest.mark.parametrize("fix", ["pipeline=2,virtual=2", "split=1,3"])
+def test_a_plan_without_a_bound_is_checked_as_a_plan_and_a_changed_one_refused(fix: str, tmp_path: pathlib.Path) -> None:
+    from meshwright.commands import check as command
+    from meshwright.writers import plan_json
+
+    found = planned(fix)
+    assert found.bound is None
+    path = tmp_path / "plan.json"
+    plan_json.write(found, str(path))
+    entry = json.loads(path.read_text())
+    assert command._verdict(entry, str(path), "").valid
+    entry["step_seconds"] *= 0.99
+    path.write_text(json.dumps(entry))
+    changed = command._verdict(entry, str(path), "")
+    assert not changed.valid and "step_seconds is" in changed.reason

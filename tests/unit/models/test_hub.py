@@ -27,7 +27,7 @@ def test_every_repository_stands_for_a_model_that_is_built_in_and_names_it_as_it
     ("typed", "name"),
     [
         ("meta-llama/Llama-3.1-8B", "llama-3.1-8b"), ("Qwen/Qwen3-8B", "qwen3-8b"),
-        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"), ("qwen/qwen3-30b-a3b", "qwen3-30b-a3b"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3-mtp"), ("qwen/qwen3-30b-a3b", "qwen3-30b-a3b"),
     ],
 )  # fmt: skip
 def test_a_repository_is_read_as_the_built_in_model(typed: str, name: str) -> None:

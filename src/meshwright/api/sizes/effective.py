@@ -43,8 +43,8 @@ def goodput_of(result: Result, mtbf: str = "", recovery: Mapping[str, str] | Non
 
 
 def with_goodput(result: Result, mtbf: str) -> Result:
-    """Return a result whose answer holds ``goodput`` and ``effective_step_seconds`` (null where no step is ever
-    kept); one without a plan as it is.
+    """Return a result whose answer holds ``goodput`` and ``effective_step_seconds``; one without a plan as
+    it is.
 
     Parameters
     ----------
@@ -56,13 +56,17 @@ def with_goodput(result: Result, mtbf: str) -> Result:
     Raises
     ------
     InputError
-        As `goodput_of`.
+        As `goodput_of`; when next to no time is left to train.
     """
     if not result.feasible:
         return result
     good = goodput_of(result, mtbf)
+    if good.effective_ratio <= 0.0:
+        raise InputError(
+            f"--mtbf {mtbf}: failures this frequent leave less than 1% of the time to train; check the unit (50000h)"
+        )
     assert result.timeline is not None
     step = result.timeline.step_seconds
-    effective = step / good.effective_ratio if good.effective_ratio > 0.0 else None
+    effective = step / good.effective_ratio
     extra = {**result.answer.extra, "goodput": goodput_json(good), "effective_step_seconds": effective}
     return replace(result, answer=replace(result.answer, extra=extra))

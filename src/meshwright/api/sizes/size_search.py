@@ -82,7 +82,7 @@ class SizeSearch:
                 continue
             good = upkeep.of(whole, n_devices, kind.devices_per_node)
             if good.effective_ratio <= 0.0:
-                self.left_out.append(LeftOut(name, "failures come faster than a restart takes: no step is ever kept"))
+                self.left_out.append(LeftOut(name, "failures leave less than 1% of the time to train"))
                 continue
             seconds = self.n_steps * first.batch.global_batch * least_seconds / n_devices / good.effective_ratio
             n_paid = n_devices + good.spare_nodes * kind.devices_per_node

@@ -46,7 +46,7 @@ def size(  # noqa: PLR0913  as many as the command line has
     *,
     within: str = "",
     budget: str | float = "",
-    devices: Sequence[int] | str = (),
+    devices: Sequence[int] | int | str = (),
     kinds: Sequence[str] | str = (),
     global_batch: int = 0,
     sequence_length: int = 0,
@@ -79,7 +79,7 @@ def size(  # noqa: PLR0913  as many as the command line has
         The longest it may take: ``"30d"``; empty for no limit.
     budget : str or float
         The most it may cost: ``"2 M$"``; empty for no limit.
-    devices : sequence of int or str
+    devices : sequence of int, int or str
         Numbers of devices, or as of `device_counts`; empty for powers of two from 8 to 16,384.
     kinds : sequence of str or str
         Built-in kinds of cluster, in full or short (``"h100,b200"``); empty for all whose price is known.
@@ -213,8 +213,9 @@ def device_counts(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _counts(devices: Sequence[int] | str, n_kinds: int) -> tuple[int, ...]:
+def _counts(devices: Sequence[int] | int | str, n_kinds: int) -> tuple[int, ...]:
     """Return the numbers of devices to look at, rising."""
+    devices = (devices,) if isinstance(devices, int) else devices
     told = devices if not isinstance(devices, str) else device_counts(devices) if devices else ()
     counts = tuple(sorted(set(told))) or USUAL_COUNTS
     for n_devices in counts:

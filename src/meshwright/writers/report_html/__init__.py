@@ -93,25 +93,42 @@ def _data(result: Result) -> dict[str, Any]:
         ],
         "objective": "" if answer.objective is None else f"{answer.objective.value:.5g}",
         "tokens_per_second": _tokens_per_second(result),
+        "fails": "effective_step_seconds" in answer.extra,
         "n_devices": plan.n_devices,
         "launch": _launch(result),
-        "notes": list(answer.notes),
+        "notes": [*_given(result), *answer.notes],
     }
 
 
+def _given(result: Result) -> list[str]:
+    """Say what of the plan was given, and how much slower that is than the best."""
+    fixed = result.answer.extra.get("fixed")
+    if not isinstance(fixed, dict):
+        return []
+    told = ", ".join(f"{key} {value}" for key, value in fixed.get("values", {}).items())
+    free = fixed.get("free_optimum")
+    slower = free.get("slower_ratio") if isinstance(free, dict) else None
+    if not isinstance(free, dict) or not isinstance(slower, float):
+        return [f"given of this plan: {told}"]
+    best = format_seconds(float(free["step_seconds"]))
+    return [f"given of this plan: {told}; it takes {slower:+.2%} beside the best with nothing given, {best}: {free['plan']}"]
+
+
 def _tokens_per_second(result: Result) -> float | None:
-    """Return the rate of training; None where samples have no tokens."""
+    """Return the rate of training, failures counted where they were asked for; None where samples have no tokens."""
     length, timeline = result.problem.graph.sequence_length, result.timeline
     assert timeline is not None
-    return result.plan.global_batch * length / timeline.step_seconds if length > 1 and timeline.step_seconds > 0.0 else None
+    effective = result.answer.extra.get("effective_step_seconds")
+    step = effective if isinstance(effective, float) else timeline.step_seconds
+    return result.plan.global_batch * length / step if length > 1 and step > 0.0 else None
 
 
 def _launch(result: Result) -> str:
     """Return the commands that run the plan: with the framework asked for, or with our own runtime."""
     name = result.problem.framework.word if result.problem.framework_asked else ""
     if not name or name == "meshwright":
-        return "meshwright run plan.json --model package.module:callable --torchrun MACHINES"
-    return f"meshwright export plan.json --to {name} --out train --launch slurm\n# or --launch torchrun, k8s"
+        return "meshwright run PLAN --model package.module:callable --torchrun MACHINES"
+    return f"meshwright export PLAN --to {name} --out train --launch slurm\n# or --launch torchrun, k8s"
 
 
 def _slower(value: float, best: Objective | None) -> str:
@@ -155,6 +172,9 @@ def _cards(result: Result) -> list[list[str]]:
     if answer.bound is not None and answer.objective is not None:
         gap = answer.bound.gap_ratio(answer.objective)
         cards.append(["proven gap", f"{gap:.2%}", f"no plan of the space is below {format_seconds(answer.bound.value)}"])
+    effective = answer.extra.get("effective_step_seconds")
+    if isinstance(effective, float):
+        cards.append(["effective step", format_seconds(effective), "with failures, checkpoints and restarts (--mtbf)"])
     cards.append(["planning", format_seconds(result.planning_seconds), f"{max(answer.n_iterations, 0)} plans simulated"])
     return cards
 

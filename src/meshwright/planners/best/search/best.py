@@ -137,6 +137,8 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> answers.Ans
 
 def _without_bound(result: Result, entry: dict[str, Any]) -> answers.AnswerVerdict:
     """Check a plan that claims no more than its own step."""
+    from meshwright.planners.best.check import answers
+
     assert result.timeline is not None
     value, said = result.timeline.step_seconds, entry.get("step_seconds")
     others = ("whether other plans are quicker: the file claims nothing of them",)
