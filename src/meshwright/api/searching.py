@@ -97,7 +97,7 @@ def _tied(result: Result) -> tuple[str, ...]:
     if not graph.n_shared_parameters or result.problem.model_spec.costs != "analytic" or len(set(ends)) > 1:
         return ()
     return (
-        f"embedding and head share {format_count(graph.n_shared_parameters)} weights; here one rank has both and "
+        f"layers at both ends share {format_count(graph.n_shared_parameters)} weights; here one rank has both and "
         "holds them once, but memory, update and reduction count them for each, a little too much",
     )
 
