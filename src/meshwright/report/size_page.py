@@ -91,10 +91,16 @@ def _figures(answer: Sizing) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return round numbers of a logarithmic axis between two ends."""
+    """Return round numbers of a logarithmic axis between two ends, at least two."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     steps = (1, 2, 5) if last - first <= 3 else (1,)
-    return [step * 10.0**power for power in range(first, last + 1) for step in steps if low <= step * 10.0**power <= high]
+    found = [step * 10.0**power for power in range(first, last + 1) for step in steps if low <= step * 10.0**power <= high]
+    if len(found) > 1:
+        return found
+    # ends so near each other that hardly a 1, 2 or 5 lies between
+    power = math.floor(math.log10((high - low) / 2.0))
+    step = next(step * 10.0**power for step in (5, 2, 1) if (high - low) / (step * 10.0**power) >= 2.0)
+    return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _chart(answer: Sizing) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from meshwright.report import size_page, sizes
 from meshwright.sizing.answer import Sizing
 from meshwright.sizing.failures import published
@@ -66,3 +68,12 @@ def test_effective_seconds_in_words() -> None:
     assert "interrupted every 10 h, restart 10 min; a checkpoint of 1 GiB every 10 min stops training for 1 s" in text
     never = Goodput(1.0, (), math.inf, math.inf, 1.0, 1.0, 600.0)
     assert sizes.goodput_lines(1.0, goodput_json(never)) == "nothing fails: the effective step is the step"
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(11_200.0, 17_600.0), (0.8, 1.25), (3.0, 4.7), (1.0, 1e6), (9.9, 10.1), (0.02, 0.03)]
+)
+def test_an_axis_has_two_round_numbers_at_least_and_all_lie_between_its_ends(low: float, high: float) -> None:
+    ticks = size_page._ticks(low, high)
+    assert 2 <= len(ticks) <= 12 and ticks == sorted(set(ticks)) and low <= ticks[0] and ticks[-1] <= high
+    assert all(float(f"{tick:.4g}") == pytest.approx(tick) for tick in ticks)
