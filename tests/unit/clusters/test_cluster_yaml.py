@@ -149,3 +149,17 @@ links:
     with pytest.raises(InputError, match="a/0 reaches a/2 only through other devices"):
         _read(tmp_path, text)
     assert _read(tmp_path, text + "forwards: true\n").n_devices == 3
+
+
+@pytest.mark.parametrize(
+    ("lacking", "text"),
+    [
+        ("flops", "flops: {fp16: 125 TFLOP/s}, "),
+        ("memory", "memory: 32 GiB, "),
+        ("memory_bandwidth", "memory_bandwidth: 900 GB/s, "),
+    ],
+)
+def test_a_device_that_lacks_a_figure_is_refused_by_its_name(lacking: str, text: str, tmp_path: pathlib.Path) -> None:
+    assert text in LAB
+    with pytest.raises(InputError, match=f"the field '{lacking}' is missing"):
+        _read(tmp_path, LAB.replace(text, ""))
