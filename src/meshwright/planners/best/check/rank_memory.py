@@ -6,6 +6,8 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from meshwright.planners.best.check.prices import PricedLayer
 
 __all__ = ["least_repeated"]
@@ -40,6 +42,9 @@ def least_repeated(sorts: Sequence[Sort], room_bytes: float, held: float, pinned
     needs = max([pinned_working_bytes, *(min(way.working_bytes for way in ways) for _, ways in sorts)])
     if held * keeps + needs > room_bytes:
         return math.inf
+    freely = sum(n * ways[0].kept_bytes for n, ways in sorts)
+    if held * freely + max([pinned_working_bytes, *(ways[0].working_bytes for _, ways in sorts)]) <= room_bytes:
+        return 0.0  # by the first way of each nothing is recomputed
     if math.prod((n + 1) * (n + 2) // 2 for n, _ in sorts[:-1]) > _MOST_CHOICES:
         return 0.0
     best = math.inf
@@ -48,20 +53,26 @@ def least_repeated(sorts: Sequence[Sort], room_bytes: float, held: float, pinned
             (n, [(way.kept_bytes, max(0.0, way.work - ways[0].work)) for way in ways if way.working_bytes <= level])
             for n, ways in sorts
         ]
-        best = min(best, _least(open_ways, (room_bytes - level) / held * (1.0 + _ROUNDING)))
+        best = min(best, _least(open_ways, (room_bytes - level) / held * (1.0 + _ROUNDING), best))
     return best
 
 
-def _least(sorts: Sequence[tuple[int, list[tuple[float, float]]]], room: float) -> float:
-    """Return the least seconds in which layers keep no more than `room` of a micro-batch; of each way: bytes kept, seconds."""
+def _least(sorts: Sequence[tuple[int, list[tuple[float, float]]]], room: float, most: float) -> float:
+    """Return the least seconds in which layers keep no more than `room` of a micro-batch; of each way: bytes kept, seconds. What takes
+    `most` or longer is of no interest.
+    """
     if not sorts:
         return 0.0 if room >= 0.0 else math.inf
     (n, ways), others = sorts[0], sorts[1:]
+    if not others:
+        return _least_alike(n, ways, room)
     best = math.inf
-    for counts in _counts(n, len(ways)) if others else _useful(n, ways, room):
-        kept = sum(count * way[0] for count, way in zip(counts, ways, strict=True))
+    for counts in _counts(n, len(ways)):
         seconds = sum(count * way[1] for count, way in zip(counts, ways, strict=True))
-        best = min(best, seconds + _least(others, room - kept))
+        if seconds >= min(best, most):
+            continue
+        kept = sum(count * way[0] for count, way in zip(counts, ways, strict=True))
+        best = min(best, seconds + _least(others, room - kept, min(best, most) - seconds))
     return best
 
 
@@ -72,17 +83,20 @@ def _counts(n: int, n_ways: int) -> Iterator[tuple[int, ...]]:
         yield tuple(ends[i + 1] - ends[i] for i in range(n_ways))
 
 
-def _useful(n: int, ways: list[tuple[float, float]], room: float) -> Iterator[tuple[int, ...]]:
-    """Yield counts of like layers among which one of the best is: for any number of the last way, the first two are exchanged one by one,
-    so that seconds rise or fall all the way; none, all, and the numbers next to where it just fits are enough.
+def _least_alike(n: int, ways: Sequence[tuple[float, float]], room: float) -> float:
+    """Return `_least` of like layers: for any numbers of the other ways the first two are exchanged one by one, so that seconds rise
+    or fall all the way; none, all, and the numbers next to where it just fits are enough.
     """
+    if not ways:
+        return 0.0 if n == 0 and room >= 0.0 else math.inf
     if len(ways) == 1:
-        yield (n,)
-        return
-    for fixed in _counts(n, len(ways) - 1):
-        left, rest = fixed[0], fixed[1:]
-        kept = left * ways[0][0] + sum(count * way[0] for count, way in zip(rest, ways[2:], strict=True))
-        saved = ways[0][0] - ways[1][0]
-        turn = int(min(max((kept - room) / saved, 0.0), left)) if saved else 0
-        for n_second in sorted({0, left, turn, min(turn + 1, left)}):
-            yield (left - n_second, n_second, *rest)
+        return n * ways[0][1] if n * ways[0][0] <= room else math.inf
+    fixed = np.array(list(_counts(n, len(ways) - 1)))
+    (kept_first, seconds_first), (kept_second, seconds_second) = ways[:2]
+    rest = np.array(ways[2:]).reshape(-1, 2)
+    kept, seconds = (fixed[:, :1] * (kept_first, seconds_first) + fixed[:, 1:] @ rest).T
+    saved = kept_first - kept_second
+    turn = np.clip((kept - room) / saved, 0.0, fixed[:, 0]).astype(int) if saved else np.zeros(len(fixed), dtype=int)
+    n_second = np.stack([np.zeros_like(turn), turn, np.minimum(turn + 1, fixed[:, 0]), fixed[:, 0]])
+    fits = kept - n_second * saved <= room
+    return float(np.where(fits, seconds + n_second * (seconds_second - seconds_first), math.inf).min())
