@@ -101,7 +101,8 @@ class Plays:
         Lemma: where backward passes are whole, every rank's order is fixed, and longer tasks end no step earlier: a split with the least
         recomputation that each rank needs, and links of its own for all that is sent, is below all its plans. The space recomputes
         only where memory asks: the only plan of a split is the one of the least work that fits each rank, but for mixtures of unlike
-        layers under 1F1B and GPipe where something is recomputed.
+        layers under 1F1B and GPipe where something is recomputed. An order that is fitted to durations may hold more than the least of
+        all orders: where the plan then does not fit, the one plan is that of what its order holds.
 
         Parameters
         ----------
@@ -138,7 +139,9 @@ class Plays:
                 return False
             if again != words:
                 second = self.plan(counts, again)
-                return self._takes(plan, limit) and second is not None and self._takes(second, limit)
+                if second is None or not self._takes(second, limit):
+                    return False
+                return self._takes(plan, limit) or not self._fits(plan)  # what does not fit by its own order is no plan
         return self._takes(plan, limit)
 
     def _takes(self, plan: Plan, limit: float) -> bool:
@@ -147,6 +150,11 @@ class Plays:
             return True
         stage_costs = self.prices.model.stage_costs(self.problem, plan)
         return sim.simulate(self.problem, plan, stage_costs).step_seconds >= limit
+
+    def _fits(self, plan: Plan) -> bool:
+        """Return whether a plan, played as it is, fits every rank."""
+        timeline = sim.simulate(self.problem, plan, self.prices.model.stage_costs(self.problem, plan))
+        return sim.excess_bytes(self.problem, plan, timeline.peak_bytes, float(self.prices.limits["memory_ratio"])) <= 0.0
 
     def _hops(self, plan: Plan, stage_costs: tuple[StageCost, ...]) -> NDArray[np.float64]:
         """Return what transfers take alone on their links, in the quicker direction."""
