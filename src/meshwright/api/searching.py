@@ -98,7 +98,7 @@ def _tied(result: Result) -> tuple[str, ...]:
         return ()
     return (
         f"layers at both ends share {format_count(graph.n_shared_parameters)} weights; here one rank has both and "
-        "holds them once, but memory, update and reduction count them for each, a little too much",
+        "holds them once, but memory, update and reduction count them for each: too much, never too little",
     )
 
 
