@@ -1,0 +1,22 @@
+"""What tests of every room may ask for."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from recorded import Recorded
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option by which recorded figures are written anew."""
+    parser.addoption("--record", action="store_true", help="write the figures that tests recorded, instead of comparing")
+
+
+@pytest.fixture
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    """Figures as they were when a test was written: `recorded(value)` compares, with `--record` it writes them."""
+    path = pathlib.Path(request.path)
+    file = path.parent / "recorded" / f"{path.stem}.json"
+    return Recorded(file, request.node.name, write=request.config.getoption("--record"))
