@@ -30,6 +30,9 @@ OPTIONS = (("nogil", True), ("no_cfunc_wrapper", True))
 
 _IMPORT = re.compile(r"^\s*(?:from|import) (meshwright\._kernels[\w.]*)(?: import ([\w, ]+|\([^)]*\)))?", re.M)
 
+_NO_CODE = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER", "NUMBA_THREADING_LAYER_PRIORITY")
+"""Settings that change no machine code of a kernel on one thread; joblib, Dask and Ray set the number for their workers."""
+
 _OURS = ("compiling", "kept", "loading", "translating")
 """Files that no kernel's code is made from; what they do to it stands in `OPTIONS`."""
 
@@ -118,7 +121,7 @@ def places() -> tuple[Path, ...]:
     features = binding.get_host_cpu_features().flatten()
     processor = (sys.platform, platform.machine(), binding.get_host_cpu_name(), features)
     versions = (sys.implementation.cache_tag, *(version(name) for name in ("numba", "llvmlite", "numpy")))
-    set_ = sorted((name, value) for name, value in settings().items() if name != "NUMBA_CACHE_DIR")
+    set_ = sorted((name, value) for name, value in settings().items() if name not in _NO_CODE)
     here = _digest((Code._fields, processor, versions, OPTIONS, set_))
     return tuple(folder / here for folder in _folders())
 

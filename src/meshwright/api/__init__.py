@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwright.api import answers
+from meshwright.api import answers, training_states
 from meshwright.api.designing import codesign
 from meshwright.api.evaluation import evaluate, simulate
 from meshwright.base import fields, options, registry
@@ -38,12 +38,14 @@ def make_problem(  # noqa: PLR0913  all that a question holds
     *,
     costs: str = "",
     batch: Batch | None = None,
-    training: MixedPrecision | None = None,
+    training: MixedPrecision | str | None = None,
     file_format: str = "",
     framework: str = "",
     memory_risk: float | str = peaks.RISK,
     freeze: Sequence[str] = (),
     lora: str = "",
+    optimizer: str = "",
+    state_precision: str = "",
 ) -> Problem:
     """Pose the question: a model, a cluster, a cost model and a batch.
 
@@ -57,8 +59,9 @@ def make_problem(  # noqa: PLR0913  all that a question holds
         Cost model; empty for the one the content asks for.
     batch : Batch or None
         How much at once; zeros are left to the search.
-    training : MixedPrecision or None
-        Precision and optimizer; None for mixed-precision Adam in bf16, or in fp16 (else fp32) where a device has no bf16.
+    training : MixedPrecision or str or None
+        Precision and optimizer, or the precision alone (`training`); None for mixed-precision Adam in bf16, or in fp16 (else
+        fp32) where a device has no bf16.
     file_format : str
         Format of the model's file where it should not be recognised.
     framework : str
@@ -67,6 +70,8 @@ def make_problem(  # noqa: PLR0913  all that a question holds
         Chance that the plan may have of needing more memory than there is: 0.01 or ``"1%"``; 0.5 takes predictions as they are.
     freeze, lora
         Which part of a model given by name or file is trained: see `meshwright.models.read`.
+    optimizer, state_precision : str
+        As after ``--optimizer`` and ``--state-precision``, see `meshwright.api.training_states`; empty for those of `training`.
 
     Returns
     -------
@@ -79,7 +84,7 @@ def make_problem(  # noqa: PLR0913  all that a question holds
         When a name is unknown, a file is wrong, or there is no cluster.
     """
     fields.of_kind("batch", batch, Batch, "Batch(global_batch=64)")
-    fields.of_kind("training", training, MixedPrecision, 'meshwright.api.training("bf16")')
+    fields.of_kind("training", training, (MixedPrecision, str), '"bf16"')
     batch = batch or Batch()
     for name in Batch.__dataclass_fields__:
         if not 0 <= getattr(batch, name) <= _LARGEST_BATCH:
@@ -117,9 +122,10 @@ def make_problem(  # noqa: PLR0913  all that a question holds
         raise InputError(
             f"model {model_spec.name}: say where to train it: --cluster dgx-h100:64 (see 'meshwright list clusters')"
         )
-    training, chance = training or _training_on(place), _risk(memory_risk, name)
-    run_by = targets.framework_of(framework, model_spec, place, name, training.precision)
-    return targets.trainable(Problem(model_spec, place, name, batch, training, run_by, framework, chance))
+    held = training_states.with_states(_held(training, place), optimizer, state_precision)
+    chance = _risk(memory_risk, name)
+    run_by = targets.framework_of(framework, model_spec, place, name, held.precision)
+    return targets.trainable(Problem(model_spec, place, name, batch, held, run_by, framework, chance))
 
 
 def _risk(memory_risk: float | str, costs: str) -> float:
@@ -135,8 +141,12 @@ def _risk(memory_risk: float | str, costs: str) -> float:
     return peaks.PLAIN_RISK
 
 
-def _training_on(cluster: Cluster | None) -> MixedPrecision:
-    """Return the usual training on a cluster: in bf16 where every device has it."""
+def _held(told: MixedPrecision | str | None, cluster: Cluster | None) -> MixedPrecision:
+    """Return how numbers are held: as told, or as usual on a cluster, in bf16 where every device has it."""
+    if isinstance(told, MixedPrecision):
+        return told
+    if told:
+        return training(told)
     kinds = cluster.kinds if cluster is not None else ()
     has = [{name for name, _ in kind.flops_per_second} for kind in kinds]
     usual = next((name for name in ("bf16", "fp16", "fp32") if all(name in names for names in has)), "bf16")
@@ -150,7 +160,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     search: str = "",
     costs: str = "",
     batch: Batch | None = None,
-    training: MixedPrecision | None = None,
+    training: MixedPrecision | str | None = None,
     settings: Mapping[str, str] | None = None,
     seed: int = 0,
     stop: Stop | None = None,
@@ -161,6 +171,10 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     micro_batch: int = 0,
     sequence_length: int | str = 0,
     fix: str | Mapping[str, object] | None = None,
+    freeze: Sequence[str] = (),
+    lora: str = "",
+    optimizer: str = "",
+    state_precision: str = "",
 ) -> Result:
     """Return the best plan a search finds, judged by the simulator.
 
@@ -189,6 +203,8 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     fix : str or mapping or None
         Parts of the plan that are given: ``{"tensor": 2, "pipeline": 4}``; see `meshwright.api.fixing`. The answer is compared
         with the best of all plans in its field ``fixed``.
+    freeze, lora, optimizer, state_precision
+        What is trained and how, as of `make_problem`: ``lora="r=16,targets=query,base=4bit"``, ``optimizer="sgd"``.
 
     Returns
     -------
@@ -204,19 +220,26 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     """
     from meshwright.api import arguments, fixing, searching
 
-    arguments.check(model, cluster, search=search, costs=costs, framework=framework, settings=settings)
+    arguments.check(
+        model, cluster, settings, freeze, search=search, costs=costs, framework=framework, lora=lora, optimizer=optimizer,
+        state_precision=state_precision,
+    )  # fmt: skip
     batch = arguments.batch_of(batch, global_batch, micro_batch, sequence_length)
     if isinstance(model, Problem):
         problem = model
-        given = {"cluster": cluster, "costs": costs, "batch": batch, "training": training, "framework": framework}
-        own = None if memory_risk == peaks.RISK else memory_risk
-        extra = [name for name, value in {**given, "memory_risk": own}.items() if value is not None and value != ""]
+        given = {
+            "cluster": cluster, "costs": costs, "batch": batch, "training": training, "framework": framework, "lora": lora,
+            "freeze": freeze or None, "optimizer": optimizer, "state_precision": state_precision,
+            "memory_risk": None if memory_risk == peaks.RISK else memory_risk,
+        }  # fmt: skip
+        extra = [name for name, value in given.items() if value is not None and value != ""]
         if extra:
             raise InputError(f"{extra[0]}: a Problem that is posed already has its own; give it to make_problem instead")
     else:
         problem = make_problem(
-            model, cluster, costs=costs, batch=batch, training=training, framework=framework, memory_risk=memory_risk
-        )
+            model, cluster, costs=costs, batch=batch, training=training, framework=framework, memory_risk=memory_risk,
+            freeze=freeze, lora=lora, optimizer=optimizer, state_precision=state_precision,
+        )  # fmt: skip
     if fix is not None:
         if search not in ("", "best") or problem.model_spec.search != "best":
             raise InputError(f"fix: only search best completes a plan of which a part is given, not {search or 'this file'}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from meshwright.base import units
 from meshwright.base.errors import InputError
@@ -11,11 +12,14 @@ from meshwright.core.problem import Batch, ModelSpec, Problem
 
 __all__ = ["batch_of", "check"]
 
+_EXAMPLES = MappingProxyType({
+    "search": "best", "costs": "analytic", "framework": "megatron", "lora": "r=16,targets=query", "optimizer": "sgd",
+    "state_precision": "moments=bf16",
+})  # fmt: skip
 
-def check(
-    model: object, cluster: object, *, search: object = "", costs: object = "", framework: object = "", settings: object = None
-) -> None:
-    """Refuse arguments of `meshwright.plan` of the wrong kind.
+
+def check(model: object, cluster: object, settings: object = None, freeze: object = (), **words: object) -> None:
+    """Refuse arguments of `meshwright.plan` of the wrong kind; `words`: those that are text, by name.
 
     Raises
     ------
@@ -29,10 +33,11 @@ def check(
             f"cluster {_shown(cluster)}: must be a name with its number of devices, a file, or a Cluster, as in "
             f"plan('gpt2', 'dgx-h100:{cluster if isinstance(cluster, int) and cluster > 0 else 8}')"
         )
-    words = (("search", search, "best"), ("costs", costs, "analytic"), ("framework", framework, "megatron"))
-    for name, value, example in words:
+    for name, value in words.items():
         if not isinstance(value, str):
-            raise InputError(f"{name} {_shown(value)}: must be a name, as in {name}='{example}'")
+            raise InputError(f"{name} {_shown(value)}: must be a text, as in {name}='{_EXAMPLES[name]}'")
+    if isinstance(freeze, str) or not isinstance(freeze, Sequence):
+        raise InputError(f"freeze {_shown(freeze)}: must be names in a list, as in freeze=['embed']")
     if settings is None:
         return
     if not isinstance(settings, Mapping):

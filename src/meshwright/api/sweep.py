@@ -10,6 +10,7 @@ from meshwright.api import executors
 from meshwright.api.executors import BACKENDS
 from meshwright.base import registry
 from meshwright.base.errors import InputError
+from meshwright.core.formatting import describe
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
@@ -43,6 +44,10 @@ class Row:
         In the search's own cost model.
     note : str
         Why there is no plan; empty where there is one.
+    samples_per_second : float or None
+        Of the simulated step.
+    description : str
+        The plan in words.
     """
 
     global_batch: int
@@ -55,6 +60,8 @@ class Row:
     stages: tuple[tuple[int, int], ...] = ()
     objective: tuple[str, float] | None = None
     note: str = ""
+    samples_per_second: float | None = None
+    description: str = ""
 
     @property
     def plan(self) -> str:
@@ -165,14 +172,17 @@ def _row(problem: Problem, size: int, search: str, settings: dict[str, str], see
         nothing = "nothing fits" if answer.infeasible_proven else "no plan that fits was found"
         return Row(size, *ratios, note=f"{nothing}: {answer.missing_bytes / 2**30:.3g} GiB missing")
     plan: Plan = answer.plan
+    step_seconds = None if result.timeline is None else result.timeline.step_seconds
     return Row(
         size,
         *ratios,
-        None if result.timeline is None else result.timeline.step_seconds,
+        step_seconds,
         plan.n_microbatches,
         plan.schedule,
         tuple((len(stage.ops), len(stage.devices)) for stage in plan.stages),
         None if answer.objective is None else (answer.objective.name, answer.objective.value),
+        samples_per_second=size / step_seconds if step_seconds else None,
+        description=describe(plan),
     )
 
 

@@ -106,8 +106,8 @@ def whole_only(
     """
     if not graph.fully_trained and not getattr(module, "FROZEN", False):
         raise InputError(
-            f"{what}: {_frozen(graph)}, and it does not say (by FROZEN) that it counts gradients and optimizer "
-            f"state for trained weights only; {instead}"
+            f"{what}: {_frozen(graph)}, and it counts gradients and optimizer state of all of them (a plug-in says by FROZEN "
+            f"= True that it does not); {instead}"
         )
 
 
@@ -126,8 +126,8 @@ def states_known(
     usual = training.usual_optimizer and training.state_bytes == MixedPrecision().state_bytes
     if not usual and not getattr(module, says, False):
         raise InputError(
-            f"{what}: the optimizer is {training.optimizer} with numbers of {training.state_bytes} bytes, and it does not say "
-            f"(by {says}) that it counts another one's state than Adam's; {instead}"
+            f"{what}: the optimizer is {training.optimizer} with numbers of {training.state_bytes} bytes, and it counts only "
+            f"Adam's state in fp32 (a plug-in says by {says} = True that it counts others); {instead}"
         )
 
 

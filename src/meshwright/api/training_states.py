@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from meshwright.api import targets
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.core.problem import MixedPrecision, Problem
+from meshwright.core.optimizers import optimizer as optimizer_named
+from meshwright.core.problem import MixedPrecision
 
-__all__ = ["adapters", "told", "with_states"]
+__all__ = ["adapters", "with_states"]
 
 _WIDTHS = (("fp32", 4), ("bf16", 2))
 _KEYS = ("moments", "gradients", "copy")
@@ -29,26 +27,6 @@ def adapters(lora: str, base: str) -> str:
     return f"{lora},base={base}" if base else lora
 
 
-def told(problem: Problem, optimizer: str = "", state_precision: str = "") -> Problem:
-    """Return a problem with another optimizer, or other precisions of its state.
-
-    Parameters
-    ----------
-    problem : Problem
-        As posed.
-    optimizer, state_precision : str
-        As of `with_states`; empty for the problem's own.
-
-    Raises
-    ------
-    InputError
-        When one is unknown, they do not go together, or costs, framework or model do not suit them.
-    """
-    if not optimizer and not state_precision:
-        return problem
-    return targets.trainable(replace(problem, training=with_states(problem.training, optimizer, state_precision)))
-
-
 def with_states(training: MixedPrecision, optimizer: str = "", state_precision: str = "") -> MixedPrecision:
     """Return how numbers are held with what is told after ``--optimizer`` and ``--state-precision``.
 
@@ -66,8 +44,14 @@ def with_states(training: MixedPrecision, optimizer: str = "", state_precision: 
     InputError
         When a word is unknown, or says what cannot be.
     """
+    if not optimizer and not state_precision:
+        return training
     place, said = f"--state-precision {state_precision}", _entries(state_precision)
     state_bytes, gradient_bytes = (_width(said[key], place, key) if key in said else 0 for key in ("moments", "gradients"))
+    kind = optimizer_named(optimizer or training.optimizer)
+    if state_bytes and state_bytes not in kind.number_bytes:
+        held = " or ".join(word for word, width in (*_WIDTHS, ("8 bit", 1)) if width in kind.number_bytes)
+        raise InputError(f"{place}: what {kind.name} keeps is held in {held}; leave moments out, or name another --optimizer")
     copy = said.get("copy")
     if copy not in (None, "fp32", "none"):
         raise InputError(f"{place}: copy is {copy}; it must be fp32 or none")

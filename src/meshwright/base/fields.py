@@ -112,14 +112,15 @@ def flag(value: Any, place: str, *, meaning: str = "") -> bool:
     return value
 
 
-def of_kind(name: str, given: object, kind: type, example: str) -> None:
-    """Refuse an argument of another kind; None is allowed.
+def of_kind(name: str, given: object, kind: type | tuple[type, ...], example: str) -> None:
+    """Refuse an argument of another kind, or of none of several; None is allowed.
 
     `example`: one that is right, for the message.
     Raises `InputError` when it is of another kind.
     """
     if given is not None and not isinstance(given, kind):
-        raise InputError(f"{name} {given!r}: must be a {kind.__name__}, as in {name}={example}")
+        names = " or a ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+        raise InputError(f"{name} {given!r}: must be a {names}, as in {name}={example}")
 
 
 def text(value: Any, place: str, *, choices: Iterable[str] = (), at_least: int = 0, meaning: str = "") -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from meshwright.commands._options import AsJson
+
 __all__ = ["register"]
 
 
@@ -25,7 +27,7 @@ def register(app: typer.Typer) -> None:
         config: str = typer.Option(
             "", help="Configuration of the logs' runs, or a plan file, where logs do not tell the plan."
         ),
-        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+        json_: AsJson = False,
     ) -> int:
         """Fit a framework to a few runs of your own, shrunk towards the built-in figures."""
         import dataclasses

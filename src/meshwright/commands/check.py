@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from meshwright.commands._options import AsJson
+
 if TYPE_CHECKING:
     from meshwright.core.problem import Problem
     from meshwright.solvers.pairwise.certificate import Verdict
@@ -34,7 +36,7 @@ def posed_again(entry: dict[str, Any], place: str) -> Problem:
         model, cluster, precision = (str(asked[name]) for name in ("model", "cluster", "precision"))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
-    return api.make_problem(model, cluster, batch=batch, training=api.training(precision))
+    return api.make_problem(model, cluster, batch=batch, training=precision)
 
 
 def _verdict(entry: Any, place: str, model: str) -> Verdict:
@@ -134,7 +136,7 @@ def register(app: typer.Typer) -> None:
             "stage_mapping, or a file written by --set certificate=FILE."
         ),
         model: str = typer.Option("", help="Where the model of a plan lies, if no longer where the plan says."),
-        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+        json_: AsJson = False,
     ) -> int:
         """Verify that a plan costs what it says and that no plan costs less than its bound."""
         import json

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from meshwright.commands._options import AsJson, FileFormat, Seed
 from meshwright.commands.plan import settings_of
 
 if TYPE_CHECKING:
@@ -35,11 +36,11 @@ def register(app: typer.Typer) -> None:
         trace: str = typer.Option("", help="Write a Chrome trace of the step to this file."),
         report: str = typer.Option("", help="Write a page with picture, times, costs, plan and cables (HTML) to this file."),
         measures_out: str = typer.Option("", help="Write all operator times, measured or estimated, as FlexFlow's JSON."),
-        file_format: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
+        file_format: FileFormat = "",
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option; may be repeated."),
-        seed: int = typer.Option(0, help="Seed of everything random."),
+        seed: Seed = 0,
         out: str = typer.Option("", help="Write the answer to this file."),
-        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+        json_: AsJson = False,
     ) -> int:
         """Search plan and network topology together; say how fast, what it costs and how far from the bound."""
         import json

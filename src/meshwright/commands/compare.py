@@ -7,6 +7,23 @@ from typing import TYPE_CHECKING
 import typer
 
 from meshwright.base import units
+from meshwright.commands._options import (
+    AsJson,
+    Base,
+    ClusterName,
+    CostsName,
+    FileFormat,
+    For,
+    Freeze,
+    Lora,
+    MicroBatch,
+    ModelName,
+    OptimizerName,
+    Precision,
+    Seed,
+    SequenceLength,
+    StatePrecision,
+)
 
 if TYPE_CHECKING:
     from meshwright.core.problem import Problem
@@ -62,30 +79,30 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def compare(
-        model: str = typer.Argument(help="A built-in name, a config.json, or a file of any known format."),
-        cluster: str = typer.Option("", help="A built-in kind (dgx-h100:64), a topology (torus:4x4x4) or a YAML file."),
+        model: ModelName,
+        cluster: ClusterName = "",
         searches: str = typer.Option(help="Names of searches, separated by commas."),
-        costs: str = typer.Option("", help="The cost model; default: the one the input asks for."),
-        file_format: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
+        costs: CostsName = "",
+        file_format: FileFormat = "",
         global_batch: int = typer.Option(0, parser=units.samples, metavar="N", help="Samples per step over all devices."),
-        micro_batch: int = typer.Option(
-            0, parser=units.samples, metavar="N", help="Samples per micro-batch and replica; 0: left to the search."
-        ),
-        sequence_length: int = typer.Option(0, parser=units.tokens, metavar="N", help="Tokens per sample; 0: the model's own."),
-        freeze: list[str] = typer.Option(
-            [], metavar="PATTERN", help="Names whose weights are not trained: embed, layers.[0-9]."
-        ),
-        lora: str = typer.Option("", metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value."),
-        precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
-        for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
+        micro_batch: MicroBatch = 0,
+        sequence_length: SequenceLength = 0,
+        freeze: Freeze = [],  # noqa: B006  typer copies it
+        lora: Lora = "",
+        base: Base = "",
+        precision: Precision = "",
+        optimizer: OptimizerName = "",
+        state_precision: StatePrecision = "",
+        for_: For = "",
         time_limit: str = typer.Option("", metavar="SECONDS", help="Stop each search then, with its best plan so far (30s)."),
-        seed: int = typer.Option(0, help="Seed of everything random."),
-        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+        seed: Seed = 0,
+        json_: AsJson = False,
     ) -> int:
         """Run several searches on one problem and rank their plans on one simulated timeline."""
         import json
 
         from meshwright import api
+        from meshwright.api import training_states
         from meshwright.base.errors import InputError
         from meshwright.commands import _early
         from meshwright.core.problem import Batch
@@ -96,8 +113,8 @@ def register(app: typer.Typer) -> None:
         batch = Batch(global_batch, micro_batch, sequence_length)
         problem = api.make_problem(
             model, cluster or None, file_format=file_format, costs=costs, batch=batch,
-            training=api.training(precision) if precision else None,
-            framework=for_, freeze=freeze, lora=lora,
+            training=precision, framework=for_, freeze=freeze, lora=training_states.adapters(lora, base), optimizer=optimizer,
+            state_precision=state_precision,
         )  # fmt: skip
         results = _results(problem, names, seconds, seed)
         if all(result is None for _, result, _ in results):

@@ -8,6 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshwright.base import units
+from meshwright.commands._options import (
+    AsJson,
+    Base,
+    ClusterName,
+    CostsName,
+    FileFormat,
+    For,
+    Freeze,
+    Lora,
+    MicroBatch,
+    ModelName,
+    OptimizerName,
+    Precision,
+    Seed,
+    SequenceLength,
+    Settings,
+    StatePrecision,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -182,17 +200,6 @@ def show(result: Result, outputs: Outputs) -> int:
     return 0 if result.feasible else 3
 
 
-_Base = Annotated[str, typer.Option(metavar="4bit", help="What --lora's frozen products are held in (QLoRA).")]
-_Optimizer = Annotated[
-    str,
-    typer.Option(show_default="adamw", help="adam, adamw, adam-8bit, sgd, sgd-momentum, adafactor, muon or lion."),
-]
-_StatePrecision = Annotated[
-    str,
-    typer.Option(
-        metavar="KEY=VALUE,...", help="Of moments and gradients (fp32, bf16), and the fp32 copy: moments=bf16,copy=none."
-    ),
-]
 _Fix = Annotated[
     str,
     typer.Option(metavar="KEY=VALUE,...", help="Parts of the plan, given: tensor=8,virtual=2; compared with the best of all."),
@@ -224,28 +231,24 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def plan(
-        model: str = typer.Argument(help="A built-in name, a config.json, or a file of any known format."),
-        cluster: str = typer.Option("", help="A built-in kind (dgx-h100:64), a topology (torus:4x4x4) or a YAML file."),
+        model: ModelName,
+        cluster: ClusterName = "",
         search: str = typer.Option("", help="The recipe; default: the one that suits the input (best)."),
-        costs: str = typer.Option("", help="The cost model; default: the one the input asks for."),
-        file_format: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
+        costs: CostsName = "",
+        file_format: FileFormat = "",
         global_batch: int = typer.Option(
             0, parser=units.samples, metavar="N", help="Samples per step over all devices; 0: left to the search."
         ),
-        micro_batch: int = typer.Option(
-            0, parser=units.samples, metavar="N", help="Samples per micro-batch and replica; 0: left to the search."
-        ),
-        sequence_length: int = typer.Option(0, parser=units.tokens, metavar="N", help="Tokens per sample; 0: the model's own."),
-        freeze: list[str] = typer.Option(
-            [], metavar="PATTERN", help="Names whose weights are not trained: embed, layers.[0-9]."
-        ),
-        lora: str = typer.Option("", metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value."),
-        base: _Base = "",
-        precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
-        optimizer: _Optimizer = "",
-        state_precision: _StatePrecision = "",
-        set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of the search; may be repeated."),
-        for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
+        micro_batch: MicroBatch = 0,
+        sequence_length: SequenceLength = 0,
+        freeze: Freeze = [],  # noqa: B006  typer copies it
+        lora: Lora = "",
+        base: Base = "",
+        precision: Precision = "",
+        optimizer: OptimizerName = "",
+        state_precision: StatePrecision = "",
+        set_: Settings = [],  # noqa: B006  typer copies it
+        for_: For = "",
         memory_risk: str = typer.Option(
             "", show_default="1% with analytic costs", help="Chance that memory does not suffice; 50%: peaks as predicted."
         ),
@@ -255,13 +258,13 @@ def register(app: typer.Typer) -> None:
         why_not: str = typer.Option("", metavar="KEY=VALUE,...", help="Degrees to compare the answer with: tensor=8."),
         fix: _Fix = "",
         mtbf: _Mtbf = "",
-        seed: int = typer.Option(0, help="Seed of everything random."),
+        seed: Seed = 0,
         out: str = typer.Option("", help="Write the plan to this file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the simulated step to this file."),
         report: str = typer.Option("", help="Write a report as one HTML page to this file."),
         what_if: bool = typer.Option(True, help="Plan again with faster links, more memory, a larger batch (not for --json)."),
         verbose: bool = typer.Option(False, "--verbose", "-v", help="Every stage, rank and note, not a screen of them."),
-        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+        json_: AsJson = False,
     ) -> int:
         """Find the best plan, say how fast it runs and whether it fits, and explain it."""
         from meshwright import api
@@ -275,11 +278,9 @@ def register(app: typer.Typer) -> None:
         )
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
-            file_format=file_format, training=api.training(precision) if precision else None, framework=for_,
-            memory_risk=memory_risk or peaks.RISK, freeze=freeze,
-            lora=training_states.adapters(lora, base),
+            file_format=file_format, training=precision, framework=for_, memory_risk=memory_risk or peaks.RISK, freeze=freeze,
+            lora=training_states.adapters(lora, base), optimizer=optimizer, state_precision=state_precision,
         )  # fmt: skip
-        problem = training_states.told(problem, optimizer, state_precision)
         preferences = Preferences(top, seed, time_limit, within, why_not, fix, mtbf)
         result = search_best(problem, search, settings_of(set_), preferences)
         return show(result, Outputs(out, trace, report, what_if, json_, verbose))

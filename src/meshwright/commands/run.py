@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from meshwright.commands._options import AsJson
+
 if TYPE_CHECKING:
     from meshwright.core.result import Result
     from meshwright.runtime.job.job import Job
@@ -349,7 +351,7 @@ def register(app: typer.Typer) -> None:
         torchrun: int = typer.Option(0, help="Print the torchrun command of each of so many machines, and start nothing."),
         timeout: float = typer.Option(0.0, help="Seconds after which the run is given up; 0: never."),
         reference_: bool = typer.Option(False, "--reference", help="Also train in one process and compare the losses."),
-        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+        json_: AsJson = False,
     ) -> int:
         """Train with the plan: start the processes (or join them under torchrun), and compare measured with predicted."""
         from meshwright.base import files

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from meshwright.commands._options import AsJson
+
 __all__ = ["register"]
 
 
@@ -14,7 +16,7 @@ def register(app: typer.Typer) -> None:
     def show(
         kind: str = typer.Argument(help="A model, a cluster, a plan, or a file of any known format."),
         file_format: str = typer.Option("", "--format", help="Format where it should not be recognised."),
-        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+        json_: AsJson = False,
     ) -> int:
         """Show what a file or a name holds: layers and parameters, devices and links, or a plan."""
         import json

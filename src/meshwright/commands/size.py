@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from meshwright.base import units
+from meshwright.commands._options import (
+    AsJson,
+    Backend,
+    Base,
+    FileFormat,
+    For,
+    Freeze,
+    Lora,
+    OptimizerName,
+    Precision,
+    Scheduler,
+    Seed,
+    SequenceLength,
+    StatePrecision,
+)
 
 if TYPE_CHECKING:
     from meshwright.sizing.answer import Sizing
@@ -34,6 +49,17 @@ def _answered(ask: Callable[[], Sizing], model: str, out: str, as_json: bool) ->
     return 0 if answer.feasible else 3
 
 
+_Mtbf = Annotated[
+    str,
+    typer.Option(
+        metavar="T", help="Time between failures of a device (50000h), or device=T,node=T,switch=T,software=T, or none."
+    ),
+]
+_Checkpoint = Annotated[
+    str, typer.Option(help="blocking (as default) or async: whether training goes on while one is written.")
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
@@ -50,39 +76,38 @@ def register(app: typer.Typer) -> None:
         global_batch: int = typer.Option(
             0, parser=units.samples, metavar="N", help="Samples per step on every size; 0: what makes about 4 Mi tokens."
         ),
-        sequence_length: int = typer.Option(0, parser=units.tokens, metavar="N", help="Tokens per sample; 0: the model's own."),
-        file_format: str = typer.Option("", "--format", help="Format of MODEL where it should not be recognised."),
-        freeze: list[str] = typer.Option([], metavar="PATTERN", help="Names whose weights are not trained, as for plan."),
-        lora: str = typer.Option("", metavar="r=N,targets=...", help="Train adapters only, as for plan."),
-        precision: str = typer.Option("", help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it."),
+        sequence_length: SequenceLength = 0,
+        file_format: FileFormat = "",
+        freeze: Freeze = [],  # noqa: B006  typer copies it
+        lora: Lora = "",
+        base: Base = "",
+        precision: Precision = "",
+        optimizer: OptimizerName = "",
+        state_precision: StatePrecision = "",
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of search best; may be repeated."),
-        for_: str = typer.Option("", "--for", help="The framework that will run the plan (list frameworks), or a TOML file."),
+        for_: For = "",
         price: list[str] = typer.Option([], metavar="[KIND=]Q", help="US dollars a device and hour: h100=2.49."),
         pricing: str = typer.Option("on-demand", help="Which of the built-in prices: on-demand or reserved."),
         power: list[str] = typer.Option([], metavar="[KIND=]W", help="Watts a device with its share of the node: h100=1.3kW."),
         pue: float = typer.Option(0.0, show_default="a published average", help="Watts at the site for each of its machines."),
-        mtbf: str = typer.Option(
-            "", metavar="T", help="Time between failures of a device (50000h), or device=T,node=T,switch=T,software=T, or none."
-        ),
+        mtbf: _Mtbf = "",
         restart: str = typer.Option("", metavar="T", help="From a failure until the checkpoint is read: 10min."),
         storage: str = typer.Option("", metavar="Q", help="What all devices together write checkpoints to: 200 GB/s."),
-        checkpoint: str = typer.Option(
-            "", help="blocking (as default) or async: whether training goes on while one is written."
-        ),
+        checkpoint: _Checkpoint = "",
         repair: str = typer.Option("", metavar="T", help="For how long a broken node is away; default: replaced at once."),
         spares: str = typer.Option(
             "", metavar="N", help="Spare nodes; default with --repair: so that 1% of the time is waited."
         ),
         replan: str = typer.Option("", metavar="T", help="Plan again for the nodes left, in this time, where spares run out."),
-        seed: int = typer.Option(0, help="Seed of everything random."),
+        seed: Seed = 0,
         jobs: int = typer.Option(-1, help="Sizes planned at once; -1: every core."),
-        backend: str = typer.Option("loky", help="Where sizes are planned: loky (this machine), dask, ray."),
-        scheduler: str = typer.Option("", help="Address of a Dask scheduler or Ray cluster; default: one on this machine."),
+        backend: Backend = "loky",
+        scheduler: Scheduler = "",
         out: str = typer.Option("", help="Write the answer as one HTML page to this file."),
-        json_: bool = typer.Option(False, "--json", help="Print exactly one JSON object."),
+        json_: AsJson = False,
     ) -> int:
         """Find which sizes of which clusters are worth having for a run: days, money and energy, each with its plan."""
-        from meshwright import api
+        from meshwright.api import training_states
         from meshwright.api.sizes import sizing
         from meshwright.commands.plan import settings_of
 
@@ -92,8 +117,9 @@ def register(app: typer.Typer) -> None:
         }  # fmt: skip
         ask = partial(
             sizing.size, model, tokens, within=within, budget=budget, devices=devices, kinds=kinds, global_batch=global_batch,
-            sequence_length=sequence_length, training=api.training(precision) if precision else None, framework=for_,
-            file_format=file_format, freeze=freeze, lora=lora, prices=price, pricing=pricing, powers=power, pue=pue, mtbf=mtbf,
+            sequence_length=sequence_length, training=precision, framework=for_,
+            file_format=file_format, freeze=freeze, lora=training_states.adapters(lora, base), optimizer=optimizer,
+            state_precision=state_precision, prices=price, pricing=pricing, powers=power, pue=pue, mtbf=mtbf,
             recovery=told, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend, scheduler=scheduler,
         )  # fmt: skip
         return _answered(ask, model, out, json_)

@@ -44,8 +44,7 @@ def test_weights_of_four_bytes_have_no_copy() -> None:
 
 
 def _posed(optimizer: str, **told: str) -> object:
-    problem = api.make_problem(TINY, "dgx-h100:4", batch=Batch(16), **told)  # type: ignore[arg-type]
-    return training_states.told(problem, optimizer)
+    return api.make_problem(TINY, "dgx-h100:4", batch=Batch(16), optimizer=optimizer, **told)  # type: ignore[arg-type]
 
 
 def test_costs_searches_and_frameworks_without_the_optimizer_refuse_it_by_name() -> None:
@@ -68,3 +67,49 @@ def test_a_file_for_another_program_says_it_or_is_refused(tmp_path: pathlib.Path
         export(result, "chakra", str(tmp_path / "chakra"))
     export(result, "plan_json", str(tmp_path / "plan.json"))
     assert "megatron" not in result.answer.extra.get("runs_on", [])
+
+
+def test_what_an_optimizer_does_not_keep_is_refused_by_the_option() -> None:
+    with pytest.raises(InputError, match="--state-precision moments=bf16: what sgd keeps is held in fp32; leave moments out"):
+        training_states.with_states(MixedPrecision(), "sgd", "moments=bf16")
+    with pytest.raises(InputError, match="what adam-8bit keeps is held in 8 bit"):
+        training_states.with_states(MixedPrecision(), "adam-8bit", "moments=fp32")
+
+
+def test_nothing_told_leaves_numbers_as_they_are_held() -> None:
+    odd = MixedPrecision(optimizer_bytes=6)  # a file of another program may hold less than the definition
+    assert training_states.with_states(odd) is odd
+
+
+def test_python_takes_what_the_command_takes() -> None:
+    told = api.make_problem(
+        TINY, "dgx-h100:4", training="fp16", optimizer="lion", state_precision="bf16", lora="r=4,targets=query,base=4bit"
+    )
+    assert (told.training.precision, told.training.optimizer, told.training.state_bytes) == ("fp16", "lion", 2)
+    assert told.graph.quantised
+    plans = [api.plan(TINY, "dgx-h100:4", global_batch=16, optimizer=name) for name in ("adamw", "sgd")]
+    assert max(plans[0].timeline.peak_bytes) > max(plans[1].timeline.peak_bytes)
+    frozen = api.plan(TINY, "dgx-h100:4", global_batch=16, freeze=["embed"], training="bf16")
+    assert frozen.problem.graph.n_frozen_parameters
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"optimizer": 3}, "optimizer 3: must be a text, as in optimizer='sgd'"),
+        ({"state_precision": True}, "state_precision True: must be a text, as in state_precision='moments=bf16'"),
+        ({"freeze": "embed"}, r"freeze 'embed': must be names in a list, as in freeze=\['embed'\]"),
+        ({"training": 4}, "training 4: must be a MixedPrecision or a str"),
+        ({"training": "fp9"}, "no precision called 'fp9'"),
+    ],
+)
+def test_python_is_told_the_right_call(told: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        api.plan(TINY, "dgx-h100:4", **told)  # type: ignore[arg-type]
+
+
+def test_a_posed_problem_has_its_own() -> None:
+    posed = api.make_problem(TINY, "dgx-h100:4", batch=Batch(16))
+    for told in ({"optimizer": "sgd"}, {"freeze": ["embed"]}, {"lora": "r=4,targets=query"}, {"state_precision": "bf16"}):
+        with pytest.raises(InputError, match=f"{next(iter(told))}: a Problem that is posed already has its own"):
+            api.plan(posed, **told)  # type: ignore[arg-type]

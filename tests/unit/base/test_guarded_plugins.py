@@ -228,7 +228,9 @@ def test_a_writer_says_by_attributes_what_it_holds_of_frozen_weights_and_rings(
     out = str(tmp_path / "out")
     frozen = api.make_problem("gpt2", "flat:2", batch=api.Batch(2), lora="r=4,targets=query")
     result = meshwright.plan(frozen, search="data_parallel")
-    with pytest.raises(InputError, match=r"--to silent: .* are frozen, and it does not say .*export it to another format"):
+    with pytest.raises(
+        InputError, match=r"--to silent: .* are frozen, and it counts gradients .* of all of them .*export it to another format"
+    ):
         export.export(result, "silent", out)
     assert export.export(result, "knowing", out) == ()
     whole = meshwright.plan("gpt2", "flat:2", search="data_parallel", batch=api.Batch(2))

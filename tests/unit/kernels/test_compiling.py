@@ -220,6 +220,13 @@ def test_every_setting_of_numba_has_a_folder_of_its_own(monkeypatch: pytest.Monk
     assert not set(before) & set(keeping.places.__wrapped__())
 
 
+def test_workers_that_are_told_a_number_of_threads_find_what_the_command_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """joblib sets NUMBA_NUM_THREADS in the processes it starts: sweeps compiled everything once more."""
+    before, found = keeping.places.__wrapped__(), dict(keeping.settings())
+    monkeypatch.setattr(keeping, "settings", lambda: found | {"NUMBA_NUM_THREADS": "1"})
+    assert keeping.places.__wrapped__() == before
+
+
 def test_every_processor_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     from llvmlite import binding
 

@@ -13,9 +13,11 @@ from meshwright.report.text import render
 
 ROWS: list[dict[str, Any]] = [
     {"global_batch": 64, "data_parallel_ratio": 2.0, "data_parallel_overlap_ratio": 2.5, "hybrid_ratio": 4.0,
-     "step_seconds": 0.25, "n_microbatches": 8, "schedule": "1f1b", "plan": "4@0-3", "note": ""},
+     "step_seconds": 0.25, "n_microbatches": 8, "schedule": "1f1b", "plan": "4@0-3", "note": "",
+     "samples_per_second": 256.0, "description": "pipeline 4"},
     {"global_batch": 256, "data_parallel_ratio": None, "data_parallel_overlap_ratio": 3.0, "hybrid_ratio": 8.0,
-     "step_seconds": None, "n_microbatches": None, "schedule": None, "plan": "", "note": "nothing fits"},
+     "step_seconds": None, "n_microbatches": None, "schedule": None, "plan": "", "note": "nothing fits",
+     "samples_per_second": None, "description": ""},
 ]  # fmt: skip
 
 
@@ -27,8 +29,9 @@ def test_rows_show_figures_a_dash_for_none_and_the_note_where_there_is_no_plan()
 
 def test_csv_has_every_figure_and_nothing_for_none() -> None:
     assert sweep_table.csv(ROWS).splitlines() == [
-        "global_batch,data_parallel_ratio,data_parallel_overlap_ratio,hybrid_ratio,step_seconds,n_microbatches,schedule,plan,note",
-        "64,2.0,2.5,4.0,0.25,8,1f1b,4@0-3,", "256,,3.0,8.0,,,,,nothing fits",
+        "global_batch,data_parallel_ratio,data_parallel_overlap_ratio,hybrid_ratio,step_seconds,n_microbatches,schedule,plan,note,"
+        "samples_per_second,description",
+        "64,2.0,2.5,4.0,0.25,8,1f1b,4@0-3,,256.0,pipeline 4", "256,,3.0,8.0,,,,,nothing fits,,",
     ]  # fmt: skip
 
 
@@ -60,3 +63,14 @@ def test_one_size_stands_in_the_middle_and_lines_are_few_whatever_the_ratios() -
         page = ElementTree.fromstring(sweep_table.svg("one", rows))
         assert points(page, "#2060c0")[0][0] == 400.0
         assert len([node for node in page.iter() if node.tag.endswith("line") and node.get("stroke") == "#e0e0e0"]) == n_lines
+
+
+def test_a_search_that_knows_no_speed_up_shows_samples_a_second_and_plans_in_words() -> None:
+    unknown = dict.fromkeys(("data_parallel_ratio", "data_parallel_overlap_ratio", "hybrid_ratio"))
+    rows = [ROWS[0] | unknown, ROWS[1] | unknown]
+    shown = [line.split() for line in render(sweep_table.table("net", rows)).splitlines()]
+    assert ["net:", "samples", "a", "second", "by", "global", "batch"] in shown
+    assert ["64", "256", "0.25", "s", "8", "pipeline", "4"] in shown and ["256", "-", "-", "-", "nothing", "fits"] in shown
+    page = ElementTree.fromstring(sweep_table.svg("net", rows))
+    assert points(page, "#2060c0") == [(60.0, pytest.approx(370.0 - 330.0 / 1.08, abs=0.06))]
+    assert "samples a second" in {node.text for node in page.iter()} and "hybrid" not in {node.text for node in page.iter()}

@@ -16,7 +16,7 @@ from meshwright.core.problem import Batch, MixedPrecision, ModelSpec
 from meshwright.sizing import kinds as kinds_of
 from meshwright.sizing import lower_bounds, points, tariffs
 from meshwright.sizing.answer import Sizing
-from meshwright.sizing.points import LeftOut
+from meshwright.sizing.points import LeftOut, SizePoint
 from meshwright.sizing.told import upkeep as told_upkeep
 
 if TYPE_CHECKING:
@@ -50,11 +50,13 @@ def size(  # noqa: PLR0913  as many as the command line has
     kinds: Sequence[str] | str = (),
     global_batch: int = 0,
     sequence_length: int = 0,
-    training: MixedPrecision | None = None,
+    training: MixedPrecision | str | None = None,
     framework: str = "",
     file_format: str = "",
     freeze: Sequence[str] = (),
     lora: str = "",
+    optimizer: str = "",
+    state_precision: str = "",
     prices: Sequence[str] = (),
     pricing: str = "on-demand",
     powers: Sequence[str] = (),
@@ -87,7 +89,7 @@ def size(  # noqa: PLR0913  as many as the command line has
         Samples of a step, the same on every size; 0 for as many as make about 4 Mi tokens.
     sequence_length : int
         Tokens of a sample; 0 for the model's own.
-    training, framework, file_format, freeze, lora
+    training, framework, file_format, freeze, lora, optimizer, state_precision
         As of `meshwright.api.make_problem`.
     prices, powers : sequence of str
         Dollars per device and hour, watts of a device with its share of the node, as told: ``"h100=2.49"``, ``"h100=1.3kW"``.
@@ -131,6 +133,8 @@ def size(  # noqa: PLR0913  as many as the command line has
         raise InputError(f"--pue {pue:g}: must be between 1 and 10")
     if sequence_length < 0 or not 0 <= seed < 2**63:
         raise InputError(f"--sequence-length {sequence_length}, --seed {seed}: must be at least 0")
+    if isinstance(training, str):
+        training = api.training(training) if training else None
     upkeep = told_upkeep(mtbf, recovery)
     spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora) if isinstance(
         model, str
@@ -155,7 +159,10 @@ def size(  # noqa: PLR0913  as many as the command line has
         if lacks:
             state.left_out.append(LeftOut(kind.name, lacks))
             continue
-        first = api.make_problem(spec, node, batch=batch, training=training, framework=framework)
+        first = api.make_problem(
+            spec, node, batch=batch, training=training, framework=framework, optimizer=optimizer,
+            state_precision=state_precision,
+        )  # fmt: skip
         least = lower_bounds.device_seconds(spec.graph, node.kinds[0], first.training, first.framework)
         state.consider(kind, tariff, counts, first, least, upkeep)
     with executors.workers(jobs, backend, scheduler) as run:
@@ -168,11 +175,7 @@ def size(  # noqa: PLR0913  as many as the command line has
         (point.without_plan() for point in state.planned if point.cluster not in on_front),
         key=lambda point: (point.outlay.seconds, point.cluster),
     )
-    notes = _notes(spec, chosen, paid, upkeep, batch, pricing, told_batch=bool(global_batch))
-    wide = [point for point in best if point.gap_ratio > ENOUGH]
-    if wide:
-        gaps = ", ".join(f"{point.cluster} {point.gap_ratio:.0%}" for point in wide)
-        notes += (f"a better plan may exist than those shown, by at most: {gaps}; --set evaluations=120 looks longer",)
+    notes = _notes(spec, chosen, paid, upkeep, batch, pricing, told_batch=bool(global_batch)) + _gaps(best)
     return Sizing(
         spec.name, n_tokens, batch.sequence_length, batch.global_batch, n_steps, best, tuple(others),
         tuple(sorted(state.left_out, key=lambda entry: entry.cluster)), None if best else near, limit, most, chosen, paid,
@@ -231,6 +234,14 @@ def _global_batch(told: int, sequence_length: int) -> int:
     if not 0 <= told <= 10**9:
         raise InputError(f"--global-batch {told}: must be between 0 and {10**9} (0: about 4 Mi tokens a step)")
     return told or 2 ** int(math.log2(max(1, USUAL_TOKENS // sequence_length)))
+
+
+def _gaps(best: Sequence[SizePoint]) -> tuple[str, ...]:
+    """Return a sentence about sizes whose plans may be bettered by more than is enough; none where there are none."""
+    wide = ", ".join(f"{point.cluster} {point.gap_ratio:.0%}" for point in best if point.gap_ratio > ENOUGH)
+    return (
+        (f"a better plan may exist than those shown, by at most: {wide}; --set evaluations=120 looks longer",) if wide else ()
+    )
 
 
 def _notes(
