@@ -229,12 +229,12 @@ print(json.dumps({
 def test_megatron_core_builds_the_stages_on_the_ranks_of_the_plan(
     strategy: Strategy, counts: list[int], n_ranks: int, said: dict[str, str], tmp_path: pathlib.Path
 ) -> None:
-    from meshwright.frameworks.megatron import told
+    from meshwright.frameworks import _command_line
 
     case = made("llama-3.1-8b", "megatron", strategy, counts, n_ranks, **said)
     written(case, "megatron", tmp_path / "train.sh")
     options = {
-        name: " ".join(words) for name, words in told.options_of((tmp_path / "train.sh").read_text(), "train.sh").items()
+        name: " ".join(words) for name, words in _command_line.options((tmp_path / "train.sh").read_text(), "train.sh").items()
     }
     plan = case[1]
     for rank in (0, plan.n_devices - 1):

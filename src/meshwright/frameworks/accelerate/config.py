@@ -20,7 +20,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact, _one_config
 
-__all__ = ["read", "write"]
+__all__ = ["degrees", "read", "write"]
 
 _PRECISIONS: Mapping[str, str] = MappingProxyType({"bf16": "bf16", "fp16": "fp16", "fp32": "no"})
 
@@ -106,11 +106,42 @@ def read(path: str, graph: Graph) -> RunConfig:
         for key in table
         if key not in known
     ]
+    strategy, own = degrees(content, path)
+    said = _one_config.options(text)
+    counts = tuple(
+        _one_config.arguments(said, name, path, default)
+        for name, default in (("--gradient_accumulation_steps", 1), ("--per_device_train_batch_size", 8))
+    )
+    for name, assumed in (("--per_device_train_batch_size", 8), ("--gradient_accumulation_steps", 1)):
+        if name not in said:
+            warnings.append(f"{path}: no command in its comments says {name}: transformers' default, {assumed}, is taken")
+    full = own or said.get("--gradient_checkpointing") == "True"
+    words = _exact.layer_words(graph, "full" if full else "none")
+    mixed = str(content.get("mixed_precision", "no")).replace("False", "no")  # YAML reads a bare no as false
+    precision = {word: own for own, word in _PRECISIONS.items()}.get(mixed)
+    if precision is None:
+        raise InputError(f"{path}: mixed_precision is '{mixed}'; it must be {', '.join(_PRECISIONS.values())}")
+    length = _one_config.arguments(said, "--block_size", path) if "--block_size" in said else 0
+    plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
+    return RunConfig(plan, precision, length, tuple(warnings))
+
+
+def degrees(content: dict[str, Any], path: str) -> tuple[Strategy, bool]:
+    """Return the degrees that a file's entries say, and whether they recompute layers.
+
+    Raises
+    ------
+    InputError
+        When they say another kind of training than FSDP2, an entry is wrong, or entries contradict each other.
+    """
+    fsdp, sizes = (_exact.table(content, name, path) for name in ("fsdp_config", "parallelism_config"))
     kind = content.get("distributed_type")
     if kind != "FSDP" or str(fsdp.get("fsdp_version", 1)) != "2":
         raise InputError(
             f"{path}: distributed_type {kind} with fsdp_version {fsdp.get('fsdp_version', 1)}: only FSDP with version 2 is read"
         )
+    if _flag(fsdp, "fsdp_offload_params", False, path):
+        raise InputError(f"{path}: fsdp_offload_params is true: plans hold nothing on the host; leave it out")
     n_devices = _exact.whole(content, "num_processes", path)
     named = {axis: _exact.whole(sizes, f"parallelism_config_{axis}_size", path, 1) for axis in _SIZES}
     if not sizes:
@@ -124,23 +155,7 @@ def read(path: str, graph: Graph) -> RunConfig:
         data, named["tp"], named["cp"], 1, False, 0 if data * named["cp"] == 1 else 3 if reshard else 2,
         named["dp_shard"] if named["dp_replicate"] > 1 else 0,
     )  # fmt: skip
-    said = _one_config.options(text)
-    counts = tuple(
-        _one_config.arguments(said, name, path, default)
-        for name, default in (("--gradient_accumulation_steps", 1), ("--per_device_train_batch_size", 8))
-    )
-    for name, assumed in (("--per_device_train_batch_size", 8), ("--gradient_accumulation_steps", 1)):
-        if name not in said:
-            warnings.append(f"{path}: no command in its comments says {name}: transformers' default, {assumed}, is taken")
-    full = _flag(fsdp, "fsdp_activation_checkpointing", False, path) or said.get("--gradient_checkpointing") == "True"
-    words = _exact.layer_words(graph, "full" if full else "none")
-    mixed = str(content.get("mixed_precision", "no")).replace("False", "no")  # YAML reads a bare no as false
-    precision = {word: own for own, word in _PRECISIONS.items()}.get(mixed)
-    if precision is None:
-        raise InputError(f"{path}: mixed_precision is '{mixed}'; it must be {', '.join(_PRECISIONS.values())}")
-    length = _one_config.arguments(said, "--block_size", path) if "--block_size" in said else 0
-    plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
-    return RunConfig(plan, precision, length, tuple(warnings))
+    return strategy, _flag(fsdp, "fsdp_activation_checkpointing", False, path)
 
 
 def _flag(table: dict[str, Any], name: str, default: bool, place: str) -> bool:

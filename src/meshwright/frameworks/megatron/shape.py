@@ -9,8 +9,7 @@ from typing import Any
 
 from meshwright.base.errors import InputError
 from meshwright.core.problem import ModelSpec
-from meshwright.frameworks import _exact
-from meshwright.frameworks.megatron import told
+from meshwright.frameworks import _command_line, _exact
 from meshwright.models.readers import huggingface
 
 __all__ = ["fields_of", "model_of"]
@@ -28,7 +27,7 @@ def model_of(path: str, sequence_length: int) -> ModelSpec:
     InputError
         When an option that is needed is missing or wrong, or the architecture is none that is built from options.
     """
-    options = told.options_of(_exact.read_text(path), path)
+    options = _command_line.options(_exact.read_text(path), path)
     fields = fields_of(options, path)
     length = sequence_length or (_number(options, "--seq-length", path) if "--seq-length" in options else 0)
     graph = huggingface.graph_of(fields, f"the model of {path}", sequence_length=length)

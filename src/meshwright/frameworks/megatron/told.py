@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,22 +13,15 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import MODULES, Strategy
-from meshwright.frameworks import _exact
+from meshwright.frameworks import _command_line, _exact
 
-__all__ = ["config_of", "options_of", "plan_of", "read"]
+__all__ = ["config_of", "plan_of", "read"]
 
 FLAGS = ("--sequence-parallel", "--use-tp-pp-dp-mapping", "--use-distributed-optimizer", "--use-megatron-fsdp")
 """Options without a value that a plan depends on."""
 
 _LEVELS: Mapping[str, int] = MappingProxyType({"optim": 1, "optim_grads": 2, "optim_grads_params": 3})
 _MOST_DEVICES = 10**7
-
-
-_LAUNCH = (
-    "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint",
-    "--rdzv-id", "--rdzv-conf", "--standalone", "--max-restarts", "--no-python", "--tee", "--log-dir", "--module",
-)  # fmt: skip
-"""Options of torchrun, with dashes; underscores mean the same there."""
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
@@ -44,7 +36,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         When it cannot be read, an option that is needed is missing, options contradict each other, or they are another model's.
     """
     text = _exact.read_text(path)
-    options = options_of(text, path)
+    options = _command_line.options(text, path)
     return replace(config_of(options, path, graph, n_devices), warnings=_unknown(options, text, path))
 
 
@@ -71,59 +63,16 @@ def _precision(options: Mapping[str, tuple[str, ...]]) -> str:
 
 def _unknown(options: Mapping[str, tuple[str, ...]], text: str, place: str) -> tuple[str, ...]:
     """Return a warning for every option that Megatron-LM's parser does not have."""
-    known = {*(Path(__file__).parents[1] / "data" / "megatron_options.txt").read_text(encoding="utf-8").split(), *_LAUNCH}
+    known = {
+        *(Path(__file__).parents[1] / "data" / "megatron_options.txt").read_text(encoding="utf-8").split(),
+        *_command_line.TORCHRUN,
+    }
     found = []
     for name in options:
-        if name not in known and name.replace("_", "-") not in _LAUNCH:
+        if name not in known and name.replace("_", "-") not in _command_line.TORCHRUN:
             line = text.count("\n", 0, max(text.find(name), 0)) + 1
             found.append(f"{place}: line {line}: {name} is no option of Megatron-LM that is known; it is left out")
     return tuple(found)
-
-
-def options_of(text: str, place: str) -> dict[str, tuple[str, ...]]:
-    """Return the options of a script with their values; of one given twice the last counts, as in Megatron-LM's parser.
-
-    Raises
-    ------
-    InputError
-        When quotes are left open.
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    name, n_line, in_array = "", 1, False
-    variables = dict(re.findall(r"^\s*(?:export )?(\w+)=([\w.-]+)[ \t]*$", text, re.M))
-    for logical in re.split(r"(?<!\\)\n", text):
-        try:
-            words = _words(logical.replace("\\\n", " "), variables)
-        except ValueError as error:
-            raise InputError(f"{place}: line {n_line}: {error}") from None
-        n_line += logical.count("\n") + 1
-        name = name if in_array else ""
-        for word in words:
-            if re.match(r"--\w", word):
-                name, equals, value = word.partition("=")
-                name = name.replace("_", "-") if name.replace("_", "-") in _LAUNCH else name
-                found[name] = (value,) if equals else ()
-            elif word == ")" or word.endswith("=("):
-                name, in_array = "", word != ")"
-            elif word.endswith(".py") or "[@]" in word:
-                name = ""  # what follows is no value of an option
-            elif name:
-                found[name] = (*found[name], word)
-    return found
-
-
-def _words(line: str, variables: Mapping[str, str]) -> list[str]:
-    """Return the words of a line: variables that the script sets put in, options that one string holds apart."""
-
-    def value(match: re.Match[str]) -> str:
-        return variables.get(match[1] or match[3], match[2] or match[0])
-
-    line = re.sub(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))", value, line)
-    found = []
-    for word in shlex.split(line, comments=True):
-        inside = re.sub(r"^\w+=\(?\s*(?=--)", "", word)
-        found += shlex.split(inside) if " " in inside and inside.lstrip().startswith("--") else [inside]
-    return found
 
 
 def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int = 0) -> Plan:

@@ -12,12 +12,12 @@ from meshwright.core.framework import FrameworkLimits
 from meshwright.core.graph import Graph
 from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Problem
+from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks import accelerate
 
-__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "model_of", "program", "read", "recognises", "refusals", "write"]
 
 _DATA = Path(__file__).parents[1] / "data" / "transformers.toml"
 FRAMEWORK, VARIANTS = framework_file.of_content(files.read_toml(_DATA), _DATA.stem, _DATA.name, accelerate.FRAMEWORK)
@@ -89,6 +89,18 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     return told.read(path, graph, n_devices)
 
 
+def model_of(path: str, sequence_length: int = 0) -> ModelSpec:
+    """Return the model that a script or a JSON file names."""
+    from meshwright.frameworks.transformers import told
+
+    return told.model_of(path, sequence_length)
+
+
 def recognises(text: str) -> bool:
-    """Return whether a file's text calls ``TrainingArguments``, or is a JSON file of them."""
-    return re.search(r'TrainingArguments\(|"(per_device_train_batch_size|fsdp_config)"\s*:', text) is not None
+    """Return whether a file's text calls ``TrainingArguments``, is a JSON file of them, or a shell script with them."""
+    from meshwright.frameworks.transformers import command
+
+    return (
+        command.starts(text)
+        or re.search(r'TrainingArguments\(|"(per_device_train_batch_size|fsdp_config)"\s*:', text) is not None
+    )

@@ -1,4 +1,4 @@
-"""The plan that ``TrainingArguments`` say: a Python file that makes them, ours or any, or a JSON file of them."""
+"""The plan that ``TrainingArguments`` say: a Python file that makes them, ours or any, a JSON file, or a shell script."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Any
 from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
+from meshwright.core.problem import ModelSpec
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact, _python_file
+from meshwright.frameworks.accelerate import config
+from meshwright.frameworks.transformers import command
 from meshwright.frameworks.transformers.arguments import PRECISIONS
 
-__all__ = ["read"]
+__all__ = ["model_of", "read"]
 
 _PLANNED = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "tf32", "activation_checkpointing",
@@ -25,6 +28,8 @@ _PLANNED = (
     "deepspeed", "parallelism_config", "optim", "torch_compile", "use_liger_kernel", "auto_find_batch_size",
 )  # fmt: skip
 """Arguments that decide what a plan is or what it takes."""
+
+_OFFLOADED = ("offload_optimizer", "offload_param")
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
@@ -38,15 +43,27 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         When it cannot be read, an argument is wrong, or arguments contradict each other or the model.
     """
     text = _exact.read_text(path)
-    said, lines, length = _json(path, text) if text.lstrip().startswith("{") else _python(path)
-    warnings = list(_unknown(said, lines, path))
-    n_devices = _python_file.started(text) or n_devices
+    if command.starts(text):
+        said, lines, length, started, told = command.said(path, text)
+    else:
+        said, lines, length = _json(path, text) if text.lstrip().startswith("{") else _python(path)
+        started, told = _python_file.started(text), ()
+    for name in ("deepspeed", "fsdp_config"):
+        if isinstance(said.get(name), str):
+            said[name] = command.table(said[name], name, path)
+    own = _launched(said, path)
+    warnings = [*told, *_unknown(said, lines, path)]
+    n_devices = (_exact.whole(own, "num_processes", path) if own else 0) or started or n_devices
     if not n_devices:
         raise InputError(f"{path}: no torchrun command in it says how many processes there are; say on which cluster it runs")
     by_deepspeed = bool(said.get("deepspeed"))
     if by_deepspeed and said.get("fsdp"):
         raise InputError(f"{path}: deepspeed and fsdp are both set; keep one")
-    strategy, full = (_deepspeed if by_deepspeed else _mesh)(said, path, n_devices)
+    if own.get("distributed_type") == "FSDP":
+        strategy, full = config.degrees(own, str(said["config_file"]))
+        full = full or _checkpointed(said, path)
+    else:
+        strategy, full = (_deepspeed if by_deepspeed else _mesh)(said, path, n_devices)
     warnings += _assumed(said, path)
     counts = tuple(
         _exact.whole(said, name, path, usual)
@@ -57,6 +74,34 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     variant = "deepspeed" if by_deepspeed else "compiled" if said.get("torch_compile") else ""
     variant = variant or ("context" if strategy.context > 1 else "")
     return RunConfig(plan, _precision(said, path), length, tuple(warnings), variant)
+
+
+def _launched(said: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return the entries of the file that ``accelerate launch`` is given, empty for none; DeepSpeed's are put to `said`.
+
+    Raises
+    ------
+    InputError
+        When it is missing or of a kind that is not read, or says what an argument says too.
+    """
+    word = said.get("config_file")
+    if not isinstance(word, str):
+        return {}
+    entries = _exact.yaml_entries(command.beside(word, "config_file", path), word, "Accelerate")
+    kind = entries.get("distributed_type")
+    if kind not in ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO"):
+        raise InputError(f"{word}: distributed_type is {kind}; it must be FSDP, DEEPSPEED, MULTI_GPU or NO")
+    if kind in ("FSDP", "DEEPSPEED") and (said.get("fsdp") or said.get("deepspeed")):
+        raise InputError(f"{path}: {word} and an argument both say how weights are sharded; keep one")
+    if kind == "DEEPSPEED":
+        told = _exact.table(entries, "deepspeed_config", word)
+        inside = told.get("deepspeed_config_file")
+        zero: dict[str, Any] = {
+            f"{name}": {"device": told[f"{name}_device"]} for name in _OFFLOADED if f"{name}_device" in told
+        }
+        zero["stage"] = _exact.whole(told, "zero_stage", word, 2, least=0)
+        said["deepspeed"] = command.table(str(inside), "deepspeed_config_file", path) if inside else {"zero_optimization": zero}
+    return entries
 
 
 def _json(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int]:
@@ -107,7 +152,7 @@ def _unknown(said: Mapping[str, Any], lines: Mapping[str, int], path: str) -> It
     """Yield a warning for every argument that transformers does not have."""
     known = json.loads((Path(__file__).parents[1] / "data" / "transformers_options.json").read_text(encoding="utf-8"))
     tables = (
-        (said, (*known["arguments"], *known["script"])),
+        (said, (*known["arguments"], *known["script"], "config_file")),
         (_without_prefix(_table(said, "fsdp_config", path)), known["fsdp_config"]),
         (_table(said, "parallelism_config", path), known["parallelism_config"]),
     )
@@ -183,10 +228,8 @@ def _mesh(said: Mapping[str, Any], path: str, n_devices: int) -> tuple[Strategy,
 def _deepspeed(said: Mapping[str, Any], path: str, n_devices: int) -> tuple[Strategy, bool]:
     """Return the degrees of the DeepSpeed integration, and whether layers recompute."""
     config = said["deepspeed"]
-    if isinstance(config, str):
-        raise InputError(f"{path}: deepspeed is the file {config}; put what it holds in its place, or read that file")
     zero, parallel = (_table(config, name, path) for name in ("zero_optimization", "tensor_parallel"))
-    for name in ("offload_optimizer", "offload_param"):
+    for name in _OFFLOADED:
         if _table(zero, name, path).get("device", "none") != "none":
             raise InputError(f"{path}: zero_optimization.{name}: plans hold nothing on the host; leave it out")
     level = _exact.whole(zero, "stage", path, least=0) if zero else 0
@@ -220,8 +263,6 @@ def _without_prefix(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _table(said: Mapping[str, Any], name: str, path: str) -> dict[str, Any]:
     value = said.get(name) or {}
-    if isinstance(value, str) and name == "fsdp_config":
-        raise InputError(f"{path}: {name} is the file {value}; put what it holds in its place")
     if not isinstance(value, dict):
         raise InputError(f"{path}: {name} is {value!r}; it must be a table of entries")
     return value
@@ -233,3 +274,24 @@ def _flag(table: Mapping[str, Any], name: str, default: bool, path: str) -> bool
     if str(value).lower() not in ("true", "false"):
         raise InputError(f"{path}: {name} is {value!r}; it must be True or False")
     return str(value).lower() == "true"
+
+
+def model_of(path: str, sequence_length: int) -> ModelSpec:
+    """Return the model that a script or a JSON file of arguments names, with samples of so many tokens; 0 for its own.
+
+    Raises
+    ------
+    InputError
+        When it names none, or one that is unknown here.
+    """
+    from meshwright import models
+
+    text = _exact.read_text(path)
+    said = (
+        command.said(path, text)[0] if command.starts(text) else _json(path, text)[0] if text.lstrip().startswith("{") else {}
+    )
+    names = [said[key] for key in ("model_name_or_path", "model_name", "config_name") if isinstance(said.get(key), str)]
+    if not names:
+        raise InputError(f"{path}: does not say the model (model_name_or_path); give --model")
+    beside = Path(path).parent / names[0]
+    return models.read(str(beside) if beside.exists() else names[0], sequence_length=sequence_length)

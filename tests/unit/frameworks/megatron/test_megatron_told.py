@@ -15,6 +15,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy
+from meshwright.frameworks import _command_line
 from meshwright.frameworks.megatron import options, told
 
 WORDS = ("none", "core_attn", "mlp", "core_attn+mlp", "layernorm+moe_act", "moe", "full", "block")
@@ -81,14 +82,14 @@ def test_every_plan_that_is_told_is_read_back_the_same(case: tuple[Problem, Plan
         model.append(("--mtp-num-layers", "1"))
     launch = [("--nnodes", "1"), ("--nproc-per-node", str(plan.n_devices))]
     said = "\n".join(" ".join(words) for words in (*launch, *model, *options.arguments(result)))
-    assert told.plan_of(told.options_of(said, "said"), "said") == plan
+    assert told.plan_of(_command_line.options(said, "said"), "said") == plan
 
 
 GOOD = "--nproc-per-node 4 --num-layers 4 --micro-batch-size 1 --global-batch-size 8"
 
 
 def plan_of(text: str) -> Plan:
-    return told.plan_of(told.options_of(text, "run.sh"), "run.sh")
+    return told.plan_of(_command_line.options(text, "run.sh"), "run.sh")
 
 
 def test_a_command_line_of_ones_own_is_read_with_its_defaults(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,173 @@
+"""Shell scripts that start a training script with the Trainer's arguments, as people keep them."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from meshwright import api, frameworks
+from meshwright.api import advise
+from meshwright.base.errors import InputError
+from meshwright.core.strategy import Strategy
+
+MODULE = frameworks.load("transformers")
+
+FASTCHAT = """#!/bin/bash
+# --per_device_train_batch_size 99 in a comment says nothing
+MODEL=meta-llama/Llama-3.1-8B
+export N_GPUS=8
+torchrun --nproc_per_node=$N_GPUS --nnodes 2 --master_port=20001 train_mem.py \\
+    --model_name_or_path ${MODEL} \\
+    --data_path data.json \\
+    --bf16 True \\
+    --per_device_train_batch_size 2 \\
+    --gradient_accumulation_steps 16 \\
+    --fsdp "full_shard auto_wrap" \\
+    --fsdp_transformer_layer_cls_to_wrap 'LlamaDecoderLayer' \\
+    --tf32 True --model_max_length 2048 --gradient_checkpointing
+"""
+
+DEEPSPEED = """deepspeed --num_gpus 4 --num_nodes=2 run_clm.py --deepspeed zero.json \\
+  --model_name_or_path gpt2 --block-size 512 --per-device-train-batch-size 4 --fp16
+"""
+
+ACCELERATE = """ARGS=(
+  --model_name_or_path gpt2
+  --per_device_train_batch_size 4   # samples
+  --bf16
+)
+accelerate launch --config_file acc.yaml sft.py "${ARGS[@]}" --max_length 1024
+"""
+
+FSDP = """distributed_type: FSDP
+num_processes: 8
+fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: false, fsdp_activation_checkpointing: true}
+"""
+
+
+@pytest.fixture
+def graph():
+    return api.make_problem("gpt2", "dgx-h100:8").graph
+
+
+def _read(path: pathlib.Path, text: str, graph, n_devices: int = 0):
+    path.write_text(text)
+    assert MODULE.recognises(text)
+    return MODULE.read(str(path), graph, n_devices)
+
+
+def test_options_variables_and_lines_put_together_are_read(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(FASTCHAT)
+    spec = MODULE.model_of(str(path), 2048)
+    assert (spec.name, spec.graph.sequence_length) == ("llama-3.1-8b", 2048)
+    said = MODULE.read(str(path), spec.graph)
+    assert said.plan.stages[0].strategy == Strategy(16, shard=3)
+    assert (said.plan.micro_batch, said.plan.n_microbatches, said.plan.global_batch) == (2, 16, 512)
+    assert set(said.plan.stages[0].recompute[1:-1]) == {"full"}
+    assert (said.precision, said.sequence_length) == ("bf16", 2048)
+    assert said.warnings == (
+        f"{path}: line 7: nothing is known of data_path; it is left out",
+        f"{path}: line 12: nothing is known of fsdp_transformer_layer_cls_to_wrap; it is left out",
+    )
+
+
+def test_deepspeeds_file_is_found_beside_the_script(tmp_path: pathlib.Path, graph) -> None:
+    path = tmp_path / "train.sh"
+    with pytest.raises(InputError, match=r"train.sh: deepspeed is the file zero.json, which is not there; put it beside"):
+        _read(path, DEEPSPEED, graph)
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 2}, "tensor_parallel": {"autotp_size": 2}}')
+    said = _read(path, DEEPSPEED, graph)
+    assert said.plan.stages[0].strategy == Strategy(4, 2, shard=2)
+    assert (said.plan.micro_batch, said.plan.n_microbatches, said.precision) == (4, 1, "fp16")
+    assert (said.sequence_length, said.variant, said.warnings) == (512, "deepspeed", ())
+    (tmp_path / "zero.json").write_text("[1]")
+    with pytest.raises(InputError, match=r"zero\.json: holds no table of settings"):
+        _read(path, DEEPSPEED, graph)
+    inline = DEEPSPEED.replace("zero.json", """'{"zero_optimization": {"stage": 3}}'""")
+    assert _read(path, inline, graph).plan.stages[0].strategy == Strategy(8, shard=3)
+
+
+@pytest.mark.parametrize(
+    ("entries", "strategy", "word"),
+    [
+        (FSDP, Strategy(8, shard=2), "full"),
+        ("distributed_type: MULTI_GPU\nnum_processes: 4\n", Strategy(4), "none"),
+        ("distributed_type: 'NO'\nnum_processes: 1\n", Strategy(1), "none"),
+        ("distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {zero_stage: 3}\n", Strategy(4, shard=3), "none"),
+        ("distributed_type: DEEPSPEED\nnum_processes: 4\n", Strategy(4, shard=2), "none"),
+        (
+            "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {deepspeed_config_file: zero.json}\n",
+            Strategy(4, shard=1),
+            "none",
+        ),
+    ],
+)
+def test_accelerates_file_says_the_degrees(tmp_path: pathlib.Path, graph, entries: str, strategy: Strategy, word: str) -> None:
+    (tmp_path / "acc.yaml").write_text(entries)
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": 1}}))
+    said = _read(tmp_path / "train.sh", ACCELERATE, graph)
+    assert said.plan.stages[0].strategy == strategy and set(said.plan.stages[0].recompute[1:-1]) == {word}
+    assert (said.plan.micro_batch, said.sequence_length, said.precision, said.warnings) == (4, 1024, "bf16", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "entries", "message"),
+    [
+        (ACCELERATE, "distributed_type: TPU\nnum_processes: 8\n", "acc.yaml: distributed_type is TPU; it must be FSDP, "),
+        (ACCELERATE, FSDP.replace("fsdp_version: 2", "fsdp_version: 1"), "only FSDP with version 2 is read"),
+        (ACCELERATE, FSDP.replace("{", "{fsdp_offload_params: true, "), "acc.yaml: fsdp_offload_params is true: plans hold"),
+        (
+            ACCELERATE, "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {offload_optimizer_device: cpu}\n",
+            "offload_optimizer: plans hold nothing on the host",
+        ),
+        (ACCELERATE.replace("--bf16", "--fsdp full_shard"), FSDP, "both say how weights are sharded; keep one"),
+        (ACCELERATE.replace("--config_file acc.yaml", "--use_fsdp"), "", "line 6: --use_fsdp: says degrees outside"),
+        (ACCELERATE.replace("acc.yaml", "no.yaml"), "", "config_file is the file no.yaml, which is not there"),
+        (FASTCHAT + FASTCHAT, "", "starts several trainings; leave one"),
+        (FASTCHAT.replace("--nnodes 2", "--nnodes many"), "", "--nnodes is many; write the number of hosts"),
+        (FASTCHAT.replace("=$N_GPUS", "=gpu"), "", "--nproc_per_node is 'gpu'; it must be a whole number"),
+        (FASTCHAT.replace("_size 2", "_size two"), "", "per_device_train_batch_size is 'two'"),
+        (FASTCHAT.replace("'LlamaDecoderLayer'", "'Llama"), "", "line 5: No closing quotation"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(tmp_path: pathlib.Path, graph, text: str, entries: str, message: str) -> None:
+    (tmp_path / "acc.yaml").write_text(entries)
+    with pytest.raises(InputError) as error:
+        _read(tmp_path / "train.sh", text, graph)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_adapters_are_said_to_be_priced_as_whole_training(tmp_path: pathlib.Path, graph) -> None:
+    said = _read(
+        tmp_path / "a.sh", FASTCHAT.replace("--bf16 True", "--use_peft --lora_r 16 --bf16 --load_in_8bit False"), graph
+    )
+    assert [warning.partition("line ")[2][:15] for warning in said.warnings[:2]] == ["8: --use_peft: ", "8: --lora_r: ad"]
+    assert not any("8bit" in warning for warning in said.warnings)
+
+
+def test_an_elastic_range_is_its_most_hosts_and_the_cluster_says_what_the_script_does_not(
+    tmp_path: pathlib.Path, graph
+) -> None:
+    assert _read(tmp_path / "a.sh", FASTCHAT.replace("--nnodes 2", "--nnodes 1:4"), graph).plan.n_devices == 32
+    (tmp_path / "zero.json").write_text("{}")
+    assert _read(tmp_path / "b.sh", DEEPSPEED.replace("--num_gpus 4 --num_nodes=2", ""), graph, 16).plan.n_devices == 16
+
+
+def test_advice_names_the_model_by_itself(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(ACCELERATE)
+    (tmp_path / "acc.yaml").write_text(FSDP)
+    said = advise.advise(str(path), "dgx-h100:8")
+    assert said.result.problem.model_spec.name == "gpt2" and said.result.problem.framework.name == "transformers"
+    assert said.result.plan.n_devices == 8 and said.result.problem.graph.sequence_length == 1024
+    path.write_text(ACCELERATE.replace("--model_name_or_path gpt2", ""))
+    with pytest.raises(InputError, match=r"does not say the model \(model_name_or_path\); give --model"):
+        advise.advise(str(path), "dgx-h100:8")
+
+
+def test_scripts_that_only_speak_of_arguments_are_none() -> None:
+    assert not MODULE.recognises("# torchrun train.py --per_device_train_batch_size 2\n")
+    assert not MODULE.recognises("python report.py --per_device_train_batch_size 2\n")
