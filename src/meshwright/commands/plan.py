@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,7 +58,10 @@ def settings_of(pairs: list[str], option: str = "--set") -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where a plan is written: files (empty for none), what would help, and one JSON object in place of a text."""
+    """Where a plan is written: files (empty for none), what would help, and one JSON object in place of a text.
+
+    `left_seconds` is the time that ``--time-limit`` leaves for what would help; infinite without one.
+    """
 
     out: str
     trace: str
@@ -64,6 +69,7 @@ class Outputs:
     what_if: bool
     json: bool
     verbose: bool = False
+    left_seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +171,14 @@ def show(result: Result, outputs: Outputs) -> int:
     changes: tuple[what_ifs.Change, ...] = ()
     stopped = result.answer.extra.get("stopped_early") is True
     if outputs.what_if and result.feasible and not stopped and (report or not outputs.json):
+        until = time.monotonic() + outputs.left_seconds
         with progress("planning what would help"), _early.interruptible(True) as asked:
-            changes = what_ifs.changes(result, Stop(asked=asked))
+            changes = what_ifs.changes(result, Stop(asked=lambda: asked() or time.monotonic() >= until))
+        if time.monotonic() >= until:
+            print(
+                "meshwright: --time-limit is over before all was planned that would help: not all of it is shown",
+                file=sys.stderr,
+            )
     drawn = trace or report
     if drawn and result.feasible and result.timeline is None:
         costs = result.problem.costs
@@ -270,6 +282,7 @@ def register(app: typer.Typer) -> None:
         from meshwright import api
         from meshwright.api import training_states
         from meshwright.base import files
+        from meshwright.commands import _early
         from meshwright.core import peaks
         from meshwright.core.problem import Batch
 
@@ -282,5 +295,7 @@ def register(app: typer.Typer) -> None:
             lora=training_states.adapters(lora, base), optimizer=optimizer, state_precision=state_precision,
         )  # fmt: skip
         preferences = Preferences(top, seed, time_limit, within, why_not, fix, mtbf)
+        started = time.monotonic()
         result = search_best(problem, search, settings_of(set_), preferences)
-        return show(result, Outputs(out, trace, report, what_if, json_, verbose))
+        left = started + _early.seconds_of(time_limit) - time.monotonic() if time_limit else math.inf
+        return show(result, Outputs(out, trace, report, what_if, json_, verbose, left))

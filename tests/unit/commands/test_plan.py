@@ -128,3 +128,14 @@ def test_costs_without_seconds_refuse_a_timeline_before_anything_is_written(mesh
     assert list(tmp_path.iterdir()) == []
     entry = meshwright(*words, "--json").json
     assert entry["step_seconds"] is None and entry["objective"]["value"] > 0
+
+
+def test_what_would_help_ends_with_the_time_limit(planned: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    from meshwright.commands.plan import Outputs, show
+
+    assert show(planned, Outputs("", "", "", True, False, left_seconds=0.0)) == 0
+    over = capsys.readouterr()
+    assert "--time-limit is over before all was planned that would help" in over.err and "twice the memory" not in over.out
+    assert show(planned, Outputs("", "", "", True, False)) == 0
+    done = capsys.readouterr()
+    assert "--time-limit" not in done.err and "twice the memory" in done.out
