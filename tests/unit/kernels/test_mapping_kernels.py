@@ -59,7 +59,13 @@ def test_annealing_of_mappings(shape: tuple[int, int, int], recorded: Recorded) 
     n_stages, n_replicas, n = shape
     table = table_of(4, n)
     near = np.ascontiguousarray(np.argsort(table + np.diag(np.full(n, np.inf)), axis=1, kind="stable")[:, : min(12, n - 1)])
-    for seed, heat, squarings, n_moves in ((0, 1.0, 3, 120), (1, 0.3, 6, 120), (2, 1.0, 3, 1), (3, 1.0, 1, 0)):
+    for seed, heat, squarings, n_moves in (
+        (0, 1.0, 3, 250),
+        (1, 0.3, 6, 250),
+        (2, 1.0, 3, 1),
+        (3, 1.0, 1, 0),
+        (4, 3.0, 2, 250),
+    ):
         packed = graph_of(seed, n_stages, n_replicas).arrays(table)
         rings = np.tile(np.arange(n_replicas), (n_stages, 1))
         random = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ Shares of rings are even here, not those of the linear programme, whose corner d
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -308,6 +308,24 @@ def test_circuits_that_change(recorded: Recorded) -> None:
     assert windows.choose(step, plan, staying, 2, 1.0, drawn) is None
     large = networks.build("switch", 65, 1, 1e8, 1e-6, 0).fabric
     assert windows.choose(step, plan, large, 2, 1e-7, drawn) is None
+
+
+def test_circuits_that_stay_or_take_turns_are_tried(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
+    step = step_of("moe", 9)
+    tried: list[Fabric] = []
+
+    def once(step: Step, candidates: Callable[[Placement], list[Fabric]], *_: object) -> PlanOnNetwork:
+        plan = data_parallel(step.space)
+        tried.extend(candidates(plan))
+        return PlanOnNetwork(plan, tried[0], 1.0, 1.0, 1)
+
+    monkeypatch.setattr(optical.alternate, "alternate", once)
+    for degree in (2, 4):
+        tried.clear()
+        wires = NetworkParts(9, degree, 1e8, 1e-6)
+        optical.search(step, wires, np.random.default_rng(1), 6, placement="either", reconfiguration_seconds=1e-3)
+        told_of = [(one.name, one.latency_seconds, float(one.count.sum()), len(one.cycles)) for one in tried]
+        recorded([told_of, told(map(wired, tried))], f"{degree}")
 
 
 def test_jobs_beside_each_other(recorded: Recorded) -> None:

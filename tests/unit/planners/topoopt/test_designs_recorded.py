@@ -162,8 +162,9 @@ def test_answers_and_what_is_written_of_them(name: str, tmp_path: Path, recorded
 
 def test_an_answer_written_as_a_task_graph_is_read_and_played(tmp_path: Path, recorded: Recorded) -> None:
     pytest.importorskip("flatbuffers")
-    for name in ("several", "published", "closed"):
-        made = answer(tmp_path, **QUESTIONS[name])  # type: ignore[arg-type]
+    alone = {"names": ("topoopt",), "search": "published", "spec": CANDLE, "degree": 2}
+    for name, asked in (*((name, QUESTIONS[name]) for name in ("several", "published", "closed")), ("alone", alone)):
+        made = answer(tmp_path, **asked)  # type: ignore[arg-type]
         content = graph_file.content(made)
         graph = taskgraph_fbuf.parse(content, "here")
         head = (graph.n_gpus, graph.n_servers, graph.n_switches, graph.bytes_per_millisecond, graph.rings, graph.operators[:2])
@@ -261,6 +262,13 @@ def test_bounds_of_small_questions(recorded: Recorded) -> None:
     large = networks.build("switch", 65, 1, 1e8, 0.0, 0).fabric
     assert bounds.collective_seconds(made, sent, large) == 0.0
     recorded(found)
+
+
+def test_what_takes_no_time_is_bounded_by_none() -> None:
+    workload = Workload("idle", 4, (Operation("a", "add", "a", (DATA,), (3,)), Operation("b", "add", "b", (0,), (3,))))
+    idle = ((OperatorSplit(1, 1, 1, 0.0, 0.0, 0.0), OperatorSplit(2, 1, 1, 0.0, 0.0, 0.0)),) * 2
+    for kind in TRAFFIC:
+        assert bounds.step_seconds(SplitSpace(workload, Servers(2, 2, DEVICE, 1e9), idle), 1e9, kind) == 0.0
 
 
 def test_splits_of_every_operator(tmp_path: Path, recorded: Recorded) -> None:
@@ -525,7 +533,10 @@ def test_task_graphs_are_played(recorded: Recorded) -> None:
         FlexNetTask("forward", 5, 2, (0.25,), 0, (6, 7)),
         FlexNetTask("all_reduce", 6, 0, (0.1,), 400_000, (0, 1, 2, 3)),
         FlexNetTask("all_reduce", 7, 0, (0.0,), 900, (0, 2)),
-        FlexNetTask("nominal_comm", 8, 123, (0.0,), 0, ()),
+        FlexNetTask("nominal_comm", 8, 123, (0.0,), 0, (13,)),
+        FlexNetTask("forward", 13, 3, (5.0,), 0, (14,)),
+        FlexNetTask("nominal_comm", 14, 100, (0.0,), 5_000, (15,)),
+        FlexNetTask("backward", 15, 3, (0.125,), 0, ()),
         FlexNetTask("all_reduce", 9, 0, (0.3,), 500, (3,)),
         FlexNetTask("forward", 10, 0, (0.7,), 0, ()),
         FlexNetTask("all_reduce", 11, 0, (0.0,), 36_000, (0, 1, 2, 3)),
