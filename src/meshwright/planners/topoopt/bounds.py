@@ -102,6 +102,8 @@ class _Sums:
             method="highs",
         )
         weights = np.maximum(-found.ineqlin.marginals, 0.0)
+        if not weights.any():  # nothing takes any time: the bound is that no time is below zero
+            weights = np.ones(len(weights))
         return found.x[:-1], weights / weights.sum(), float(found.fun) * unit_seconds
 
     def chain(self, shares: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:

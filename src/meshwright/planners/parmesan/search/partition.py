@@ -129,6 +129,11 @@ def _n_stages(problem: Problem, params: Params, posed: Question) -> int:
             f"--set n_stages={params.n_stages}: {problem.model_spec.name} has only {n_ops} operators; give at most as many "
             "stages"
         )
+    if problem.cluster is not None and params.n_stages > problem.cluster.n_devices:
+        raise InputError(
+            f"--set n_stages={params.n_stages}: cluster {problem.cluster.name} has only {problem.cluster.n_devices} devices; "
+            "give at most as many"
+        )
     if params.n_stages:
         return params.n_stages
     if posed.n_stages or params.n_cpus:
