@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator
 
@@ -9,14 +10,18 @@ from recorded import plain
 
 __all__ = ["gist"]
 
-WORDS = {"inf": 12345.6789, "-inf": -2345.6789, "nan": 345.6789}
+WORDS = {"inf": 123.456789, "-inf": -23.456789, "nan": 3.456789}
+SMALLEST = 1e-13  # what is nearer to 0 may be rounding
 
 
 def gist(*values: object) -> list[float]:
-    """Return what changes when any figure or word in the values changes, or moves: their number and two sums."""
+    """Return what changes when any figure or word in the values changes, or moves: their number and two sums.
+
+    Figures are summed by their logarithms, so that microseconds count beside gigabytes.
+    """
     figures = list(_figures([_whole(value) for value in values]))
     by_place = sum(figure * (1.0 + (0.6180339887 * (i + 1)) % 1.0) for i, figure in enumerate(figures))
-    return [len(figures), *(float(f"{total:.12g}") for total in (sum(figures), by_place))]
+    return [len(figures), *(float(f"{total:.11g}") for total in (sum(figures), by_place))]
 
 
 def _whole(value: object) -> object:
@@ -38,4 +43,9 @@ def _figures(value: object) -> Iterator[float]:
     elif isinstance(plainly, str):
         yield WORDS[plainly] if plainly in WORDS else zlib.crc32(plainly.encode()) / 2.0**32
     else:
-        yield -0.123456789 if plainly is None else float(plainly)
+        yield -0.123456789 if plainly is None else _scaled(float(plainly))
+
+
+def _scaled(figure: float) -> float:
+    """Return a number of about the same size for figures of any size, that grows with them."""
+    return math.copysign(30.0 + math.log(abs(figure)), figure) if abs(figure) > SMALLEST else 0.0
