@@ -80,7 +80,7 @@ class Returned:
         if value is None:  # what it wrote into its arguments, or nothing
             for argument in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
                 given = frame.f_locals.get(argument)
-                if isinstance(given, (np.ndarray, list, dict)):
+                if isinstance(given, (np.ndarray, list, dict, tuple)):
                     figures.add(given)
 
 
