@@ -2,7 +2,7 @@
 
 A search of a few layers calls most functions of its room, and what it answers at the end hides most of what they said: a bound too
 loose, a rival thrown away too early, a table that is read where it does not matter. `Returned` watches the calls and keeps, of each
-function, how often it was called, how many numbers it gave, and a check sum of all it gave, in order, numbers to six digits. A test
+function, how often it was called and a check sum of all it gave, in order, numbers to six digits. A test
 records these with the fixture `recorded`: a difference names the function that answers otherwise, on questions that stand in the test.
 """
 
@@ -59,7 +59,7 @@ class Returned:
         sys.setprofile(None)
 
     def lines(self) -> dict[str, dict[str, str]]:
-        """Return calls, numbers and check sum of each function by module: comprehensions and lambdas are part of what calls them."""
+        """Return calls and check sum of each function by module: comprehensions and lambdas are part of what calls them."""
         found: dict[str, dict[str, str]] = {}
         for name, figures in sorted(self._functions.items()):
             module, _, function = name.partition(":")
@@ -85,13 +85,13 @@ class Returned:
 
 
 class _Figures:
-    """Calls, numbers and the check sum of one function."""
+    """Calls and the check sum of one function."""
 
     def __init__(self) -> None:
-        self.n_calls, self._n_numbers, self._sum = 0, 0, 0
+        self.n_calls, self._sum = 0, 0
 
     def __str__(self) -> str:
-        return f"{self.n_calls} {self._n_numbers} {self._sum:08x}"
+        return f"{self.n_calls} {self._sum:08x}"
 
     def add(self, value: object, depth: int = 0) -> None:
         """Add a value: nouns by field, containers by entry, what has no plain form by the name of its type."""
@@ -124,7 +124,6 @@ class _Figures:
         self._sum = zlib.crc32(word.encode(), self._sum)
 
     def _numbers(self, values: np.ndarray) -> None:
-        self._n_numbers += values.size
         if values.dtype.kind == "f":
             finite = np.isfinite(values)
             parts, powers = np.frexp(np.where(finite & (abs(values) > ZERO), values, 0.0))

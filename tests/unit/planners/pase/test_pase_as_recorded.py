@@ -15,7 +15,7 @@ from meshwright import api
 from meshwright.base.errors import MeshwrightError
 from meshwright.core.problem import Batch, Stop
 from meshwright.core.source import Source
-from meshwright.planners.pase import layer_costs, networks
+from meshwright.planners.pase import layer_costs, networks, our_answer, our_models
 from meshwright.planners.pase.check import check_certificate
 from meshwright.planners.pase.operators import NetworkBuilder, Tensor
 from meshwright.planners.pase.readers import pase_graph
@@ -110,13 +110,50 @@ MESHES: dict[str, tuple[str, Callable, dict[str, Any]]] = {
 def test_every_step_on_a_mesh_is_as_recorded(name: str, recorded: Recorded, tmp_path: pathlib.Path) -> None:
     kind, cluster, params = MESHES[name]
     posed = question(kind, cluster(), tmp_path, Batch(4))
-    with Returned(ROOM, without=(*TIMED, "planners/pase/our_models:_certificate")) as found:
+    with Returned(ROOM, without=TIMED) as found:
         answer = pase.search(posed, pase.Params(**params, certificate=str(tmp_path / "c.json")), seed=0, stop=Stop())
         checked = answer.plan and check_certificate(json.loads((tmp_path / "c.json").read_text()), "c", posed)
     extra = {key: answer.extra[key] for key in ("device_mesh", "recompute", "shardings", "held_bytes") if key in answer.extra}
     plan = answer.plan and [answer.plan.stages[0].strategy, answer.plan.stages[0].devices, answer.plan.micro_batch]
     recorded([answer.objective, answer.bound, answer.missing_bytes, answer.nearest, answer.notes, extra, plan, checked], "answer")
     recorded(found.lines(), "functions")
+
+
+@pytest.mark.parametrize("kind", ["dense", "experts"])
+def test_any_sharding_is_told_as_recorded(kind: str, recorded: Recorded, tmp_path: pathlib.Path) -> None:
+    """Rows, placements and the nearest uniform degrees of shardings drawn at random, and of each way taken everywhere it can be."""
+    posed, found = question(kind, boxes([2, 2]), tmp_path, Batch(8)), []
+    dice = np.random.default_rng(7)
+    with Returned(ROOM) as said:
+        for shape, recompute in (((2, 2), "none"), ((4,), "full")):
+            sharding = our_models.sharding_problem(posed, shape, recompute)
+            counts = np.diff(sharding.problem.first)
+            names = sorted({choice.name for made in sharding.menus for way in made.choices for choice in way})
+            drawn = [dice.integers(0, counts) for _ in range(3)]
+            for name, axis in ((name, axis) for name in names for axis in range(len(shape))):
+                ways = [[i for i, way in enumerate(made.choices) if way[axis].name == name] for made in sharding.menus]
+                drawn.append(np.array([way[int(dice.integers(len(way)))] if way else 0 for way in ways]))
+                if axis:
+                    continue
+                every = [[i for i, way in enumerate(made.choices) if {choice.name for choice in way} == {name}] for made in sharding.menus]
+                drawn.append(np.array([way[0] if way else 0 for way in every]))
+            for i, labels in enumerate(drawn):
+                if i < 6:
+                    our_answer.operator_rows(sharding, labels)
+                    our_answer.placements(sharding, labels)
+                plan, fits = our_answer.nearest_plan(posed, sharding, labels)
+                found.append(f"{plan.stages[0].strategy} {len(plan.stages[0].devices)} {fits}".replace("Strategy", ""))
+    recorded([found, said.lines()])
+
+
+def test_what_fits_no_device_is_answered_by_the_recorded_degrees(recorded: Recorded, tmp_path: pathlib.Path) -> None:
+    found = []
+    for memory in (1e7, 3e7, 6e7, 1.2e8, 80e9):
+        posed = question("dense", boxes([2, 2], kinds=[device(memory_bytes=memory)]), tmp_path, Batch(8))
+        sharding = our_models.sharding_problem(posed, (2, 2), "none")
+        plan, fits = our_answer.nearest_plan(posed, sharding, np.zeros(sharding.problem.n_nodes, np.int64))
+        found.append([str(plan.stages[0].strategy), len(plan.stages[0].devices), fits])
+    recorded(found)
 
 
 def test_refusals_are_as_recorded(recorded: Recorded, tmp_path: pathlib.Path) -> None:
