@@ -250,7 +250,8 @@ def test_torchrun_is_known_by_all_of_its_variables(monkeypatch: pytest.MonkeyPat
 
 
 def test_every_option_of_a_run_is_passed_on_to_torchrun(recorded: Recorded) -> None:
-    job = Job("plan.json", "m:f", n_steps=7, data="d:d", loss="l:l", optimizer="o:o", learning_rate_value=0.5, seed=4, save="kept",
+    job = Job("plan.json", "m:f", n_steps=7, data="d:d", loss="l:l", optimizer="o:o", learning_rate_value=0.5, seed=4,
+              save="kept",
               save_every=2, keep=3, resume="auto", non_finite="skip", backend="nccl", precision="bf16", clip_norm_value=1.5,
               log="log.jsonl", lr_schedule="s:s", keep_every=4)  # fmt: skip
     recorded([
@@ -291,17 +292,20 @@ BASE = Job("plan.json", "m:f", save="there", save_every=2)
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"n_steps": 0}, "--steps 0: must be between 1 and 1000000000"), ({"n_steps": 10**9 + 1}, "--steps 1000000001: must be"),
+        ({"n_steps": 0}, "--steps 0: must be between 1 and 1000000000"),
+        ({"n_steps": 10**9 + 1}, "--steps 1000000001: must be"),
         ({"backend": "mpi"}, "--backend mpi: must be gloo or nccl"),
         ({"non_finite": "go"}, "--non-finite go: must be stop or skip"),
         ({"clip_norm_value": -0.5}, "--clip-norm -0.5: must be a number of at least 0 (0: no limit)"),
-        ({"clip_norm_value": float("inf")}, "--clip-norm inf: must be"), ({"clip_norm_value": float("nan")}, "--clip-norm nan: must"),
+        ({"clip_norm_value": float("inf")}, "--clip-norm inf: must be"),
+        ({"clip_norm_value": float("nan")}, "--clip-norm nan: must"),
         ({"keep_every": -2}, "--keep-every -2: must be at least 0, and needs --save-every"),
         ({"keep_every": 2, "save_every": 0}, "--keep-every 2: must be at least 0, and needs --save-every"),
         ({"keep_every": 3}, "--keep-every 3: must be a multiple of --save-every 2"),
         ({"keep": 0}, "--keep 0: must be at least 1"),
         ({"save_every": -1}, "--save-every, --processes and --timeout must not be negative"),
-        ({"limits": (-1.0, 0.0)}, "--save-every, --processes and --timeout"), ({"limits": (0.0, -1.0)}, "--save-every, --processes"),
+        ({"limits": (-1.0, 0.0)}, "--save-every, --processes and --timeout"),
+        ({"limits": (0.0, -1.0)}, "--save-every, --processes"),
         ({"save": ""}, "--resume and --save-every need --save FOLDER"),
         ({"save": "", "save_every": 0, "resume": "auto"}, "--resume and --save-every need --save FOLDER"),
         ({"profiles": ("", "better.json")}, "--calibrate corrects the profile of --profile; give that too"),
@@ -316,7 +320,8 @@ def test_options_out_of_range_are_refused_in_these_words(changes: dict[str, Any]
 @pytest.mark.parametrize(
     "changes",
     [{}, {"n_steps": 1}, {"n_steps": 10**9}, {"backend": "nccl"}, {"non_finite": "skip"}, {"keep_every": 2}, {"keep_every": 4},
-     {"keep": 1}, {"save_every": 1}, {"save_every": 0}, {"save": "", "save_every": 0}, {"resume": "last"}, {"clip_norm_value": 3.0}],
+     {"keep": 1}, {"save_every": 1}, {"save_every": 0}, {"save": "", "save_every": 0}, {"resume": "last"},
+     {"clip_norm_value": 3.0}],
 )  # fmt: skip
 def test_options_in_range_are_taken(changes: dict[str, Any]) -> None:
     for profiles in (("", ""), ("profile.json", ""), ("profile.json", "better.json")):
@@ -367,7 +372,8 @@ def test_a_network_is_built_by_these_commands(monkeypatch: pytest.MonkeyPatch, r
     [
         ("ip", "never", "the programs ip and tc (package iproute2) are not installed"),
         ("tc", "never", "the programs ip and tc (package iproute2) are not installed"),
-        ("", "netns add", "network namespaces cannot be made: not allowed"), ("", "tc qdisc", "rates cannot be limited: not allowed"),
+        ("", "netns add", "network namespaces cannot be made: not allowed"),
+        ("", "tc qdisc", "rates cannot be limited: not allowed"),
         ("", "never", ""),
     ],
 )  # fmt: skip
