@@ -24,11 +24,15 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 from meshwright.base.errors import InputError  # noqa: E402
+from meshwright.core.plan import Plan, Stage  # noqa: E402
+from meshwright.core.strategy import Strategy  # noqa: E402
 from meshwright.runtime.job import checkpoints, memory, worker  # noqa: E402
+from meshwright.runtime.job import trainer as trainer_module  # noqa: E402
 from meshwright.runtime.job.job import Job  # noqa: E402
 from meshwright.runtime.job.reference import reference_steps  # noqa: E402
-from meshwright.runtime.job.trainer import NonFiniteError, adamw, apply  # noqa: E402
+from meshwright.runtime.job.trainer import NonFiniteError, Trainer, adamw, apply  # noqa: E402
 from meshwright.runtime.model.data import default_loss  # noqa: E402
+from meshwright.runtime.ranks.layout import Layout  # noqa: E402
 from meshwright.runtime.step.executor import Span  # noqa: E402
 
 NAMES = ["0", "1", "2"]
@@ -129,6 +133,16 @@ def test_a_run_trains_as_without_a_plan_and_leaves_what_happened(
         sorted(path.name for path in saved.iterdir()), [span[:3] for span in rank["spans"]], rank["peak_bytes"],
         found["first_step"], rank["rank"], rank["device"], sorted(json.loads((saved / "step-11" / "done.json").read_text())),
     ])  # fmt: skip
+
+
+def test_of_a_single_step_everything_is_told(plan: str) -> None:
+    found = worker.train(job(plan, n_steps=1))
+    assert found is not None
+    (rank,) = found["ranks"]
+    for stage in (0, 1):
+        passes = [end - start for i, _, phase, start, end in rank["spans"] if i == stage and phase in ("forward", "backward")]
+        assert len(passes) == 4 and rank["compute_seconds"][stage] == pytest.approx(sum(passes), rel=1e-9)
+    assert rank["peak_bytes"] == {} and found["losses"] == pytest.approx([alone(1)[0].loss], rel=1e-5)
 
 
 def test_of_many_steps_the_first_and_every_tenth_are_told(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,7 +312,7 @@ def test_what_was_just_written_stays_where_later_steps_of_an_earlier_run_lie(
         shutil.copytree(saved / "step-2", folder / f"step-{step}")
         _changed(folder / f"step-{step}")
     for step in (1, 2, 3):
-        checkpoints.save(trainer, str(folder), step, keep=2)
+        checkpoints.save(trainer, str(folder), step)  # two are kept
         assert (folder / f"step-{step}" / "done.json").is_file()
     assert sorted(path.name for path in folder.iterdir()) == ["step-10", "step-2", "step-3", "step-8"]
     assert checkpoints.load_newest_whole(trainer, str(folder)) == 3
@@ -383,16 +397,92 @@ def test_products_in_fp16_scale_the_loss_and_keep_the_scale_in_checkpoints(
     plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = str(tmp_path / "saved")
-    found = worker.train(job(plan, n_steps=4, data=f"{__name__}:broken", precision="fp16", non_finite="skip", save=saved))
+    log = tmp_path / "log.jsonl"
+    told_so = {"precision": "fp16", "non_finite": "skip", "save": saved, "log": str(log)}
+    found = worker.train(job(plan, n_steps=4, data=f"{__name__}:broken", **told_so))
     assert found is not None
     told = capsys.readouterr().err
-    assert "skipped" in told and found["losses"][0] == pytest.approx(alone(1)[0].loss, rel=1e-2)
+    assert "gradients overflowed: skipped, loss scale now 32768" in told or "not finite: skipped" in told
+    assert [json.loads(line)["skipped"] for line in log.read_text().splitlines()] == [False, False, True, False]
+    assert found["losses"][0] == pytest.approx(alone(1)[0].loss, rel=1e-2)
     content = json.loads((tmp_path / "saved" / "step-4" / "done.json").read_text())
     assert content["loss_scale"] == {"value": 2.0**15, "n_good_steps": 1}
     rest = worker.train(job(plan, n_steps=5, precision="fp16", save=saved, resume="last"))
     assert rest is not None and len(rest["losses"]) == 1
     content = json.loads((tmp_path / "saved" / "step-5" / "done.json").read_text())
     assert content["loss_scale"] == {"value": 2.0**15, "n_good_steps": 2}
+
+
+class _Given:
+    """The gradients of a stage, as given."""
+
+    def __init__(self, *held: tuple[torch.Tensor, float]) -> None:
+        self.gradients = held
+
+    def held(self) -> list[tuple[torch.Tensor, float]]:
+        return list(self.gradients)
+
+
+def test_the_norm_counts_every_part_once_and_clipping_scales_to_it(trained: tuple[Any, pathlib.Path, str]) -> None:
+    one, two, half = torch.tensor([3.0, 4.0]), torch.tensor([[12.0]], dtype=torch.float64), torch.tensor([8.0])
+    stages = {0: _Given((one, 1.0), (torch.empty(0), 1.0)), 1: _Given((two, 0.5), (half, 0.25))}
+    trainer: Any = SimpleNamespace(executor=SimpleNamespace(device=torch.device("cpu")), weights=stages, clip_norm=2.0)
+    trainer._held = lambda: Trainer._held(trainer)
+    squared = Trainer._squared_norm(trainer)
+    assert (squared.dtype, float(squared)) == (torch.float64, 25.0 + 72.0 + 16.0) and len(trainer._held()) == 3
+    for clip, norm, ratio in (
+        (2.0, 1.9, 1.0),
+        (2.0, 2.0, 1.0),
+        (2.0, 4.0, 2.0 / (4.0 + 1e-6)),
+        (0.0, 9.0, 1.0),
+        (0.5, 0.51, 0.5 / 0.510001),
+    ):
+        trainer.clip_norm, trainer.gradient_norm = clip, norm
+        before = float(two)
+        Trainer._clip(trainer)
+        assert float(two) == pytest.approx(ratio * before, rel=1e-9)
+
+
+def test_what_crosses_a_boundary_is_known_by_its_rows() -> None:
+    crossing = trainer_module._crossing
+    by_rows = crossing(torch.zeros(3, 5), 3)
+    assert (by_rows.sizes, by_rows.by_rows, by_rows.comes_back) == ((5,), True, True)
+    whole = crossing(torch.zeros(4, 5), 3)
+    assert (whole.sizes, whole.by_rows, whole.comes_back) == ((4, 5), False, False)
+    number, choice = crossing(torch.zeros(()), 1), crossing(torch.zeros(3, 2, dtype=torch.int64), 3)
+    assert (number.sizes, number.by_rows) == ((), False) and (choice.by_rows, choice.comes_back) == (True, False)
+    assert by_rows.blank(7, torch.device("cpu")).shape == (7, 5) and whole.blank(7, torch.device("cpu")).shape == (4, 5)
+    places: Any = SimpleNamespace(n_stages=4)
+    trainer_module._check_tensors([torch.zeros(1)], places, 2)
+    told = "stage 2: its layers hand on a float, but only tensors can be sent to the next stage; cut elsewhere or compute it "
+    with pytest.raises(InputError, match=told):
+        trainer_module._check_tensors([torch.zeros(1), 2.0], places, 2)
+
+
+def test_weights_of_several_stages_are_tied_among_all_who_hold_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One weight in the first and last stage, one in both stages of the second pipeline rank, one held once."""
+    made: list[Any] = []
+    monkeypatch.setattr(trainer_module.dist, "new_group", lambda ranks: made.append(ranks) or tuple(ranks))
+    units: Any = [nn.Linear(2, 2, bias=False) for _ in range(4)]
+    units[3].weight, units[1].other = units[0].weight, nn.Parameter(torch.zeros(1))
+    units[2].other, units[0].more, units[3].more = units[1].other, nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    stages = tuple(
+        Stage((i,), devices, strategy)
+        for i, (devices, strategy) in enumerate(
+            [((0, 1), Strategy(tensor=2)), ((2,), Strategy()), ((2,), Strategy()), ((0, 1), Strategy(data=2))]
+        )
+    )
+    places = Layout(Plan(stages), (0, 1, 2), ((0, 1), (2,), (2,), (0, 1)), SimpleNamespace())
+    holders = trainer_module._holders(places, units)
+    assert [holders[p] for p in (units[0].weight, units[1].other, units[0].more, units[1].weight)] == [[0, 3], [1, 2], [0], [1]]
+    found = {rank: trainer_module._ties(places, rank, units) for rank in range(3)}
+    assert made == [[0, 1]] * 3 and all(tied == {units[0].weight, units[1].other} for tied, _ in found.values())
+    told = {
+        rank: [(tie.parameter is units[0].weight, tie.group, tie.counts) for tie in ties] for rank, (_, ties) in found.items()
+    }
+    assert told == {0: [(True, (0, 1), True)], 1: [(True, (0, 1), False)], 2: [(False, None, True)]}
+    assert [trainer_module._first_holder(places, rank, units, found[rank][1][0]) for rank in range(3)] == [0, 0, 1]
+    assert trainer_module._first_holder(places, 0, units, found[2][1][0]) == -1
 
 
 def test_a_plan_for_more_processes_than_there_are_is_refused(tmp_path: pathlib.Path) -> None:
