@@ -291,8 +291,8 @@ class Constant(nn.Module):
     ("model", "names", "told"),
     [
         (Backwards, ["layers.0", "layers.1", "layers.2"],
-         "Backwards: runs 'layers.0' after 'layers.1', so that no stage boundary can lie between them; keep them in one stage, or "
-         "is this the plan of another model?"),
+         "Backwards: runs 'layers.0' after 'layers.1', so that no stage boundary can lie between them; keep them in one stage, "
+         "or is this the plan of another model?"),
         (Constant, ["layers.0", "layers.1"], "the model's forward returns nothing that it computes"),
     ],
 )  # fmt: skip
@@ -369,7 +369,8 @@ def test_a_model_that_cannot_be_traced_is_cut_by_watching(how: str) -> None:
         carried = part(*carried)
     assert len(carried) == 1 and torch.allclose(carried[0], expected)
     held = [sorted(name for name, _ in part.named_parameters()) for part in parts]
-    assert held == [["model.embed.weight", "model.scale.bias", "model.scale.weight"], *[["layer.line.bias", "layer.line.weight"]] * 3,
+    layer = ["layer.line.bias", "layer.line.weight"]
+    assert held == [["model.embed.weight", "model.scale.bias", "model.scale.weight"], layer, layer, layer,
                     ["model.head.bias", "model.head.weight", "model.norm.bias", "model.norm.weight"]]  # fmt: skip
     assert model.training and not model._forward_hooks and not model.layers[0]._forward_pre_hooks
 
