@@ -62,6 +62,7 @@ BLOCKS = ["inner.blocks.0", "inner.blocks.1", "inner.blocks.2"]
         (["layers.0", "layers.1", "layers.2", "layers.3"], [f"inner.blocks.0.parts.{i}" for i in range(4)]),
         (["embed", "blocks.0.parts.1", "blocks.1.parts", "head"],
          ["embed", "inner.blocks.0.parts.1", "inner.blocks.1.parts", "head"]),
+        (["start", "blocks.0.parts", "blocks.1.parts", "out"], ["", "inner.blocks.0.parts", "inner.blocks.1.parts", ""]),
         (["all"], [""]), (["norm"], ["norm"]), (["x", "y"], ["", ""]),
     ],
 )  # fmt: skip

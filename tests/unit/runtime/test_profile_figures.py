@@ -94,6 +94,7 @@ def test_without_steps_or_a_prediction_there_is_nothing_to_compare(recorded: Rec
     nothing = comparison.as_json(said.plan, measured, None, None)
     one_step = comparison.as_json(said.plan, {**measured, "step_seconds": [2.0], "losses": [1.0]}, None, [])
     recorded([nothing, comparison.lines(nothing).splitlines(), one_step, comparison.lines(one_step).splitlines()])
+    assert "one process" not in comparison.lines({**one_step, "losses": [], "reference_losses": [1.0]})
     elsewhere = {**measured, "ranks": []}
     assert comparison.as_json(said.plan, elsewhere, None, None)["stages"][0]["compute_seconds"]["measured"] is None
     assert comparison.as_json(said.plan, elsewhere, None, None)["bubble_ratio"] == {"measured": None, "predicted": None}
@@ -169,7 +170,8 @@ class Network:
         return ranks
 
     def all_gather_object(self, everyone: list[Any], mine: Any) -> None:
-        everyone[:] = [mine] * len(everyone) if not isinstance(mine, str) else ["a", "b", "a"]
+        others = [[2.0 * second for second in mine]] * 2 if isinstance(mine, list) else ["b", "a"]
+        everyone[:] = ["a" if isinstance(mine, str) else mine, *others]
 
 
 def test_links_and_collectives_are_measured_by_their_least_median(
@@ -285,6 +287,35 @@ def test_a_profile_by_a_clock_that_goes_as_told(monkeypatch: pytest.MonkeyPatch,
     )
     assert (found.pop("device"), found.pop("n_cores"), found.pop("memory_bytes")) == ("CPU", 6, 4096e3)
     recorded([found, said, next(looks)])
+
+
+def test_only_the_last_layer_ends_in_a_loss_and_only_the_first_needs_no_input_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshwright.runtime.profile import measure
+
+    ends: list[Any] = []
+    cross_entropy = torch.nn.functional.cross_entropy
+    monkeypatch.setattr(
+        torch.nn.functional, "cross_entropy", lambda out, classes: ends.append(tuple(out.shape)) or cross_entropy(out, classes)
+    )
+    measure.profile_layers(Blocks(), (torch.zeros(1, 5, dtype=torch.long),), [2], [1], repeats=1, say=lambda *_: None)
+    assert set(ends) == {(10, 11)} and len(ends) % 3 == 0 and len(ends) >= 9
+    ids, real = torch.tensor([[3, 4]]), torch.zeros(1, 4, dtype=torch.float64)
+    assert measure._widen(ids, 3).tolist() == [[3, 4]] * 3 and measure._widen(ids, 3).is_contiguous()
+    assert measure._widen(real, 3).shape == (3, 4) and measure._widen(real, 3).dtype == torch.float64
+    seen: list[Any] = []
+
+    class Looks(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            seen.append(x.requires_grad)
+            return (self.line(x),)
+
+    for first in (True, False):
+        measure._measure(Looks(), [torch.zeros(2, 4)], 1, first=first, last=False)
+    assert seen == [False] * 3 + [True] * 3
 
 
 def test_a_callable_is_measured_with_samples_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
