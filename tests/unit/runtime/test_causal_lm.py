@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="running plans needs PyTorch: pip in
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
 pytestmark = pytest.mark.torch
 
+from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.runtime.model import causal_lm  # noqa: E402
 from meshwright.runtime.parallel import shard_equivalence, tensor_parallel  # noqa: E402
 
@@ -60,3 +61,63 @@ def test_a_model_run_layer_by_layer_is_the_model_and_what_splits_adds_up(name: s
     assert bool(tensor_parallel.styles(units[1], tp_plan)) == splits
     if splits:
         shard_equivalence.check_sum(units[1], [value.detach() for value in units[0](tokens)], 2, tp_plan, name)
+
+
+def llama(**changes: Any) -> Any:
+    """Return a small model of the kind that most are."""
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**LLAMA_LIKE | changes))
+
+
+def test_every_layer_holds_its_own_weights_and_no_others() -> None:
+    model = llama()
+    units = causal_lm.cut(model, ["embed", "layers.0", "layers.1", "head"])
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    held = [sorted({names[id(parameter)].split(".")[1] for parameter in unit.parameters()}) for unit in units]
+    assert held == [["embed_tokens"], ["layers"], ["layers"], ["norm", "weight"]]
+    assert all(f"layers.{i}." in names[id(p)] for i in (0, 1) for p in units[1 + i].parameters())
+    assert model.training and model.config.use_cache is False
+    assert causal_lm.recognises(model) and not causal_lm.recognises(model.model) and not causal_lm.recognises(torch.nn.ReLU())
+    assert causal_lm.layer_names(model) == ["embed", "layers.0", "layers.1", "head"]
+
+
+def test_a_plan_of_other_layers_and_models_that_cannot_be_cut_are_refused() -> None:
+    model = llama()
+    told = "LlamaForCausalLM: has 2 layers between word table and head, but the plan has 3; is this the plan of another model"
+    with pytest.raises(InputError, match=told):
+        causal_lm.cut(model, ["embed", "layers.0", "layers.1", "layers.2", "head"])
+    model.config.is_encoder_decoder = True
+    with pytest.raises(InputError, match="LlamaForCausalLM: models with an encoder and a decoder cannot be run yet"):
+        causal_lm.cut(model, ["embed", "layers.0", "layers.1", "head"])
+    model.config.num_hidden_layers = 3
+    with pytest.raises(InputError, match="LlamaForCausalLM: its 3 layers are in no list, so it cannot be cut"):
+        causal_lm.cut(model, ["embed", "head"])
+
+
+def test_a_layer_gets_the_positions_of_its_part_of_a_sequence() -> None:
+    """Two halves of a sequence, without attention between tokens: a mask of one's own would be all that differs."""
+    whole = torch.arange(24.0).view(1, 8, 3)
+    assert torch.equal(causal_lm._own(whole, 8, 0, 2), whole[:, [0, 1, 6, 7]])
+    assert torch.equal(causal_lm._own(whole, 8, 1, 2), whole[:, [2, 3, 4, 5]])
+    assert causal_lm._own(whole, 6, 0, 2) is whole and causal_lm._own("word", 8, 0, 2) == "word"
+    line = torch.arange(8)
+    assert causal_lm._own(line, 8, 1, 2).tolist() == [2, 3, 4, 5]
+    mask = torch.zeros(1, 1, 8, 8)
+    assert causal_lm._own(mask, 8, 0, 2) is mask and causal_lm._own(torch.zeros(()), 8, 0, 2).dim() == 0
+    units = causal_lm.cut(llama(), ["embed", "layers.0", "layers.1", "head"])
+    layer, hidden = units[1], torch.randn(2, 4, 32)
+    assert (layer.n_parts, layer.positions) == (1, (0, 1))
+    plain = layer.context[0].of(0, hidden, 1)[1]
+    longer = layer.context[0].of(0, hidden, 2)[1]
+    assert plain["position_embeddings"][0].shape[-2] == 4 and longer["position_embeddings"][0].shape[-2] == 8
+    assert layer.context[0].of(0, hidden, 2)[1] is longer and len(layer.context[0].known) == 2
+    layer.n_parts, layer.positions = 2, (1, 2)
+    given: list[Any] = []
+    layer.layer.register_forward_pre_hook(
+        lambda _, args, named: given.append(named["position_embeddings"][0]), with_kwargs=True
+    )
+    layer(hidden)
+    assert torch.equal(given[0], longer["position_embeddings"][0][..., [2, 3, 4, 5], :])
+    layer.n_parts, layer.positions = 1, (0, 1)
+    layer(hidden)
+    assert torch.equal(given[1], plain["position_embeddings"][0])

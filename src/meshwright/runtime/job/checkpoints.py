@@ -33,9 +33,9 @@ def last(folder: str) -> Path | None:
 
 
 def _newest_first(folder: str) -> list[Path]:
-    """Return the complete checkpoints of a folder."""
-    found = [path for path in Path(folder).glob("step-*") if (path / "done.json").is_file()]
-    return sorted(found, key=_step_of, reverse=True)
+    """Return the complete checkpoints of a folder; what else lies there, as a copy ``step-4.old``, is none."""
+    named = [path for path in Path(folder).glob("step-*") if path.name.removeprefix("step-").isdecimal()]
+    return sorted((path for path in named if (path / "done.json").is_file()), key=_step_of, reverse=True)
 
 
 def _step_of(path: Path) -> int:
@@ -117,7 +117,7 @@ def save(trainer: Trainer, folder: str, step: int, keep: int = 2, keep_every: in
 
     `folder`: folder of checkpoints; made if it does not exist.
     `step`: steps trained so far.
-    `keep`: how many checkpoints stay, the newest ones.
+    `keep`: how many checkpoints stay, the newest ones up to this step.
     `keep_every`: those of every so many steps stay too; 0 for none.
     """
     final, partial = Path(folder) / f"step-{step}", Path(folder) / f".step-{step}.partial"
@@ -137,7 +137,9 @@ def save(trainer: Trainer, folder: str, step: int, keep: int = 2, keep_every: in
         (partial / "done.json").write_text(json.dumps(content))
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
-        older = [path for path in _newest_first(folder)[keep:] if not keep_every or _step_of(path) % keep_every]
+        # those of later steps are of an earlier run, damaged or begun anew: they do not push out what was just written
+        written = [path for path in _newest_first(folder) if _step_of(path) <= step]
+        older = [path for path in written[keep:] if not keep_every or _step_of(path) % keep_every]
         for old in [*older, *Path(folder).glob(".step-*.partial")]:
             shutil.rmtree(old, ignore_errors=True)
     dist.barrier()
@@ -159,7 +161,8 @@ def check(folder: str, plan: Plan) -> tuple[Path, dict[str, Any]]:
 def _content(path: Path, plan: Plan) -> dict[str, Any]:
     """Return what is written about a checkpoint."""
     content = files.read_json(path / "done.json", "resume from another checkpoint")
-    if not isinstance(content, dict) or "step" not in content or "plan" not in content:
+    known = isinstance(content, dict) and isinstance(content.get("step"), int) and "plan" in content
+    if not known or not isinstance(content.get("files", {}), dict):
         raise InputError(f"{path / 'done.json'}: is not what a checkpoint holds; resume from another one")
     if content["plan"] != _signature(plan):
         raise InputError(f"--resume: {path} was written under another plan; resume with that plan")

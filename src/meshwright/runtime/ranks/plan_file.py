@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.base import fields, files
+from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.strategy import RECOMPUTE
@@ -67,7 +67,7 @@ def read_plan(path: str) -> PlanFile:
     if not names:
         raise InputError(f"{path}: its stages hold no layers")
     for i, stage in enumerate(plan.stages):
-        if not stage.ops or list(stage.ops) != list(range(stage.ops[0], stage.ops[0] + len(stage.ops))):
+        if not stage.ops:
             raise InputError(f"{path}: stage {i} holds no layers")
         other = next((word for word in stage.recompute if word not in RECOMPUTE), "")
         if other:
@@ -77,8 +77,4 @@ def read_plan(path: str) -> PlanFile:
             )
         if stage.recompute and len(stage.recompute) != len(stage.ops):
             raise InputError(f"{path}: stage {i}: recompute has {len(stage.recompute)} entries for {len(stage.ops)} layers")
-    for name in ("n_microbatches", "micro_batch", "global_batch"):
-        fields.whole(getattr(plan, name), f"{path}: {name}", minimum=1)
-    batch = entry.get("batch")
-    length = batch.get("sequence_length", 1) if isinstance(batch, dict) else 1
-    return PlanFile(plan, names, length if isinstance(length, int) and length > 0 else 1, MappingProxyType(entry))
+    return PlanFile(plan, names, entry.get("batch", {}).get("sequence_length", 1), MappingProxyType(entry))
