@@ -164,6 +164,19 @@ def tiny_question(seed: int, folder: pathlib.Path) -> Question:
     )
 
 
+def tied_question(schedule: str, folder: pathlib.Path) -> Question:
+    """Return a problem of a model whose embedding and head are one large table, under one schedule, where memory is tight."""
+    dice = random.Random(schedule)
+    model = folder / f"tied-{schedule}.json"
+    table = {"tie_word_embeddings": True, "vocab_size": dice.choice((32000, 128000))}
+    n_layers = 4 if schedule in IN_A_V else 3
+    model.write_text(json.dumps(_random_model(dice) | table | {"num_hidden_layers": n_layers, "n_layer": n_layers}))
+    cluster = dice.choice(("flat:2", "ring:3,bandwidth=1 GB/s", "dgx-a100:2"))
+    problem = api.make_problem(str(model), cluster, batch=Batch(8, 1, 1024), memory_risk=0.5)
+    settings = {"schedules": ",".join(dict.fromkeys(("1f1b", schedule)))}
+    return Question(with_memory(problem, _tight_memory(problem, settings, dice)), settings, f"tied {schedule}: {cluster}")
+
+
 def _random_model(dice: random.Random) -> dict[str, object]:
     """Return a configuration file of few layers."""
     n_layers, heads = dice.randint(2, 6), dice.choice((1, 2, 3, 4))

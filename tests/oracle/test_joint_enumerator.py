@@ -40,6 +40,19 @@ def test_tiny_problems_are_enumerated_whole(seed: int, tmp_path: pathlib.Path) -
     assert verdict.answer.bound.value <= verdict.best.step_seconds * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    ["1f1b", "gpipe", "zb_h1", "zb_h2", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_v", "v_half", "v_min"],
+)
+def test_proofs_hold_where_embedding_and_head_are_one_table(schedule: str, tmp_path: pathlib.Path) -> None:
+    """A rank that holds both has the table once, under V-shaped schedules and alone; two ranks have one each."""
+    verdict = enumerator.judge(enumerator.tied_question(schedule, tmp_path), 100_000, whole=True)
+    assert verdict.question.problem.graph.shared
+    assert not verdict.false_refusal and verdict.best is not None and verdict.answer is not None
+    assert verdict.excess_ratio <= enumerator.TOLERANCE, verdict.best
+    assert verdict.answer.objective.value <= verdict.best.step_seconds * (1 + enumerator.TOLERANCE)
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "adafactor", "adam-8bit", "sgd"])
 def test_proofs_hold_under_other_optimizers(optimizer: str, tmp_path: pathlib.Path) -> None:
     """State by shape, matrices put together between replicas: what is proven is still below every plan that can be played."""

@@ -90,15 +90,18 @@ def searched(
 
 
 def _tied(result: Result) -> tuple[str, ...]:
-    """Say that a table shared by first and last layer is counted for each of them where one rank has both and holds it once."""
-    graph, plan = result.problem.graph, result.plan
-    ranks = plan.rank_of_stage()
-    ends = [ranks[i] for i, stage in enumerate(plan.stages) for op in (0, len(graph.ops) - 1) if op in stage.ops]
-    if not graph.n_shared_parameters or result.problem.model_spec.costs != "analytic" or len(set(ends)) > 1:
+    """Say that weights which layers share are counted for each of them although one rank holds them once."""
+    from meshwright.costs.analytic import shared_weights
+
+    graph = result.problem.graph
+    if not graph.n_shared_parameters or result.problem.model_spec.costs != "analytic":
+        return ()
+    n_more = shared_weights.counted_twice(graph, result.plan)
+    if not n_more:
         return ()
     return (
-        f"layers at both ends share {format_count(graph.n_shared_parameters)} weights; here one rank has both and "
-        "holds them once, but memory, update and reduction count them for each: too much, never too little",
+        f"layers share {format_count(n_more)} weights that one rank has and holds once, but memory, update and reduction "
+        "count them for each: too much, never too little",
     )
 
 

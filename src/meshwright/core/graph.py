@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from meshwright.base.errors import InputError
 
-__all__ = ["PACKED_BYTES", "Edge", "Graph", "Op", "Operator"]
+__all__ = ["PACKED_BYTES", "Edge", "Graph", "Op", "Operator", "SharedWeights"]
 
 PACKED_BYTES = 0.5
 """Of a frozen weight in four bits, its scales left out."""
@@ -146,6 +146,22 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedWeights:
+    """Weights that several layers read and that are one tensor: a table that embedding and head share.
+
+    Parameters
+    ----------
+    places : tuple of (int, str)
+        Layer and operator of each that has them among its `Operator.n_parameters`, the first in the order of the layers first.
+    n_parameters : int
+        How many weights.
+    """
+
+    places: tuple[tuple[int, str], ...]
+    n_parameters: int
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Layers in a topological order, and the tensors between them.
 
@@ -167,12 +183,14 @@ class Graph:
         What a sample consists of: ``tokens``, or empty.
     n_shared_frozen_parameters : int
         Those of `n_shared_parameters` that are not trained.
+    shared : tuple of SharedWeights
+        Where the weights of `n_shared_parameters` lie, as far as it is known.
 
     Raises
     ------
     InputError
-        When names repeat, layers that are said to be alike (`Op.like`) have different bodies, an edge has an unknown end, or
-        the edges form a cycle.
+        When names repeat, layers that are said to be alike (`Op.like`) have different bodies, an edge has an unknown end, the
+        edges form a cycle, or shared weights lie in an operator that is not there or has fewer.
     """
 
     name: str
@@ -183,6 +201,7 @@ class Graph:
     n_active_parameters: int = 0
     tokens_name: str = "tokens"
     n_shared_frozen_parameters: int = 0
+    shared: tuple[SharedWeights, ...] = ()
 
     def __post_init__(self) -> None:
         first: dict[str, int] = {}
@@ -192,6 +211,7 @@ class Graph:
                     f"model {self.name}: the name '{op.name}' is given to nodes {first[op.name]} and {i}; names must be unique"
                 )
         self._check_alike()
+        self._check_shared()
         for edge in self.edges:
             for end in (edge.source, edge.target):
                 if not 0 <= end < len(self.ops):
@@ -213,6 +233,26 @@ class Graph:
                     f"model {self.name}: layer '{op.name}' has like={op.like}, but another body than that layer; layers that "
                     "are alike have equal bodies: give it the same body, or like=-1"
                 )
+
+    def _check_shared(self) -> None:
+        """Refuse shared weights that lie where none are, and more of them than are counted twice."""
+        for own in self.shared:
+            for i, name in own.places:
+                body = self.ops[i].body if 0 <= i < len(self.ops) else ()
+                if not any(operator.name == name and operator.n_parameters >= own.n_parameters for operator in body):
+                    raise InputError(
+                        f"model {self.name}: {own.n_parameters} shared weights: layer {i} has no operator '{name}' with as many"
+                    )
+        if self.n_located_parameters > self.n_shared_parameters:
+            raise InputError(
+                f"model {self.name}: {self.n_located_parameters} shared weights are located, but n_shared_parameters is "
+                f"{self.n_shared_parameters}"
+            )
+
+    @property
+    def n_located_parameters(self) -> int:
+        """Those of `n_shared_parameters` of which `shared` says where they lie."""
+        return sum((len(own.places) - 1) * own.n_parameters for own in self.shared)
 
     @property
     def n_parameters(self) -> int:

@@ -128,7 +128,8 @@ def t5(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     edges += [Edge(i, i + 1, answer) for i in range(last + 1, last + 1 + n_decoder)]
     edges += [Edge(last, i, source) for i in range(last + 1, last + 1 + n_decoder)]
     tied = config.flag("tie_word_embeddings", "whether head and word table share weights", True)
-    return Graph(name, made, tuple(edges), sequence, words * hidden if tied else 0)
+    shared = words * hidden if tied else 0
+    return Graph(name, made, tuple(edges), sequence, shared, shared=ends.tied(made, shared))
 
 
 def _encoder_block(config: ModelConfig, sequence: int, fused: bool, *, norm_after: bool) -> Block:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwright.core.graph import Edge, Graph, Op, Operator
+from meshwright.core.graph import Edge, Graph, Op, Operator, SharedWeights
 from meshwright.models.dense_blocks import Block, norm, product
 
-__all__ = ["chain", "embedding", "head", "lookup", "ops"]
+__all__ = ["chain", "embedding", "head", "lookup", "ops", "tied"]
 
 _LOGIT_BYTES = 4  # the loss is computed, and its logits kept, in fp32
 
@@ -56,15 +56,33 @@ def ops(layers: Sequence[tuple[str, str, tuple[Operator, ...]]]) -> tuple[Op, ..
 
 
 def chain(
-    name: str, layers: Sequence[tuple[str, str, tuple[Operator, ...]]], block: Block, *, shared: int = 0, active: int = 0
+    name: str,
+    layers: Sequence[tuple[str, str, tuple[Operator, ...]]],
+    block: Block,
+    *,
+    shared: int = 0,
+    active: int = 0,
+    places: tuple[tuple[int, str], ...] = (),
 ) -> Graph:
     """Return the graph of layers in a row, the residual stream between them.
 
     `layers`: name, kind and operators of each layer; repeated layers hand in the same tuple.
     `shared`: weights counted twice because two layers share them.
     `active`: weights a token meets; 0 means all.
+    `places`: layers and operators that have the word table; none for those of embedding and head.
     """
     stream = block.sequence * block.hidden
     made = ops(layers)
     edges = tuple(Edge(i, i + 1, stream) for i in range(len(made) - 1))
-    return Graph(name, made, edges, block.sequence, shared, active)
+    return Graph(name, made, edges, block.sequence, shared, active, shared=tied(made, shared, places))
+
+
+def tied(made: Sequence[Op], n_parameters: int, places: tuple[tuple[int, str], ...] = ()) -> tuple[SharedWeights, ...]:
+    """Return the word table that embedding and head share, or the layers at `places`; nothing where nothing is shared.
+
+    `n_parameters`: weights that are counted twice.
+    """
+    if not n_parameters:
+        return ()
+    places = places or ((0, "words"), (len(made) - 1, "unembedding"))
+    return (SharedWeights(places, n_parameters // (len(places) - 1)),)

@@ -158,7 +158,9 @@ def assembled(
     ]
     shared = words * block.hidden * (len(mtp) + (1 if tied else 0))
     n_weights = sum(operator.n_parameters for _, _, body in everything for operator in body)
-    graph = ends.chain(name, everything, block, shared=shared, active=n_weights - shared - n_idle)
+    places = (*((i, "words") for i in (0, *range(len(layers) + 1, len(layers) + 1 + len(mtp)))),)
+    places += ((len(everything) - 1, "unembedding"),) if tied else ()
+    graph = ends.chain(name, everything, block, shared=shared, active=n_weights - shared - n_idle, places=places)
     if not mtp:
         return graph
     # the head reads the last layer, not the layers that predict further tokens

@@ -9,7 +9,7 @@ from functools import lru_cache
 from meshwright.base.errors import InputError
 from meshwright.base.identity import ById
 from meshwright.core.cluster import Cluster, Device
-from meshwright.core.graph import Graph
+from meshwright.core.graph import Graph, Operator
 from meshwright.core.optimizers import optimizer
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Framework, MixedPrecision, Problem
@@ -21,6 +21,7 @@ from meshwright.costs.analytic import stage as _stage
 from meshwright.costs.analytic.device_mesh import Mesh, mesh
 from meshwright.costs.analytic.layer import LayerWork, layer_work
 from meshwright.costs.analytic.roofline import Shape
+from meshwright.costs.analytic.shared_weights import body_without, spare_of_stages, spare_rows, state_of, with_state_of
 from meshwright.costs.analytic.update import unknown_shape
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "illegal",
     "row_costs",
     "rows",
+    "spare_rows",
     "stage_costs",
     "unknown_state",
     "words",
@@ -85,7 +87,13 @@ def distinct_rows(graph: Graph) -> tuple[int, ...]:
 
 
 def row_costs(
-    problem: Problem, strategy: Strategy, devices: Sequence[int], micro_batch: int, *, inside_only: bool = False
+    problem: Problem,
+    strategy: Strategy,
+    devices: Sequence[int],
+    micro_batch: int,
+    *,
+    inside_only: bool = False,
+    spare: frozenset[int] = frozenset(),
 ) -> RowLoads:
     """Return the load of every distinct layer under one strategy, with each way to recompute.
 
@@ -94,6 +102,7 @@ def row_costs(
     `micro_batch`: samples of one micro-batch and replica.
     `inside_only`: whether to leave out what happens between replicas (reduction, gathering) and their contention: a quick
     lower bound.
+    `spare`: layers whose shared weights another layer on the devices holds; see `spare_rows`.
     Returns: ``(row, recompute) -> StageCost`` of that one layer. `combine` adds them up.
     Raises `InputError` when there is no cluster, or the devices are not as many as the strategy needs.
     """
@@ -110,6 +119,10 @@ def row_costs(
             same = first.same_as(recompute)
             if (row, same) not in found:
                 loads_of_kinds = [_layer_load(problem, own[row], same, axes, strategy, device) for device, own in works]
+                if row in spare:
+                    lasting = [(device, _lasting(problem, shape, device, row)) for device, _ in works]
+                    less = [_layer_load(problem, own, same, axes, strategy, device) for device, own in lasting]
+                    loads_of_kinds = [with_state_of(*both) for both in zip(loads_of_kinds, less, strict=True)]
                 found[row, same] = _stage.slowest(loads_of_kinds)
             found[row, recompute] = found[row, same]
     return found
@@ -193,22 +206,25 @@ class _LayerWorks:
             self._n_out[edge.source] = max(self._n_out[edge.source], edge.n_elements)
         self._rows = distinct_rows(graph)
         self._found: dict[Shape, dict[int, LayerWork]] = {}
+        self._spare: dict[tuple[Shape, int], LayerWork] = {}
 
     def of(self, shape: Shape) -> dict[int, LayerWork]:
         """Return the work of the layers under one shape, by row."""
         found = self._found.get(shape)
         if found is None:
-            found = self._found[shape] = {
-                row: layer_work(
-                    self._graph.ops[row].body,
-                    shape,
-                    *self._asked,
-                    input_elements=self._n_in[row],
-                    output_elements=self._n_out[row],
-                )
-                for row in self._rows
-            }
+            found = self._found[shape] = {row: self._work(self._graph.ops[row].body, shape, row) for row in self._rows}
         return found
+
+    def spare(self, shape: Shape, row: int) -> LayerWork:
+        """Return the work of a layer whose shared weights another layer holds."""
+        if (shape, row) not in self._spare:
+            less = self._work(body_without(self._graph, row), shape, row)
+            self._spare[shape, row] = state_of(self.of(shape)[row], less)
+        return self._spare[shape, row]
+
+    def _work(self, body: tuple[Operator, ...], shape: Shape, row: int) -> LayerWork:
+        """Return the work of a layer made of some operators."""
+        return layer_work(body, shape, *self._asked, input_elements=self._n_in[row], output_elements=self._n_out[row])
 
 
 @lru_cache(maxsize=32)
@@ -220,6 +236,11 @@ def _layer_works(graph: ById[Graph], device: Device, training: MixedPrecision, f
 def _works(problem: Problem, shape: Shape, device: Device) -> dict[int, LayerWork]:
     """Return what every distinct layer does on one device."""
     return _layer_works(ById(problem.graph), device, problem.training, problem.framework).of(shape)
+
+
+def _lasting(problem: Problem, shape: Shape, device: Device, row: int) -> LayerWork:
+    """Return what a layer does on one device whose shared weights another layer there holds."""
+    return _layer_works(ById(problem.graph), device, problem.training, problem.framework).spare(shape, row)
 
 
 def stage_costs(
@@ -244,26 +265,27 @@ def stage_costs(
                 f"stage {i}: recomputation '{other}' is none of {name}, which has {', '.join(known)}; say which framework runs "
                 "the plan: --for"
             )
-    priced: dict[tuple[Strategy, tuple[int, ...]], RowLoads] = {}
-    samples = plan.samples_of_replicas()
-    for i, (stage, micro_batch) in enumerate(zip(plan.stages, samples, strict=True)):
+    priced: dict[tuple[Strategy, tuple[int, ...], frozenset[int]], RowLoads] = {}
+    samples, spare_of = plan.samples_of_replicas(), spare_of_stages(problem.graph, plan)
+    for i, (stage, micro_batch, spare) in enumerate(zip(plan.stages, samples, spare_of, strict=True)):
         reason = illegal(problem, stage.strategy, micro_batch)
         if reason:
             raise InputError(f"stage {i}: {reason}")
-        key = (stage.strategy, stage.ring_devices)  # stages of one strategy take equally many samples
+        key = (stage.strategy, stage.ring_devices, spare)  # stages of one strategy take equally many samples
         if key not in priced:
-            priced[key] = price(problem, stage.strategy, stage.ring_devices, micro_batch)
+            held = {"spare": spare} if spare else {}
+            priced[key] = price(problem, stage.strategy, stage.ring_devices, micro_batch, **held)
     row_of_op = rows(problem)
     found = []
     alike: dict[tuple[object, ...], StageCost] = {}  # virtual stages of a rank often hold the same layers
-    for stage, micro_batch in zip(plan.stages, samples, strict=True):
+    for stage, micro_batch, spare in zip(plan.stages, samples, spare_of, strict=True):
         counts = _counts(stage, row_of_op)
-        place = (stage.strategy, stage.ring_devices, tuple(counts.items()))
+        place = (stage.strategy, stage.ring_devices, tuple(counts.items()), spare)
         if place not in alike:
-            layers = priced[stage.strategy, stage.ring_devices]
+            layers = priced[stage.strategy, stage.ring_devices, spare]
             load = combine([(layers[key], count) for key, count in counts.items()])
             if ledger:
-                load = replace(load, collectives=_collectives(problem, stage, micro_batch, counts))
+                load = replace(load, collectives=_collectives(problem, stage, micro_batch, counts, spare))
             alike[place] = load
         found.append(alike[place])
     return tuple(found)
@@ -292,7 +314,7 @@ def _counts(stage: Stage, row_of_op: tuple[int, ...]) -> dict[tuple[int, str], i
 
 
 def _collectives(
-    problem: Problem, stage: Stage, micro_batch: int, counts: dict[tuple[int, str], int]
+    problem: Problem, stage: Stage, micro_batch: int, counts: dict[tuple[int, str], int], spare: frozenset[int]
 ) -> tuple[Collective, ...]:
     """Return the collectives of a stage; where devices differ, beside the compute of the kind that every layer waits for."""
     cluster, strategy = problem.required_cluster, stage.strategy
@@ -309,8 +331,9 @@ def _collectives(
         ]
         return works[priced.index(_stage.slowest_kind(priced))][row]
 
+    once = {row: _lasting(problem, shape, devices[0], row) for row in spare}  # the same weights on every kind of device
     return traffic.collectives(
-        counts, {key: waited_for(*key) for key in counts}, axes, strategy, problem.training, problem.framework
+        counts, {key: waited_for(*key) for key in counts}, axes, strategy, problem.training, problem.framework, once
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.stage_cost import Collective
@@ -24,11 +25,13 @@ def collectives(
     strategy: Strategy,
     training: MixedPrecision,
     framework: Framework,
+    once: Mapping[int, LayerWork] = MappingProxyType({}),
 ) -> tuple[Collective, ...]:
     """Return the collectives of one stage, equal ones together.
 
     `layers`: how often each row with each way to recompute occurs in the stage.
     `works`: what the layer of a row does on the device that the stage waits for.
+    `once`: of rows whose shared weights another layer on the devices holds, what they do at the end of the step.
     Returns: the blocking ones take what `meshwright.costs.analytic.stage.layer_load` counts, but for the copies of gathered
     weights, which use no link; those beside compute take what it leaves out.
     """
@@ -43,9 +46,11 @@ def collectives(
             ("expert_data", "all_gather", float(work.n_expert_parameters * training.weight_bytes)),
         )
         kind = "reduce_scatter" if strategy.shard else "all_reduce"
-        n_dense, n_expert = work.n_trained_dense, work.n_trained_expert
+        lasting = once.get(key[0], work)
+        per_batch = work if strategy.shard >= 2 else lasting
+        n_dense, n_expert = lasting.n_trained_dense, lasting.n_trained_expert
         reduced = (
-            ("shard", kind, float(n_dense * training.gradient_bytes)),
+            ("shard", kind, float(per_batch.n_trained_dense * training.gradient_bytes)),
             ("expert_data", kind, float(n_expert * training.gradient_bytes)),
         )
         updated = (
@@ -68,7 +73,7 @@ def collectives(
         ledger.once("reduce", (("replicate", "all_reduce", n_dense * training.gradient_bytes / mesh.n_shards),), n_layers)
         if strategy.shard in (1, 2):
             ledger.once("gather", updated, n_layers)
-        for name, axis, n_bytes in exchanges(work, mesh, strategy):
+        for name, axis, n_bytes in exchanges(lasting, mesh, strategy):
             ledger.exactly("gather", (name, "all_to_all", n_bytes), 2.0 * n_layers, axis.seconds("all_to_all", n_bytes))
     return ledger.found()
 

@@ -27,11 +27,17 @@ def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
 
 
 def row_costs(
-    problem: Problem, strategy: Strategy, devices: Sequence[int], micro_batch: int, *, inside_only: bool = False
+    problem: Problem,
+    strategy: Strategy,
+    devices: Sequence[int],
+    micro_batch: int,
+    *,
+    inside_only: bool = False,
+    spare: frozenset[int] = frozenset(),
 ) -> analytic.RowLoads:
     """Return the load of every distinct layer under one strategy, with each way to recompute; never worse than Megatron's.
 
-    `problem`, `strategy`, `devices`, `micro_batch`, `inside_only`: as in `meshwright.costs.analytic.row_costs`.
+    `problem`, `strategy`, `devices`, `micro_batch`, `inside_only`, `spare`: as in `meshwright.costs.analytic.row_costs`.
     Returns: ``(row, recompute) -> StageCost`` of that one layer.
     Raises `InputError` when there is no cluster, or the devices are not as many as the strategy needs.
 
@@ -42,7 +48,7 @@ def row_costs(
     and memory stay. So `compute_seconds` stays a lower bound. `inside_only` takes off what is saved with silent replicas,
     which is never less.
     """
-    layers = analytic.row_costs(problem, strategy, devices, micro_batch, inside_only=inside_only)
+    layers = analytic.row_costs(problem, strategy, devices, micro_batch, inside_only=inside_only, spare=spare)
     saved = savings(problem, strategy, micro_batch, alone=inside_only)
     return {key: _less(load, saved[key[0]]) if key[0] in saved else load for key, load in layers.items()}
 

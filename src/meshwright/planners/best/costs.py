@@ -68,7 +68,8 @@ class Costs:
         self._classes: dict[tuple[object, ...], RankClasses] = {}
         self._places: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._rows: dict[tuple[object, ...], RowLoads] = {}
-        self._of_mesh: dict[MeshDegrees, list[RowLoads]] = {}
+        self._of_mesh: dict[tuple[MeshDegrees, bool], list[RowLoads]] = {}
+        self._spare = [analytic.spare_rows(problem.graph, ends_together=together) for together in (False, True)]
         self._joined = JoinedLoads()
         self._work: dict[tuple[object, ...], LeastWork] = {}
         self._digests: dict[int, Digest] = {}
@@ -97,9 +98,8 @@ class Costs:
     def classes(self, config: Config, *, light: bool = False) -> RankClasses:
         """Return which ranks of a configuration are alike; of one that stands for all shardings, its kinds of device."""
         mesh = config.mesh
-        degrees = (mesh.data, mesh.context, mesh.tensor, mesh.expert)
         between = () if light else (config.shard > 0, config.shard_degree)
-        key: tuple[object, ...] = (config.layout, mesh.pipeline, *degrees, between)
+        key: tuple[object, ...] = (config.layout, mesh.pipeline, mesh.data, mesh.context, mesh.tensor, mesh.expert, between)
         if config.is_any:
             key = (mesh.pipeline, mesh.rank_size)
         if key not in self._classes:
@@ -146,10 +146,11 @@ class Costs:
         classes = self.classes(config, light=light)
         if config.is_any:
             return self._least_rows(config, classes)
-        key, found = _key(config, light), []
+        spare, found = self._spare[config.ends_together], []
+        key, told = (_key(config, light), spare), {"inside_only": light, **({"spare": spare} if spare else {})}
         for devices, place in zip(classes.devices, classes.keys, strict=True):
             if (key, place) not in self._rows:
-                own = self.model.row_costs(self.problem, config.strategy, devices, config.mesh.micro_batch, inside_only=light)
+                own = self.model.row_costs(self.problem, config.strategy, devices, config.mesh.micro_batch, **told)
                 if place[-1] == SILENT:
                     own = {of: silent(load) for of, load in own.items()}
                 self._rows[key, place] = own
@@ -162,19 +163,19 @@ class Costs:
         Lemma: inside a micro-batch, sharding only adds communication, copies and buffers, so that none of it (ZeRO-0) is below all;
         the higher the level, and the more ranks share, the less weights, gradients and optimizer state are held, as much for any
         micro-batch. What the optimizer takes does not fall from level to level and is left out. No one sharding is below all others:
-        ZeRO-3 holds the least state, but needs buffers of a layer's size.
+        ZeRO-3 holds the least state, but needs buffers of a layer's size. Which layers share a rank is a matter of the schedule.
         """
-        mesh = config.mesh
-        if mesh not in self._of_mesh:
+        mesh, key = config.mesh, (config.mesh, self._spare[0] != self._spare[1] and config.ends_together)
+        if key not in self._of_mesh:
             level = max(self.shards) if mesh.data * mesh.context > 1 else 0
-            highest = Config(replace(mesh, micro_batch=1), level, 0, "1f1b", 1, "pipeline")
+            highest = Config(replace(mesh, micro_batch=1), level, 0, config.schedule, config.chunks, "pipeline")
             places = self.classes(highest, light=True).kinds
             state = dict(zip(places, self.rows(highest, light=True), strict=True))  # the same at all places
             unsharded = self.without_sharding(config, classes)
-            self._of_mesh[mesh] = [
+            self._of_mesh[key] = [
                 self._joined.with_state(own, state[kind]) for kind, own in zip(classes.kinds, unsharded, strict=True)
             ]
-        return self._of_mesh[mesh]
+        return self._of_mesh[key]
 
     def without_sharding(self, config: Config, classes: RankClasses) -> list[RowLoads]:
         """Return for every kind of device the least of every figure over layouts and places where nothing is sharded."""

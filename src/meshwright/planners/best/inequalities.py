@@ -222,11 +222,13 @@ def _ends(asked: _Asked) -> tuple[layer_split.Inequality, layer_split.Inequality
 def _there_and_back(asked: _Asked) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
     """Return what one micro-batch takes there and back: in each layer; in what is pinned to each rank; in what is pinned to the first
     rank, for each later one; and what follows on the first rank for what is pinned to it. Without weight gradients where these wait.
+
+    A single rank has all that is pinned: what is pinned to the last stage may take off what follows, since it hides reductions.
     """
     prefix = asked.prefix
     if not asked.splits:
         back = np.asarray(asked.later, dtype=np.float64) * (prefix.forward_seconds + prefix.backward_seconds)
-        return asked.forward + asked.backward, asked.pinned, back, prefix.after_seconds
+        return asked.forward + asked.backward, asked.pinned, back, float(asked.ends[0])
     pinned = asked.pinned_forward.copy()
     pinned[0] += prefix.input_seconds
     pinned[-1] += asked.suffix.input_seconds

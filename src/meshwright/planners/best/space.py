@@ -101,6 +101,11 @@ class Config:
         return self.chunks > 1 or self.mesh.pipeline == 1
 
     @property
+    def ends_together(self) -> bool:
+        """Whether the first and the last stage lie on one rank, which then holds once what they share."""
+        return self.mesh.pipeline == 1 or self.schedule in _IN_A_V
+
+    @property
     def strategy(self) -> Strategy:
         """Degrees of every stage."""
         mesh = self.mesh

@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright import schedules
 from meshwright.base import registry
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
+from meshwright.costs import analytic
 from meshwright.planners.best.check.space import (
     CheckedChain,
     CheckedMesh,
     CheckedPool,
+    Form,
     RecomputeSpace,
     ranks_of,
     sharded,
@@ -89,7 +92,13 @@ class LayerPrices:
         return self._compute[key]
 
     def of_ranks(
-        self, mesh: CheckedMesh, strategy: Strategy, layout: str, *, inside_only: bool
+        self,
+        mesh: CheckedMesh,
+        strategy: Strategy,
+        layout: str,
+        *,
+        inside_only: bool,
+        spare: frozenset[int] = frozenset(),
     ) -> tuple[list[Table], list[int], list[int]]:
         """Return the different tables of a mesh's ranks, which one each rank has, and the kind of device of each rank.
 
@@ -107,6 +116,8 @@ class LayerPrices:
             As of `ranks_of`.
         inside_only : bool
             Whether what happens between replicas is left out: no more than what all takes.
+        spare : frozenset of int
+            Layers whose shared weights another layer on their rank holds; see `spare`.
         """
         ranks, kinds = ranks_of(self.pool, mesh, layout)
         n_kept = mesh.rank_size
@@ -125,7 +136,7 @@ class LayerPrices:
                 place = (kind, _SILENT)
             if place not in number:
                 n_priced[kind] += 1
-                table = self._table(mesh, strategy, devices, inside_only, place)
+                table = self._table(mesh, strategy, devices, inside_only, place, spare)
                 alike = [i for i, own in enumerate(tables) if kind_of_table[i] == kind and own == table]
                 if not alike:
                     tables.append(table)
@@ -134,16 +145,28 @@ class LayerPrices:
             of_rank.append(number[place])
         return tables, of_rank, kinds
 
+    def spare(self, mesh: CheckedMesh, form: Form) -> frozenset[int]:
+        """Return the layers whose shared weights another layer on their rank holds: by where first and last stage lie."""
+        rank = schedules.load(form.schedule).placement(mesh.pipeline, form.n_chunks)
+        return analytic.spare_rows(self.problem.graph, ends_together=bool(rank[0] == rank[-1]))
+
     def _table(
-        self, mesh: CheckedMesh, strategy: Strategy, devices: NDArray[np.int64], inside_only: bool, place: tuple[object, ...]
+        self,
+        mesh: CheckedMesh,
+        strategy: Strategy,
+        devices: NDArray[np.int64],
+        inside_only: bool,
+        place: tuple[object, ...],
+        spare: frozenset[int],
     ) -> Table:
         """Return the prices of a rank."""
-        key = (strategy, mesh.micro_batch, inside_only, place)
+        key = (strategy, mesh.micro_batch, inside_only, place, spare)
         if key not in self._tables:
             ids: Sequence[int] = devices.tolist()
             if ids[-1] - ids[0] == len(ids) - 1 and ids == list(range(ids[0], ids[-1] + 1)):
                 ids = range(ids[0], ids[-1] + 1)
-            priced = self.model.row_costs(self.problem, strategy, ids, mesh.micro_batch, inside_only=inside_only)
+            held = {"spare": spare} if spare else {}
+            priced = self.model.row_costs(self.problem, strategy, ids, mesh.micro_batch, inside_only=inside_only, **held)
             table = {row: _layer(load, silent=place[-1] == _SILENT) for row, load in priced.items()}
             if len(self.recompute.words) == 1:  # what all layers repeat in any case is a part of their backward pass
                 table = {row: own._replace(backward=own.backward + own.again, again=0.0) for row, own in table.items()}
@@ -166,18 +189,18 @@ class LayerPrices:
             self._unsharded[mesh] = [least(found[kind]) for kind in sorted(found)]
         return self._unsharded[mesh]
 
-    def any_sharding(self, mesh: CheckedMesh) -> tuple[list[Table], list[int], list[int]]:
+    def any_sharding(self, mesh: CheckedMesh, spare: frozenset[int]) -> tuple[list[Table], list[int], list[int]]:
         """Return tables below those of every sharding and layout of a mesh, as `of_ranks` does.
 
         Lemma: as `unsharded`; of what is held all the time the least of all levels allowed counts, sharded over all ranks that it may
-        be (over fewer, more is held). What follows the last task is left out.
+        be (over fewer, more is held), without shared weights of the layers `spare`. What follows the last task is left out.
         """
         base = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
         _, kinds = ranks_of(self.pool, mesh, "pipeline")
         used = sorted(set(kinds))
         static: dict[tuple[int, tuple[int, str]], float] = {}
         for strategy in {own for own, _ in strategies(self.problem, mesh, self.limits, 0) if not own.shard_degree}:
-            tables, of_rank, _ = self.of_ranks(mesh, sharded(base, strategy.shard), "pipeline", inside_only=True)
+            tables, of_rank, _ = self.of_ranks(mesh, sharded(base, strategy.shard), "pipeline", inside_only=True, spare=spare)
             for kind in used:
                 for key, layer in tables[of_rank[kinds.index(kind)]].items():
                     static[kind, key] = min(static.get((kind, key), math.inf), layer.static_bytes)

@@ -165,9 +165,12 @@ class BoundProof:
 
     def _configurations(self, prices: LayerPrices, mesh: CheckedMesh, every: list[Form]) -> None:
         """Close all configurations of a mesh: its schedules by what all shardings take at least, or each with its own prices."""
-        shared = prices.any_sharding(mesh)
+        shared: dict[frozenset[int], tuple[list[Table], list[int], list[int]]] = {}
         for form in every:
-            if self._bounded(prices, mesh, form, shared).refuted(self.limit):
+            spare = prices.spare(mesh, form)
+            if spare not in shared:
+                shared[spare] = prices.any_sharding(mesh, spare)
+            if self._bounded(prices, mesh, form, shared[spare]).refuted(self.limit):
                 continue
             for strategy, layout in strategies(self.problem, mesh, self.limits, len(prices.pool.devices)):
                 one = Open(prices, mesh, form, strategy, layout)
@@ -207,10 +210,11 @@ class BoundProof:
         split that is left.
         """
         prices, mesh, form, strategy, layout = one
-        priced = prices.of_ranks(mesh, strategy, layout, inside_only=True)
+        spare = prices.spare(mesh, form)
+        priced = prices.of_ranks(mesh, strategy, layout, inside_only=True, spare=spare)
         if self._bounded(prices, mesh, form, priced).refuted(limit):
             return True
-        priced = prices.of_ranks(mesh, strategy, layout, inside_only=False)
+        priced = prices.of_ranks(mesh, strategy, layout, inside_only=False, spare=spare)
         bound = self._bounded(prices, mesh, form, priced)
         if bound.refuted(limit):
             return True
