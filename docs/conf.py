@@ -7,7 +7,11 @@ import meshwright
 project = "Meshwright"
 author = "the Meshwright authors"
 version = release = meshwright.__version__
-extensions = ("myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon")
+extensions = ("myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon")
+nb_execution_mode = "force"  # what a notebook shows is what this version answers
+nb_execution_timeout = 300  # seconds of a cell
+nb_execution_raise_on_error = True
+nb_kernel_rgx_aliases = {".*": "python3"}
 myst_heading_anchors = 4  # headings are link targets, as on public forges
 default_role = "literal"  # `name` in docstrings
 autodoc_typehints = "none"  # docstrings tell types, in words

@@ -86,7 +86,7 @@ def contents(index: str, made: list[str]) -> str:
         One hidden ``toctree`` per section, and one for the pages of the repository's root.
     """
     sections = {
-        section.splitlines()[0].partition(":")[0]: re.findall(r"\[([^\]]+)\]\(([a-z_]+/[^)]+)\.md\)", section)
+        section.splitlines()[0].partition(":")[0]: re.findall(r"\[([^\]]+)\]\(([a-z_]+/[^)]+)\.(?:md|ipynb)\)", section)
         for section in re.split(r"^## ", index, flags=re.M)[1:]
     }
     sections["Reference"] += [(name.capitalize(), f"reference/{name}") for name in made]

@@ -47,7 +47,8 @@ def test_every_page_stands_once_in_the_contents_in_the_order_of_the_index(pages:
     contents = pages.contents((ROOT / "docs" / "README.md").read_text(), ["python"])
     assert re.findall(r":caption: (.*)", contents) == ["Tutorials", "How-to", "Reference", "Explanation", "Project"]
     listed = re.findall(r"<(.*)>$", contents, re.M)
-    files = [page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    found = [page for pattern in ("*.md", "*.ipynb") for page in (ROOT / "docs").rglob(pattern)]
+    files = [page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in found]
     root = [f"project/{name.removesuffix('.md')}" for name in pages.ROOT_PAGES]
     assert sorted(listed) == sorted([*(name for name in files if name != "README"), "reference/python", *root])
 

@@ -78,16 +78,21 @@ def workers(jobs: int, backend: str, scheduler: str = "") -> Iterator[Runner]:
             yield run
     elif backend == "ray":
         try:
+            import ray
             from ray.util.joblib import register_ray
         except ImportError:
             raise MissingExtraError("--backend ray", "ray") from None
-        if scheduler:
-            import ray
-
-            ray.init(address=scheduler)
-        register_ray()
-        with joblib.parallel_config(backend="ray", n_jobs=jobs):
-            yield run
+        joined = ray.is_initialized()
+        if not joined:
+            ray.init(**({"address": scheduler} if scheduler else {"include_dashboard": False}))
+        register: Callable[[], object] = register_ray  # which has no types
+        register()
+        try:
+            with joblib.parallel_config(backend="ray", n_jobs=jobs):
+                yield run
+        finally:
+            if not joined:
+                ray.shutdown()
     else:
         try:
             from distributed import Client

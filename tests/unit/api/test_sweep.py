@@ -56,16 +56,19 @@ def test_a_size_that_cannot_be_planned_is_a_row_with_its_reason(problem) -> None
     assert rows[1].stages and not rows[1].note
 
 
-@pytest.mark.parametrize("backend", ["loky", "dask"])
-def test_rows_do_not_depend_on_who_computes_them(problem, backend: str) -> None:
-    if backend == "dask":
-        pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
+@pytest.mark.parametrize("backend", ["loky", "dask", "ray"])
+def test_rows_do_not_depend_on_who_computes_them(problem, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if backend != "loky":
+        pytest.importorskip({"dask": "distributed"}.get(backend, backend), reason=f"the extra '{backend}' is not installed")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # asks nothing of a network
     settings = SETTINGS | {"mode": "published"}
     alone = sweep(problem, [4, 6, 8], search="dapple", settings=settings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the backend's own packages
         together = sweep(problem, [4, 6, 8], search="dapple", settings=settings, jobs=2, backend=backend)
     assert together == alone
+    if backend == "ray":
+        assert not __import__("ray").is_initialized(), "a cluster of one's own ends with the rows"
 
 
 def test_wrong_questions_are_refused(problem) -> None:
