@@ -87,7 +87,21 @@ def test_mappings_found_and_proven(shape: tuple[int, int, int], grouped: bool, r
 def test_devices_that_are_twins_and_symmetries(recorded: Recorded) -> None:
     for spec in ("parmesan-two-level:8", "parmesan-dgx1:8", "parmesan-mesh:2x3", "torus:2x4"):
         table = search.pair_seconds(clusters.cluster(spec))
-        recorded([table[:2], proof._twins(table), proof._symmetries(table)], spec)
+        graph = graph_of(3, 3, 2)
+        packed = graph.arrays(table)
+        asked = proof._asked(packed, 2)
+        recorded([table[:2], proof._twins(table), proof._symmetries(table), asked.below, asked.least], spec)
+        begin = np.arange(6).reshape(3, 2)
+        seconds = proof._cost(packed, begin, asked.rings)
+        found = [proof.prove(packed, begin, seconds, share * seconds, n_nodes=10**6) for share in (0.0, 0.5, 0.97, 0.985)]
+        recorded([found, bounds.lower_bound(graph, table)], f"{spec} proven")
+
+
+def test_a_stage_with_many_neighbours(recorded: Recorded) -> None:
+    star = StageGraph(np.ones(5), tuple((0, s, float(s)) for s in range(1, 5)), np.zeros(5), 1)
+    for seed in range(3):
+        table = table_of(seed, 7)
+        recorded([bounds.lower_bound(star, table), search.map_stages(star, table, n_moves=90)], f"{seed}")
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 5), (3, 1, 4), (3, 2, 7), (2, 4, 9)])
