@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 
 import numpy as np
 import pytest
@@ -45,14 +46,16 @@ def test_starts_walks_and_bounds(shape: tuple[int, int, int], grouped: bool, rec
     graph, table = graph_of(1, n_stages, n_replicas), table_of(2, n, grouped=grouped)
     packed = graph.arrays(table)
     recorded(packed if (shape, grouped) == (SHAPES[3], False) else len(packed.volume), "arrays")
-    recorded([(name, devices) for name, devices in search._starts(graph, table, 3)], "starts")
+    recorded(
+        [[name, zlib.crc32(str(devices.tolist()).encode())] for name, devices in search._starts(graph, table, 3)], "starts"
+    )
     recorded([search._walk(table, start) for start in range(min(n, 3))] + [search._path(table)], "walks")
     recorded(search.evaluate(graph, table, search.consecutive(graph, np.arange(n)[::-1])), "evaluated")
     recorded(
         [search.usual_moves(n_stages, n_replicas), search.usual_moves(n_stages, 40), search.usual_moves(900, 900)], "moves"
     )
     groups = bounds._groups(table)
-    recorded([groups, bounds._groups(table, 2)], "groups")
+    recorded([groups if n < 7 else groups[:2], bounds._groups(table, 2)], "groups")
     reach = bounds._ring_reach(groups, n_replicas)
     recorded([bounds.lower_bound(graph, table), reach, bounds._apart_bound(packed, groups, reach, n_replicas)], "bounds")
 
