@@ -87,6 +87,16 @@ def test_mappings_found_and_proven(shape: tuple[int, int, int], grouped: bool, r
         )
 
 
+def test_annealing_from_several_starts(recorded: Recorded) -> None:
+    """Too many devices to prove anything: what counts is how the walks are heated, seeded and begun."""
+    for seed, (n_stages, n_replicas, n) in enumerate(((6, 2, 17), (4, 4, 18), (9, 1, 20), (3, 5, 17))):
+        graph, table = graph_of(seed, n_stages, n_replicas), table_of(seed, n, grouped=seed == 3)
+        for moves in (60, 600, 6000):
+            found = search.map_stages(graph, table, seed=seed, n_moves=moves)
+            order = zlib.crc32(f"{found.devices.tolist()} {found.rings.tolist()}".encode())
+            recorded([found.seconds, found.bound_seconds, found.exact, found.start, order], f"{seed} {moves}")
+
+
 def test_devices_that_are_twins_and_symmetries(recorded: Recorded) -> None:
     for spec in ("parmesan-two-level:8", "parmesan-dgx1:8", "parmesan-mesh:2x3", "torus:2x4"):
         table = search.pair_seconds(clusters.cluster(spec))
