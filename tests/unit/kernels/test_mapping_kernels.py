@@ -173,7 +173,7 @@ def test_chains_in_pieces_against_every_way_to_cut(seed: int, recorded: Recorded
     recorded(found)
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 5), (3, 1, 4), (1, 3, 5), (3, 2, 6), (4, 1, 5)])
+@pytest.mark.parametrize("shape", [(2, 2, 5), (3, 1, 4), (1, 3, 5), (3, 2, 6), (4, 1, 5), (5, 1, 7)])
 def test_layers_of_partial_mappings(shape: tuple[int, int, int], recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the proof keeps after every stage, at several limits."""
     n_stages, n_replicas, n = shape

@@ -119,7 +119,9 @@ def test_steps_with_circuits_that_change(seed: int, recorded: Recorded) -> None:
     count = {(i, (i + way) % n): 2.0 for i in range(n) for way in (1, n - 1)}
     made.append(Fabric("other", n, count, 1e9, 1e-7, cycles=[tuple(range(n))[::-1]]))
     whole = step.seconds(plan, made[0], traffic="fair")
-    for k, (moments, dark) in enumerate((((0.0, 0.4), 0.0), ((0.0, 0.2, 0.5), 0.05), ((0.0, 0.1, 0.2, 0.3), 0.02))):
+    for k, (moments, dark) in enumerate(
+        (((0.0, 0.4), 0.0), ((0.0, 0.2, 0.5), 0.05), ((0.0, 0.1, 0.2, 0.3), 0.02), ((0.0, 0.7, 0.8, 0.9), 0.01))
+    ):
         turns = [made[i % 2] for i in range(len(moments))]
         _, played = windows.play(step, plan, turns, fair_steps.Windows(whole * np.array(moments), dark * whole))
         recorded([played.seconds, *(float(one.sum()) for one in played[1:])], f"{k}")
