@@ -29,7 +29,7 @@ from meshwright.planners.best.virtual import spread
 from recorded import Recorded
 from small_questions import question as asked_of
 
-CLUSTERS = ("nodes", "kinds", "sorts", "torus:2x3")
+CLUSTERS = ("nodes", "kinds", "sorts", "torus")
 FRAMEWORKS: dict[str, dict[str, Any]] = {
     "none": {}, "one setting": {"recompute_scope": "plan", "block_recompute": True, "hybrid_shards": (3,)},
     "narrow": {
@@ -141,7 +141,7 @@ CASES: tuple[tuple[Any, ...], ...] = (  # mesh: pipeline, data, context, tensor,
     0, "early_backward_b", 1, "pipeline"),
     ("mixed", "kinds", (2, 1, 1, 1, 1, 2), 0, "gpipe", 1, "pipeline"), ("mixed", "nodes", (2, 4, 1, 1, 1, 1),
     3, "zb_h1", 1, "data"),
-    ("like", "torus:2x3", (1, 1, 1, 1, 1, 1), 0, "1f1b", 1, "pipeline"), ("like", "nodes", (2, 2, 1, 1, 1, 1),
+    ("like", "torus", (1, 1, 1, 1, 1, 1), 0, "1f1b", 1, "pipeline"), ("like", "nodes", (2, 2, 1, 1, 1, 1),
     1, "interleaved_1f1b", 2, "data"),
     ("like", "nodes", (2, 2, 1, 1, 1, 1), 2, "zb_v", 2, "pipeline"), ("mixed", "kinds", (2, 1, 1, 1, 1, 1),
     0, "v_half", 2, "pipeline"),
@@ -251,9 +251,9 @@ ASKED: tuple[tuple[Any, ...], ...] = (
     ("like", "nodes", 4.0, {}), ("like", "nodes", 0.6, {"within_ratio": "0.3", "alternatives": "6"}),
     ("like", "kinds", 0.6, {"schedules": "1f1b,gpipe", "splits": "20"}),
     ("like", "sorts", 0.6, {"uniform": "true", "evaluations": "5"}),
-    ("mixed", "torus:2x3", 4.0, {"micro_batch": "1", "context": "1", "shard": "1,3", "schedules": "1f1b,zb_h1",
+    ("mixed", "torus", 4.0, {"micro_batch": "1", "context": "1", "shard": "1,3", "schedules": "1f1b,zb_h1",
     "pipeline": "2,3"}),
-    ("like", "torus:2x3", 0.3, {"recompute": "none,full", "memory_ratio": "0.9"}), ("like", "sorts", 0.12, {"tensor": "1"}),
+    ("like", "torus", 0.3, {"recompute": "none,full", "memory_ratio": "0.9"}), ("like", "sorts", 0.12, {"tensor": "1"}),
     ("like", "nodes", 0.5, {"evaluations": "2", "splits": "0", "alternatives": "1", "schedules": "1f1b,zb_v,looped_bfs"}),
 )  # fmt: skip
 

@@ -50,7 +50,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("cluster", ["nodes", "kinds", "sorts", "torus:2x3"])
+@pytest.mark.parametrize("cluster", ["nodes", "kinds", "sorts", "torus"])
 def test_the_space(recorded: Recorded, cluster: str) -> None:
     for (word, limits), (told, asked) in itertools.product(LIMITS.items(), OPTIONS.items()):
         model = "like" if word == told == "none" or told == "few" else "mixed"
@@ -84,7 +84,7 @@ CASES: tuple[tuple[Any, ...], ...] = (  # mesh: tensor, context, expert, micro-b
     ("like", "kinds", (1, 1, 1, 1, 2, 4), "zb_h1", 1), ("mixed", "nodes", (1, 1, 2, 1, 2, 2), "1f1b", 1),
     ("mixed", "sorts", (1, 2, 1, 1, 1, 3), "zb_h2", 1), ("like", "sorts", (1, 1, 1, 1, 1, 5), "early_backward_b", 1),
     ("mixed", "kinds", (1, 1, 1, 2, 1, 2), "gpipe", 1), ("mixed", "nodes", (1, 1, 1, 1, 4, 2), "zb_h1", 1),
-    ("like", "torus:2x3", (1, 1, 1, 1, 1, 1), "1f1b", 1),
+    ("like", "torus", (1, 1, 1, 1, 1, 1), "1f1b", 1),
     ("like", "nodes", (1, 1, 1, 1, 2, 2), "interleaved_1f1b", 2), ("like", "nodes", (1, 1, 1, 1, 2, 2), "zb_v", 2),
     ("mixed", "kinds", (1, 1, 1, 1, 1, 2), "v_half", 2), ("mixed", "nodes", (1, 1, 1, 2, 1, 2), "looped_bfs", 2),
     ("like", "sorts", (1, 1, 1, 1, 1, 2), "v_min", 2),
