@@ -86,6 +86,14 @@ def test_inner_choices(plain: Plain, recorded: Recorded, monkeypatch: pytest.Mon
     recorded(gist(*rows), "too many")
 
 
+def test_whole_swaps_that_are_too_little_by_rounding_are_followed_by_the_next(plain: Plain) -> None:
+    """The first swap frees 5 bytes, too few by 1e-12; the next one by price frees enough, and within the budget that is all."""
+    first, cost = np.array([0, 2, 4, 6]), np.array([0.0, 1.0, 0.0, 1.0, 0.0, 100.0])
+    memory, chosen = np.array([10.0, 5.0, 10.0, 9.0, 10.0, 9.5]), np.zeros(3, np.int64)
+    bounds = plain("_kernels.pipeline.knapsack").exact(first, cost, memory, 25.0 - 1e-12, 2.5, chosen)
+    assert bounds == pytest.approx((1.0, 2.0), rel=1e-9) and chosen.tolist() == [1, 3, 4]
+
+
 @pytest.mark.parametrize("kind", range(len(KINDS)))
 def test_stages_labels_and_the_best_pipeline(plain: Plain, recorded: Recorded, kind: int) -> None:
     threshold, search = plain("solvers.pipeline.threshold"), plain("solvers.pipeline.search")

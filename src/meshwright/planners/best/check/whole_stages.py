@@ -323,7 +323,7 @@ class WholeStages:
             if self.seconds(0, 0, n_first, self.least_end[n_first]) >= limit:
                 return
             starts = self._starts(n_first, limit) if self.p > 1 else [0, self.n_layers]
-            if starts[1] <= n_first and (self.p > 1 or n_first == self.n_layers):
+            if starts[1] <= n_first:
                 yield from self._within(n_first, limit)
 
     def _within(self, n_first: int, limit: float) -> Iterator[tuple[int, ...]]:
