@@ -126,6 +126,18 @@ def test_keys_are_put_in_order_and_counted() -> None:
         assert fold._ranks(of, values).tolist() == wanted
 
 
+@pytest.mark.parametrize("name", ["rails", "joined", "fat_tree"])
+def test_pairs_routed_in_parts_load_links_as_all_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, dice = CLUSTERS[name](), np.random.default_rng(3)
+    source, target = dice.integers(0, cluster.n_devices, (2, 11))
+    amount = dice.random(11)
+    whole = routes.load(cluster, source, target, amount)
+    for most in (1, 2, 5, 10):
+        monkeypatch.setattr(routes, "MOST_PAIRS", most)
+        parts = routes.load(cluster, source, target, amount)
+        assert parts[0] == pytest.approx(whole[0]) and parts[1] == pytest.approx(whole[1])
+
+
 def test_refusals_are_as_recorded(recorded: Recorded) -> None:
     cluster = boxes([2, 2])
     network = Network.of(cluster)

@@ -20,7 +20,7 @@ from meshwright.costs.sharded.resharding import reshard_seconds
 from meshwright.costs.sharded.wiring import wire
 from recorded import Recorded
 from returned import Returned, refusal
-from small_clusters import boxes, device, mesh
+from small_clusters import boxes, device
 from small_models import question
 
 ROOM = "costs/sharded/"
@@ -97,27 +97,25 @@ STRATEGIES = {
 def test_better_splits_save_what_was_recorded(kind: str, recorded: Recorded, tmp_path: pathlib.Path) -> None:
     said = {}
     with Returned(ROOM) as found:
-        for place, cluster in (("boxes", boxes([2, 2], across=1e9)), ("torus", mesh(2, 2))):
-            problem = question(kind, cluster, tmp_path, Batch(8))
-            for name, strategy in STRATEGIES.items():
-                if sharded.illegal(problem, strategy, 2) or (place == "torus" and name != "both"):
-                    continue
-                stage = Stage(tuple(range(len(problem.graph.ops))), tuple(range(4)), strategy)
-                plan = Plan((stage,), 2, 2, "1f1b", 4 * strategy.data)
-                loads, alone = (
-                    sharded.stage_costs(problem, plan),
-                    sharded.row_costs(problem, strategy, range(4), 2, inside_only=True),
-                )
-                said[f"{place} {name}"] = [
-                    loads[0].forward_communication,
-                    loads[0].backward_communication,
-                    sharded.described(problem, plan),
-                    [it["saved_seconds"] for it in sharded.splits(problem, plan)],
-                    float(sum(load.forward_total_seconds + load.backward_total_seconds for load in alone.values())),
-                ]
-                assert sharded.compute_seconds(problem, strategy, 2, cluster.device(0)) and sharded.axis_times(
-                    problem, strategy, range(4)
-                )
+        cluster = boxes([2, 2], across=1e9)
+        problem = question(kind, cluster, tmp_path, Batch(8))
+        for name, strategy in STRATEGIES.items():
+            if sharded.illegal(problem, strategy, 2):
+                continue
+            stage = Stage(tuple(range(len(problem.graph.ops))), tuple(range(4)), strategy)
+            plan = Plan((stage,), 2, 2, "1f1b", 4 * strategy.data)
+            loads = sharded.stage_costs(problem, plan)
+            alone = sharded.row_costs(problem, strategy, range(4), 2, inside_only=True)
+            said[name] = [
+                loads[0].forward_communication,
+                loads[0].backward_communication,
+                sharded.described(problem, plan),
+                [it["saved_seconds"] for it in sharded.splits(problem, plan)],
+                float(sum(load.forward_total_seconds + load.backward_total_seconds for load in alone.values())),
+            ]
+            assert sharded.compute_seconds(problem, strategy, 2, cluster.device(0)) and sharded.axis_times(
+                problem, strategy, range(4)
+            )
     recorded(said, "said")
     recorded(found.lines(), "functions")
 

@@ -132,7 +132,7 @@ MESHES: dict[str, tuple[str, Callable, dict[str, Any]]] = {
 def test_every_step_on_a_mesh_is_as_recorded(name: str, recorded: Recorded, tmp_path: pathlib.Path) -> None:
     kind, cluster, params = MESHES[name]
     posed = question(kind, cluster(), tmp_path, Batch(4))
-    with Returned(ROOM, without=TIMED) as found:
+    with Returned(ROOM, without=(*TIMED, "planners/pase/our_models:_certificate")) as found:
         answer = pase.search(posed, pase.Params(**params, certificate=str(tmp_path / "c.json")), seed=0, stop=Stop())
         checked = answer.plan and check_certificate(json.loads((tmp_path / "c.json").read_text()), "c", posed)
     extra = {key: answer.extra[key] for key in ("device_mesh", "recompute", "shardings", "held_bytes") if key in answer.extra}
@@ -149,7 +149,7 @@ def test_any_sharding_is_told_as_recorded(kind: str, recorded: Recorded, tmp_pat
     posed, found = question(kind, boxes([2, 2]), tmp_path, Batch(8)), []
     dice = np.random.default_rng(7)
     with Returned(ROOM) as said:
-        for shape, recompute in (((2, 2), "none"), ((4,), "full")):
+        for shape, recompute in (((2, 2), "none" if kind == "dense" else "full"),):
             sharding = our_models.sharding_problem(posed, shape, recompute)
             counts = np.diff(sharding.problem.first)
             names = sorted({choice.name for made in sharding.menus for way in made.choices for choice in way})
