@@ -94,12 +94,14 @@ def test_routes_are_found_as_recorded(kind: str, recorded: Recorded) -> None:
 
 @pytest.mark.parametrize("frustrated", [False, True])
 def test_messages_are_passed_as_recorded(frustrated: bool, recorded: Recorded) -> None:
+    said = []
     with interpreted(), Returned("_kernels/pairwise/") as found:
         for seed, (n_nodes, n_edges, n_labels) in enumerate(((1, 0, 2), (3, 2, 3), (4, 6, 3), (5, 7, 4))):
             drawn = oracle.random_problem(seed, n_nodes, n_edges, n_labels, frustrated=frustrated)
             problem = plain("solvers.pairwise.problem").Pairwise(*(getattr(drawn, name) for name in drawn.__dataclass_fields__))
-            plain("solvers.pairwise.message_passing").tighten(problem, n_sweeps=3)
-    recorded(found.lines())
+            relaxation = plain("solvers.pairwise.message_passing").tighten(problem, n_sweeps=3)
+            said.append([relaxation.forced_cost, relaxation.labels, relaxation.to_row, relaxation.to_column])
+    recorded([said, found.lines()])
 
 
 LAYERS = "forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
