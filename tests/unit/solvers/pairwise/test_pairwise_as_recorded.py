@@ -54,7 +54,10 @@ def test_every_step_within_a_budget_is_as_recorded(share: float, recorded: Recor
     with Returned(ROOM, without=("solvers/pairwise/integer_program:solve", "solvers/pairwise/budget:_programmed")) as found:
         for seed, (n_nodes, n_edges, n_labels) in enumerate(SIZES[1:]):
             problem = oracle.random_problem(seed + 20, n_nodes, n_edges, n_labels, frustrated=True)
-            weights = np.random.default_rng(seed).integers(0, 9, len(problem.node_cost)).astype(float)
+            dice = np.random.default_rng(seed)
+            weights = dice.integers(0, 9, len(problem.node_cost)).astype(float)
+            # no two labellings cost the same, so that an integer program has one answer
+            problem = replace(problem, node_cost=problem.node_cost + dice.random(len(weights)) / 64)
             least = sum(weights[a:b].min() for a, b in zip(problem.first[:-1], problem.first[1:], strict=True))
             most = float(weights[problem.first[:-1] + solve(problem).labels].sum())
             budget = least + share * max(most - least, 0.0)
