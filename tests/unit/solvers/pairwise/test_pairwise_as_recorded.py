@@ -78,6 +78,8 @@ def test_every_step_within_a_budget_is_as_recorded(share: float, recorded: Recor
                     ]
                 )
             assert solve_within(problem, weights, least - 0.5) is None
+            default = solve_within(problem, weights, budget)
+            assert default is not None and default.value == pytest.approx(oracle.least_cost(problem, weights, budget))
             free = solve_within(problem, weights, np.inf)
             said.append([free.value, free.used_bytes, free.method])
     recorded(said, "said")
