@@ -1,9 +1,9 @@
 """What every function of some folders of the package returned while a test ran, as one line of figures each.
 
-A search of a few layers calls most functions of its room, and what it answers at the end hides most of what they said: a bound too
-loose, a rival thrown away too early, a table that is read where it does not matter. `Returned` watches the calls and keeps, of each
-function, how often it was called and a check sum of all it gave, in order, numbers to six digits. A test
-records these with the fixture `recorded`: a difference names the function that answers otherwise, on questions that stand in the test.
+A search of a few layers calls most functions of its room, and what it answers at the end hides most of what they said: a bound
+too loose, a rival thrown away too early, a table that is read where it does not matter. `Returned` watches the calls and keeps,
+of each function, how often it was called and a check sum of all it gave, in order, numbers to six digits. A test records these
+with the fixture `recorded`: a difference names the function that answers otherwise, on questions that stand in the test.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pathlib
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence, Set
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 import numpy as np
 
@@ -26,7 +26,13 @@ __all__ = ["Returned", "refusal"]
 
 PACKAGE = str(pathlib.Path(meshwright.__file__).parent) + "/"
 DEEPEST = 10  # of values in values
-BY_NAME = ("Cluster", "Framework", "Graph", "ModelSpec", "Problem")  # nouns that travel along: said by others, told by their name
+BY_NAME = (
+    "Cluster",
+    "Framework",
+    "Graph",
+    "ModelSpec",
+    "Problem",
+)  # nouns that travel along: said by others, told by their name
 ZERO = 1e-14  # what is left of sums that cancel
 
 
@@ -49,6 +55,7 @@ class Returned:
         self._folders = tuple(PACKAGE + folder for folder in folders)
         self._without = set(without)
         self._functions: dict[str, _Figures] = {}
+        self._names: dict[CodeType, str | None] = {}
 
     def __enter__(self) -> Returned:
         _forget(self._folders)
@@ -67,21 +74,30 @@ class Returned:
         return found
 
     def _event(self, frame: FrameType, event: str, value: object) -> None:
-        if event != "return" or not frame.f_code.co_filename.startswith(self._folders):
+        if event != "return":
             return
-        if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class, imported late
-            return
-        name = f"{frame.f_code.co_filename[len(PACKAGE) : -len('.py')]}:{frame.f_code.co_qualname}"
-        if name.rpartition(":")[2].rpartition(".")[2].startswith("<") or name in self._without:
+        code = frame.f_code
+        if code not in self._names:
+            self._names[code] = self._name(code)
+        name = self._names[code]
+        if name is None:
             return
         figures = self._functions.setdefault(name, _Figures())
         figures.n_calls += 1
         figures.add(value)
         if value is None:  # what it wrote into its arguments, or nothing
-            for argument in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
+            for argument in code.co_varnames[: code.co_argcount]:
                 given = frame.f_locals.get(argument)
                 if isinstance(given, (np.ndarray, list, dict, tuple)):
                     figures.add(given)
+
+    def _name(self, code: CodeType) -> str | None:
+        """Return the name of a function that is watched; None of all others, and of modules and classes, imported late."""
+        if not code.co_filename.startswith(self._folders) or not code.co_flags & inspect.CO_OPTIMIZED:
+            return None
+        name = f"{code.co_filename[len(PACKAGE) : -len('.py')]}:{code.co_qualname}"
+        inner = name.rpartition(":")[2].rpartition(".")[2].startswith("<")
+        return None if inner or name in self._without else name
 
 
 class _Figures:

@@ -19,9 +19,14 @@ def device(name: str = "round", **figures: float) -> Device:
 
 
 def boxes(
-    sizes: Sequence[int], *, kinds: Sequence[Device] = (), inside: float = 3e11, across: float = 5e10, rails: bool = False,
+    sizes: Sequence[int],
+    *,
+    kinds: Sequence[Device] = (),
+    inside: float = 3e11,
+    across: float = 5e10,
+    rails: bool = False,
     **figures: object,
-) -> Cluster:  # fmt: skip
+) -> Cluster:
     """Return boxes of devices: each device on its box's switch, boxes (or with `rails` every device) on one switch above.
 
     Kinds of devices go from box to box in turn. Latencies: 2 us inside, 5 us across.
@@ -43,9 +48,14 @@ def mesh(rows: int, columns: int, *, rate: float = 1e11, **figures: object) -> C
 
 
 def _wired(
-    name: str, ends: list[tuple[int, int, float, float]], n_devices: int, n_switches: int, node: np.ndarray,
-    kinds: Sequence[Device], **figures: object,
-) -> Cluster:  # fmt: skip
+    name: str,
+    ends: list[tuple[int, int, float, float]],
+    n_devices: int,
+    n_switches: int,
+    node: np.ndarray,
+    kinds: Sequence[Device],
+    **figures: object,
+) -> Cluster:
     source, target, rates, late = (np.array(column) for column in zip(*ends, strict=True))
     links = Links(np.r_[source, target], np.r_[target, source], np.r_[rates, rates], np.r_[late, late])
     kinds = tuple(kinds) or (device(),)

@@ -14,24 +14,38 @@ from questions import fused
 __all__ = ["question"]
 
 SIZES = {
-    "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 4,
-    "vocab_size": 3000, "max_position_embeddings": 512, "tie_word_embeddings": False,
-}  # fmt: skip
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 3000,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+}
 CONFIGURATIONS = {
     "dense": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **SIZES},
     "experts": {
-        "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], **SIZES, "num_local_experts": 4,
-        "num_experts_per_tok": 2, "sliding_window": None,
+        "model_type": "mixtral",
+        "architectures": ["MixtralForCausalLM"],
+        **SIZES,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": None,
     },
-}  # fmt: skip
+}
 
 
 def question(
-    kind: str, cluster: Cluster, folder: pathlib.Path, batch: Batch = Batch(8), training: MixedPrecision | None = None,
+    kind: str,
+    cluster: Cluster,
+    folder: pathlib.Path,
+    batch: Batch | None = None,
+    training: MixedPrecision | None = None,
     costs: str = "",
-) -> Problem:  # fmt: skip
+) -> Problem:
     """Return a question on the ``dense`` model or that of ``experts``, trained by a framework that costs nothing."""
     path = folder / f"{kind}.json"
     path.write_text(json.dumps(CONFIGURATIONS[kind]))
-    problem = fused(api.make_problem(str(path), cluster, batch=batch, costs=costs))
+    problem = fused(api.make_problem(str(path), cluster, batch=batch or Batch(8), costs=costs))
     return problem if training is None else dataclasses.replace(problem, training=training)

@@ -17,7 +17,7 @@ LINKS = "bandwidth=10 GB/s,latency=1 us,launch=2 us"
 
 
 def joined() -> Cluster:
-    """Six devices on two switches, which do not forward; pairs of neighbours have two links of their own besides, one of half the rate."""
+    """Six devices on two switches, which do not forward; neighbours have two links of their own, one of half the rate."""
     ends = [(i, 6 + i // 3, 2e11, 2e-6) for i in range(6)] + [(6, 7, 1e11, 5e-6)]
     ends += [(a, a + 1, rate, 1e-6) for a in (0, 2, 4) for rate in (4e11, 2e11)] + [(1, 2, 3e11, 1e-6), (0, 5, 3e11, 2e-6)]
     source, target, rates, late = (np.array(column) for column in zip(*ends, strict=True))
@@ -39,14 +39,13 @@ CLUSTERS: dict[str, Callable[[], Cluster]] = {
     "boxes": lambda: boxes([2, 2, 2], launch_seconds=3e-6),
     "uneven": lambda: boxes([3, 1, 2], kinds=[device("a"), device("b", memory_bytes=40e9)]),
     "rails": lambda: boxes([4, 4], rails=True, reduces_in_switch=True),
-    "few": lambda: boxes([2, 2], algorithms=("ring", "tree")),
     "torus": lambda: mesh(2, 4),
     "line": lambda: mesh(1, 5),
     "square": lambda: mesh(3, 3, launch_seconds=1e-6),
     "fat_tree": lambda: clusters.cluster(f"fat-tree:8,oversubscription=2,{LINKS}"),
-    "two_level": lambda: clusters.cluster(f"two-level:8,per_node=4,node_bandwidth=100 GB/s,{LINKS}"),
     "joined": joined,
     "unlike": unlike,
     "ring": lambda: clusters.cluster(f"ring:6,{LINKS}"),
+    "few": lambda: boxes([2, 2], algorithms=("ring", "tree", "hierarchical")),
     "cube": lambda: clusters.cluster(f"torus:2x2x2,{LINKS}"),
 }

@@ -36,7 +36,11 @@ def posed(name: str, *, linked: bool = True) -> tuple[Problem, Plan, tuple[Stage
     cluster, schedule, (n_ranks, n_chunks, width), n_microbatches = PIPELINES[name]
     dice = np.random.default_rng(len(name) + n_microbatches)
     n_stages = n_ranks * n_chunks
-    ranks = [r for chunk in range(n_chunks) for r in (range(n_ranks)[::-1] if chunk % 2 and schedule in ("zb_v", "v_half") else range(n_ranks))]
+    ranks = [
+        r
+        for chunk in range(n_chunks)
+        for r in (range(n_ranks)[::-1] if chunk % 2 and schedule in ("zb_v", "v_half") else range(n_ranks))
+    ]
     devices = [tuple(range(r * width, (r + 1) * width)) for r in range(n_ranks)]
     stages = tuple(Stage((i,), devices[rank], Strategy(data=width)) for i, rank in enumerate(ranks))
     ops = tuple(Op(f"layers.{i}", "mlp") for i in range(n_stages))
@@ -60,9 +64,25 @@ def _load(dice: np.random.Generator, width: int, *, linked: bool) -> StageCost:
             Collective("gather", "all_gather", width, 1, 1e9, 1.0, gather),
         )
     return StageCost(
-        forward + inside / 4, backward, weight, again, (("tensor", inside / 4),), (("tensor", inside / 8),),
-        output_bytes=float(dice.integers(0, 4)) * 1e9, reduce_seconds=reduce, overlap_ratio=float(dice.integers(0, 3)) / 4,
-        gather_seconds=gather, optimizer_seconds=update / 4, weight_bytes=1e9 * forward, gradient_bytes=2e9 * forward,
-        optimizer_bytes=3e9 * weight, activation_bytes=1e9 * backward, working_bytes=1e8 * again, reserved_bytes=1e7,
-        model_flops=1e12 * forward, communication_bytes=1e9 * inside, fragmentation_ratio=0.125, collectives=used,
-    )  # fmt: skip
+        forward + inside / 4,
+        backward,
+        weight,
+        again,
+        (("tensor", inside / 4),),
+        (("tensor", inside / 8),),
+        output_bytes=float(dice.integers(0, 4)) * 1e9,
+        reduce_seconds=reduce,
+        overlap_ratio=float(dice.integers(0, 3)) / 4,
+        gather_seconds=gather,
+        optimizer_seconds=update / 4,
+        weight_bytes=1e9 * forward,
+        gradient_bytes=2e9 * forward,
+        optimizer_bytes=3e9 * weight,
+        activation_bytes=1e9 * backward,
+        working_bytes=1e8 * again,
+        reserved_bytes=1e7,
+        model_flops=1e12 * forward,
+        communication_bytes=1e9 * inside,
+        fragmentation_ratio=0.125,
+        collectives=used,
+    )

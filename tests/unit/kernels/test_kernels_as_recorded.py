@@ -78,7 +78,12 @@ def test_weight_gradients_are_placed_as_recorded(recorded: Recorded) -> None:
 
 @pytest.mark.parametrize("kind", ["boxes", "uneven", "torus", "line"])
 def test_routes_are_found_as_recorded(kind: str, recorded: Recorded) -> None:
-    cluster = {"boxes": lambda: boxes([2, 2], rails=True), "uneven": lambda: boxes([3, 1]), "torus": lambda: mesh(2, 3), "line": lambda: mesh(1, 4, rate=3e10)}[kind]()
+    cluster = {
+        "boxes": lambda: boxes([2, 2], rails=True),
+        "uneven": lambda: boxes([3, 1]),
+        "torus": lambda: mesh(2, 3),
+        "line": lambda: mesh(1, 4, rate=3e10),
+    }[kind]()
     n, dice = cluster.n_devices, np.random.default_rng(2)
     with interpreted(), Returned("_kernels/network/", "_kernels/heap", without=UNSET) as found:
         network = plain("network").Network.of(cluster)
@@ -89,12 +94,14 @@ def test_routes_are_found_as_recorded(kind: str, recorded: Recorded) -> None:
 
 @pytest.mark.parametrize("frustrated", [False, True])
 def test_messages_are_passed_as_recorded(frustrated: bool, recorded: Recorded) -> None:
+    said = []
     with interpreted(), Returned("_kernels/pairwise/") as found:
         for seed, (n_nodes, n_edges, n_labels) in enumerate(((1, 0, 2), (3, 2, 3), (4, 6, 3), (5, 7, 4))):
             drawn = oracle.random_problem(seed, n_nodes, n_edges, n_labels, frustrated=frustrated)
             problem = plain("solvers.pairwise.problem").Pairwise(*(getattr(drawn, name) for name in drawn.__dataclass_fields__))
-            plain("solvers.pairwise.message_passing").tighten(problem, n_sweeps=3)
-    recorded(found.lines())
+            relaxation = plain("solvers.pairwise.message_passing").tighten(problem, n_sweeps=3)
+            said.append([relaxation.forced_cost, relaxation.labels, relaxation.to_row, relaxation.to_column])
+    recorded([said, found.lines()])
 
 
 LAYERS = "forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
@@ -110,7 +117,11 @@ def test_measured_profiles_are_planned_as_recorded(mode: str, recorded: Recorded
         graph = plain("planners.dapple.readers.pipedream_txt")._graph(profile, "p", "p")
         spec = problems.ModelSpec("p", "pipedream_txt", "p", graph, profile, costs="dapple", search="dapple")
         search = plain(f"planners.dapple.search.{'pipedream' if mode == 'pipedream' else 'dapple'}")
-        given = {"machines": (2, 4), "global_batch": 6, **({"mode": mode} if mode == "published" else {"uneven": True} if mode == "uneven" else {})}
+        given = {
+            "machines": (2, 4),
+            "global_batch": 6,
+            **({"mode": mode} if mode == "published" else {"uneven": True} if mode == "uneven" else {}),
+        }
         said = search.search(problems.Problem(spec, None), search.Params(**given), seed=0, stop=problems.Stop())
     recorded([said.objective, [stage.devices for stage in said.plan.stages], found.lines()])
 

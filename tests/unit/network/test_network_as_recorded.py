@@ -20,7 +20,11 @@ def tables(n: int) -> dict[str, np.ndarray]:
     if n % 2 == 0:
         found |= {"halves": ids.reshape(2, -1), "strided": ids.reshape(2, -1).T, "neighbours": ids.reshape(-1, 2)[::-1]}
     if n % 4 == 0:
-        found |= {"fours": ids.reshape(-1, 4), "crossed": ids.reshape(4, -1).T[:1], "two of": np.array([[0, 1, n // 2, n // 2 + 1]])}
+        found |= {
+            "fours": ids.reshape(-1, 4),
+            "crossed": ids.reshape(4, -1).T[:1],
+            "two of": np.array([[0, 1, n // 2, n // 2 + 1]]),
+        }
     return found
 
 
@@ -33,7 +37,9 @@ def test_collectives_of_all_groups_are_as_recorded(name: str, recorded: Recorded
         for groups, table in tables(cluster.n_devices).items():
             axis = network.axis(table)
             said[groups] = [
-                f"{axis.algorithm(kind, n_bytes)} {axis.seconds(kind, n_bytes):.6g}" for kind in collectives.KINDS for n_bytes in (1e3, 1e8)
+                f"{axis.algorithm(kind, n_bytes)} {axis.seconds(kind, n_bytes):.6g}"
+                for kind in collectives.KINDS
+                for n_bytes in (1e3, 1e8)
             ]
             for kind, n_bytes in (("all_reduce", 1e3), ("all_gather", 1e8), ("all_to_all", 1e6)):
                 links, amounts = network.load(table, kind, n_bytes)

@@ -1,4 +1,4 @@
-"""Orders of every schedule for all small pipelines, with equal and unequal tasks, and what is said of wrong ones, as recorded."""
+"""Orders of every schedule for small pipelines, of equal and unequal tasks, and what is said of wrong ones, as recorded."""
 
 from __future__ import annotations
 
@@ -33,16 +33,27 @@ def test_orders_of_small_pipelines_are_as_recorded(word: str, recorded: Recorded
             for n_chunks in (2,) if word in TWO else (1, 2, 3) if word in MORE else (1,):
                 orders = [schedules.ordered(word, n_ranks, n_chunks, n_microbatches)]
                 if n_ranks < 4:
-                    orders.append(schedules.ordered(word, n_ranks, n_chunks, n_microbatches, durations(n_ranks * n_chunks, n_microbatches)))
+                    orders.append(
+                        schedules.ordered(
+                            word, n_ranks, n_chunks, n_microbatches, durations(n_ranks * n_chunks, n_microbatches)
+                        )
+                    )
                 limit = module.in_flight(n_ranks, n_chunks, n_microbatches)
                 for order in orders:
-                    assert (order.in_flight() <= limit).all() and order.n_ranks == n_ranks and order.n_microbatches == n_microbatches
+                    assert (
+                        (order.in_flight() <= limit).all()
+                        and order.n_ranks == n_ranks
+                        and order.n_microbatches == n_microbatches
+                    )
                     assert order.n_stages == n_ranks * n_chunks
                 key = f"{n_ranks} {n_chunks} {n_microbatches}"
                 said[key] = [limit.tolist(), orders[0].in_flight().tolist()]
                 if n_ranks == 3 and n_microbatches == 3:
                     tasks = zip(*(getattr(orders[-1], name).tolist() for name in ("stage", "phase", "microbatch")), strict=True)
-                    drawn[key] = [orders[-1].first.tolist(), " ".join(f"{stage}{'FIWB'[phase]}{i}" for stage, phase, i in tasks)]
+                    drawn[key] = [
+                        orders[-1].first.tolist(),
+                        " ".join(f"{stage}{'FIWB'[phase]}{i}" for stage, phase, i in tasks),
+                    ]
     recorded(said, "held")
     recorded(drawn, "drawn")
     recorded(found.lines(), "functions")
@@ -66,21 +77,37 @@ def test_what_is_wrong_with_an_order_is_said_as_recorded(recorded: Recorded) -> 
         return replace(right, **{name: column})
 
     wrong: dict[str, tuple[Any, int, int, int]] = {
-        "right": (right, 2, 4, 3), "both in one": (both, 2, 2, 3), "ranks": (right, 3, 4, 3), "stages": (right, 2, 5, 3), "fewer stages": (right, 2, 3, 3),
-        "more micro-batches": (right, 2, 4, 4), "fewer micro-batches": (right, 2, 4, 2), "stage": (changed("stage", 5, 4), 2, 4, 3),
-        "negative": (changed("stage", 5, -1), 2, 4, 3), "phase": (changed("phase", 0, 4), 2, 4, 3), "kind": (changed("phase", 0, 3), 2, 4, 3),
-        "last stage": (changed("stage", 0, 3), 2, 4, 3), "twice": (changed("microbatch", 0, 1), 2, 4, 3), "microbatch": (changed("microbatch", 3, 3), 2, 4, 3),
-        "first": (changed("first", 0, 1), 2, 4, 3), "last": (changed("first", 2, n - 1), 2, 4, 3), "falling": (changed("first", 1, n + 1), 2, 4, 3),
-        "rank": (replace(right, rank_of_stage=np.array([0, 1, 0, 1])), 2, 4, 3), "ranks of stages": (replace(right, rank_of_stage=np.array([0, 1, 1])), 2, 4, 3),
-        "columns": (replace(right, phase=right.phase[1:]), 2, 4, 3), "empty": (replace(right, stage=right.stage[:0]), 2, 4, 3),
-    }  # fmt: skip
+        "right": (right, 2, 4, 3),
+        "both in one": (both, 2, 2, 3),
+        "ranks": (right, 3, 4, 3),
+        "stages": (right, 2, 5, 3),
+        "fewer stages": (right, 2, 3, 3),
+        "more micro-batches": (right, 2, 4, 4),
+        "fewer micro-batches": (right, 2, 4, 2),
+        "stage": (changed("stage", 5, 4), 2, 4, 3),
+        "negative": (changed("stage", 5, -1), 2, 4, 3),
+        "phase": (changed("phase", 0, 4), 2, 4, 3),
+        "kind": (changed("phase", 0, 3), 2, 4, 3),
+        "last stage": (changed("stage", 0, 3), 2, 4, 3),
+        "twice": (changed("microbatch", 0, 1), 2, 4, 3),
+        "microbatch": (changed("microbatch", 3, 3), 2, 4, 3),
+        "first": (changed("first", 0, 1), 2, 4, 3),
+        "last": (changed("first", 2, n - 1), 2, 4, 3),
+        "falling": (changed("first", 1, n + 1), 2, 4, 3),
+        "rank": (replace(right, rank_of_stage=np.array([0, 1, 0, 1])), 2, 4, 3),
+        "ranks of stages": (replace(right, rank_of_stage=np.array([0, 1, 1])), 2, 4, 3),
+        "columns": (replace(right, phase=right.phase[1:]), 2, 4, 3),
+        "empty": (replace(right, stage=right.stage[:0]), 2, 4, 3),
+    }
     found = {name: schedules._faults(*case) for name, case in wrong.items()}
     assert not found["right"] and not found["both in one"]
     recorded(found)
 
 
 def test_refusals_and_words_are_as_recorded(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: dict[str, Callable[[], object]] = {f"{word} {n}": lambda word=word, n=n: schedules.ordered(word, 2, n, 3) for word in schedules.words() for n in (1, 2, 3)}
+    calls: dict[str, Callable[[], object]] = {
+        f"{word} {n}": lambda word=word, n=n: schedules.ordered(word, 2, n, 3) for word in schedules.words() for n in (1, 2, 3)
+    }
     calls |= {"unknown": lambda: schedules.load("pipedream"), "spelled": lambda: schedules.ordered(" ZB-V ", 2, 2, 2)}
     right = schedules.load("gpipe").order(2, 1, 2)
     late = SimpleNamespace(order=lambda *_: replace(right, microbatch=right.microbatch * 0))
@@ -89,4 +116,14 @@ def test_refusals_and_words_are_as_recorded(recorded: Recorded, monkeypatch: pyt
     monkeypatch.undo()
     refused |= {name: refusal(call) for name, call in calls.items()}
     recorded([refused, [schedules.word(name) for name in ("1f1b", "one_f_one_b", "Interleaved", "zbv", "zb-v")]])
-    assert schedules.looped(3, 2).tolist() == [0, 1, 2, 0, 1, 2] and schedules.v_shaped(3, 3).tolist() == [0, 1, 2, 2, 1, 0, 0, 1, 2]
+    assert schedules.looped(3, 2).tolist() == [0, 1, 2, 0, 1, 2] and schedules.v_shaped(3, 3).tolist() == [
+        0,
+        1,
+        2,
+        2,
+        1,
+        0,
+        0,
+        1,
+        2,
+    ]

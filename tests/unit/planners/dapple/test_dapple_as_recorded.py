@@ -25,10 +25,12 @@ HEAVY = [(5.0 + i, 12.0 + i, 6e8 * (1 + i % 2), 5e8) for i in range(5)]
 BRANCHES = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (3, 5), (4, 6), (5, 6)]
 
 
-def write(path: pathlib.Path, layers: list[Layer], edges: list[tuple[int, int]] | None = None, names: tuple[str, ...] = ()) -> str:
+def write(
+    path: pathlib.Path, layers: list[Layer], edges: list[tuple[int, int]] | None = None, names: tuple[str, ...] = ()
+) -> str:
     lines = [
-        f"n{i} -- {names[i] if names else f'L{i}'} -- forward_compute_time={f}, backward_compute_time={b}, activation_size={a}, "
-        f"parameter_size={p}"
+        f"n{i} -- {names[i] if names else f'L{i}'} -- forward_compute_time={f}, backward_compute_time={b}, "
+        f"activation_size={a}, parameter_size={p}"
         for i, (f, b, a, p) in enumerate(layers)
     ]
     edges = [(i, i + 1) for i in range(len(layers) - 1)] if edges is None else edges
@@ -51,7 +53,7 @@ ASKED: dict[str, tuple[list[Layer], list[tuple[int, int]] | None, dict[str, str]
     "pipedream": (LINE, None, {"machines": "2,4,6"}, None),
     "pipedream_branches": (LINE, BRANCHES, {"recompute": "always"}, lambda: boxes([2, 2])),
     "pipedream_too_large": ([(1.0, 2.0, 9e9, 3e9)] * 3, None, {"machines": "2", "recompute": "never"}, None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -63,7 +65,10 @@ def test_every_step_of_a_search_is_as_recorded(tmp_path: pathlib.Path, name: str
         result = api.plan(path, cluster and cluster(), search=search, settings={"global_batch": "8"} | settings)
     answer = result.answer
     recorded([answer.objective, answer.bound, answer.missing_bytes, answer.extra], "answer")
-    recorded([answer.notes, [it.why for it in answer.alternatives], answer.plan and [it.devices for it in answer.plan.stages]], "said")
+    recorded(
+        [answer.notes, [it.why for it in answer.alternatives], answer.plan and [it.devices for it in answer.plan.stages]],
+        "said",
+    )
     recorded(found.lines(), "functions")
 
 
@@ -93,8 +98,13 @@ def test_texts_are_read_into_states_and_written_as_recorded(recorded: Recorded, 
         path.write_text(text)
         assert reader.recognises(Source(str(path))) and not reader.recognises(Source("gpt2"))
         model = reader.read(Source(str(path)))
-        graph = [[op.name, op.kind] for op in model.graph.ops], [(edge.source, edge.target, edge.n_elements) for edge in model.graph.edges]
-        tables = [states.interval_tables(model, each) for each in (states.states_of(model), states.states_of(model, fold=False))]
+        graph = (
+            [[op.name, op.kind] for op in model.graph.ops],
+            [(edge.source, edge.target, edge.n_elements) for edge in model.graph.edges],
+        )
+        tables = [
+            states.interval_tables(model, each) for each in (states.states_of(model), states.states_of(model, fold=False))
+        ]
         of_states = [states.states_of(model), states.states_of(model, fold=False)]
         words = (model.name, model.format, model.costs, model.search, model.graph.tokens_name)
         found[name] = [words, graph, model.instance, of_states, tables]
@@ -123,11 +133,17 @@ def test_few_states_allowed_make_prefixes_or_folded_states(
 def test_refusals_are_as_recorded(recorded: Recorded, tmp_path: pathlib.Path) -> None:
     chain = write(tmp_path / "p.txt", LINE[:3])
 
-    def asked(cluster: object = None, *, batch: Batch | None = None, search: str = "dapple", **settings: str) -> Callable[[], object]:
+    def asked(
+        cluster: object = None, *, batch: Batch | None = None, search: str = "dapple", **settings: str
+    ) -> Callable[[], object]:
         given = {"profile_batch": "1", "global_batch": "8", "machines": "2,4"} | settings
         return lambda: api.plan(
-            chain, cluster, search=search, settings={key: it for key, it in given.items() if it}, **({"batch": batch} if batch else {})
-        )  # fmt: skip
+            chain,
+            cluster,
+            search=search,
+            settings={key: it for key, it in given.items() if it},
+            **({"batch": batch} if batch else {}),
+        )
 
     def read(text: str, reader: object) -> Callable[[], object]:
         def call() -> object:
@@ -137,27 +153,53 @@ def test_refusals_are_as_recorded(recorded: Recorded, tmp_path: pathlib.Path) ->
         return call
 
     calls = {
-        "no batch": asked(global_batch=""), "two batches": asked(batch=Batch(4)), "same batches": asked(batch=Batch(8)),
-        "no profile batch": asked(profile_batch=""), "too small": asked(min_micro_batch="9"), "just right": asked(min_micro_batch="8"),
-        "two clusters": asked(boxes([2])), "nowhere": asked(machines=""), "no divisor": asked(batch=Batch(8, 3)),
-        "pipedream no divisor": asked(batch=Batch(8, 3), search="pipedream"), "unequal": asked(machines="2,3", search="pipedream"),
-        "uneven published": asked(mode="published", uneven="true"), "stages published": asked(mode="published", max_stages="2"),
-        "recompute published": asked(mode="published", recompute="never"), "order": asked(machines="4,4"),
+        "no batch": asked(global_batch=""),
+        "two batches": asked(batch=Batch(4)),
+        "same batches": asked(batch=Batch(8)),
+        "no profile batch": asked(profile_batch=""),
+        "too small": asked(min_micro_batch="9"),
+        "just right": asked(min_micro_batch="8"),
+        "two clusters": asked(boxes([2])),
+        "nowhere": asked(machines=""),
+        "no divisor": asked(batch=Batch(8, 3)),
+        "pipedream no divisor": asked(batch=Batch(8, 3), search="pipedream"),
+        "unequal": asked(machines="2,3", search="pipedream"),
+        "uneven published": asked(mode="published", uneven="true"),
+        "stages published": asked(mode="published", max_stages="2"),
+        "recompute published": asked(mode="published", recompute="never"),
+        "order": asked(machines="4,4"),
         "none": lambda: machines.sizes_of((), "there"),
-    }  # fmt: skip
+    }
     for name, old, new in (
-        ("count", "3\n", "x\n"), ("zero", "3\n0.5", "0\n0.5"), ("more", "0 1\n", "0 1\n0\n"), ("blank lines", "0 1\n", "0 1\n\n \n"),
-        ("fields", "\tlast", ""), ("inf", "8 16 0", "8 inf 0"), ("minus", "8 16 0", "8 -16 0"), ("table minus", "-1 16 22", "-3 16 22"),
-        ("states", "0 1\n", "0 a\n"), ("same", "0 1\n", "0 0\n"), ("itself", "0 1\n", "0 2\n"), ("empty", LINEAR, ""),
-    ):  # fmt: skip
+        ("count", "3\n", "x\n"),
+        ("zero", "3\n0.5", "0\n0.5"),
+        ("more", "0 1\n", "0 1\n0\n"),
+        ("blank lines", "0 1\n", "0 1\n\n \n"),
+        ("fields", "\tlast", ""),
+        ("inf", "8 16 0", "8 inf 0"),
+        ("minus", "8 16 0", "8 -16 0"),
+        ("table minus", "-1 16 22", "-3 16 22"),
+        ("states", "0 1\n", "0 a\n"),
+        ("same", "0 1\n", "0 0\n"),
+        ("itself", "0 1\n", "0 2\n"),
+        ("empty", LINEAR, ""),
+    ):
         calls[name] = read(LINEAR.replace(old, new, 1), pipedream_linearised)
     for name, old, new in (
-        ("colon", " -- a(1)", ": a"), ("five", "stage_id=2", "stage_id=2 -- more"), ("edge of three", "n2 -- n3\n", "n2 -- n3 -- n1\n"),
-        ("loop", "n2 -- n3\n", "n2 -- n3\n\tn3 -- n4\n"), ("self", "n2 -- n3\n", "n3 -- n3\n"), ("unknown", "n2 -- n3\n", "n9 -- n3\n"),
-        ("twice", "n2 -- b", "n1 -- b"), ("word", "time=1.5", "time=fast"), ("size", "[8; 16; 6]", "[8; x]"),
-        ("negative", "time=1.5", "time=-1.5"), ("endless", "time=1.5", "time=inf"), ("stage", "stage_id=2", "stage_id=two"),
+        ("colon", " -- a(1)", ": a"),
+        ("five", "stage_id=2", "stage_id=2 -- more"),
+        ("edge of three", "n2 -- n3\n", "n2 -- n3 -- n1\n"),
+        ("loop", "n2 -- n3\n", "n2 -- n3\n\tn3 -- n4\n"),
+        ("self", "n2 -- n3\n", "n3 -- n3\n"),
+        ("unknown", "n2 -- n3\n", "n9 -- n3\n"),
+        ("twice", "n2 -- b", "n1 -- b"),
+        ("word", "time=1.5", "time=fast"),
+        ("size", "[8; 16; 6]", "[8; x]"),
+        ("negative", "time=1.5", "time=-1.5"),
+        ("endless", "time=1.5", "time=inf"),
+        ("stage", "stage_id=2", "stage_id=two"),
         ("order", "forward_compute_time=1.5, backward_compute_time=2.5", "backward_compute_time=2.5, forward_compute_time=1.5"),
-    ):  # fmt: skip
+    ):
         calls[f"text {name}"] = read(TEXT.replace(old, new, 1), pipedream_txt)
     recorded({name: refusal(call, tmp_path) for name, call in calls.items()})
 
@@ -167,17 +209,24 @@ def test_devices_are_taken_and_priced_as_recorded(recorded: Recorded) -> None:
     for sizes, used in (((2, 3), (0, 0)), ((2, 3), (1, 0)), ((3, 1, 2), (0, 1, 1)), ((2, 2), (2, 2))):
         for n in range(1, 5):
             taken[str((sizes, used, n))] = [
-                placement.fresh_first(used, sizes, n), placement.append_first(used, sizes, n), placement.scatter_first(used, sizes, n),
-                placement.next_cards(used, sizes, n), placement.reachable([used], sizes, min(n, sum(sizes) - sum(used))),
-            ]  # fmt: skip
+                placement.fresh_first(used, sizes, n),
+                placement.append_first(used, sizes, n),
+                placement.scatter_first(used, sizes, n),
+                placement.next_cards(used, sizes, n),
+                placement.reachable([used], sizes, min(n, sum(sizes) - sum(used))),
+            ]
     recorded(taken, "taken")
     found = {}
+    said = Returned(ROOM)
     for name, cluster in (("own", machines.machines_cluster((2, 3))), ("boxes", boxes([2, 2])), ("mixed", boxes([3, 1]))):
         published = name == "own"
         orders = device_orders.orders(cluster)
         widths = np.array([1, 2, 3])
-        tables = [device_orders.tables(cluster, order, widths, 1, published_links=published, memory_ratio=0.9) for order in orders]
-        double = device_orders.tables(cluster, orders[0], np.array([1, 2]), 2, published_links=published) if cluster.n_devices % 2 == 0 else None
+        with said:
+            for order in orders:
+                device_orders.tables(cluster, order, widths, 1, published_links=published, memory_ratio=0.9)
+            if cluster.n_devices % 2 == 0:
+                device_orders.tables(cluster, orders[0], np.array([1, 2]), 2, published_links=published)
         free = device_orders.free_reductions(cluster, np.array([1, 2, 3, 5]), published_links=published)
-        found[name] = [orders, tables, double, free]
-    recorded(found, "priced")
+        found[name] = [orders, free]
+    recorded([found, said.lines()], "priced")

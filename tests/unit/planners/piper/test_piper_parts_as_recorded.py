@@ -1,4 +1,4 @@
-"""Parts of Piper's room, each alone: menus, stages and places of the check, equal splits, refined buffers; against trying all, and as recorded."""
+"""Parts of Piper's room, each alone: menus, the check's stages, equal splits; against trying all, and as recorded."""
 
 from __future__ import annotations
 
@@ -33,13 +33,29 @@ def drawn(seed: int, **counting: Any) -> PiperInstance:
     return replace(instance, counting=Counting(**counting))
 
 
-@pytest.mark.parametrize("change", [{}, {"shard_optimizer": True, "any_replicas": True}, {"layer_buffers": True, "tensor_once": True}, {"node_size": 2, "node_bytes_per_second": 16.0}], ids=["plain", "shared", "buffers", "nodes"])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"shard_optimizer": True, "any_replicas": True},
+        {"layer_buffers": True, "tensor_once": True},
+        {"node_size": 2, "node_bytes_per_second": 16.0},
+    ],
+    ids=["plain", "shared", "buffers", "nodes"],
+)
 def test_the_least_time_of_a_stage_is_the_best_of_all_choices(change: dict[str, Any], recorded: Recorded) -> None:
     found = []
     with Returned(ROOM + "check/") as said:
-        for seed, data, in_flight, inside in itertools.product(range(3), (1, 2, 3), (1, 3), (False, True) if "node_size" in change else (False,)):
+        for seed, data, in_flight, inside in itertools.product(
+            range(3), (1, 2, 3), (1, 3), (False, True) if "node_size" in change else (False,)
+        ):
             instance = drawn(seed, **change)
-            for options in (menu.Options(), menu.Options(exact=False), menu.Options(exact=False, all_or_none=True), menu.Options(recompute="never")):
+            for options in (
+                menu.Options(),
+                menu.Options(exact=False),
+                menu.Options(exact=False, all_or_none=True),
+                menu.Options(recompute="never"),
+            ):
                 checked = stage.CheckedStage.of(instance, options, 0b0110, 1, 1e6, frozenset((0,)))
                 if checked is None:
                     found.append(None)
@@ -50,12 +66,17 @@ def test_the_least_time_of_a_stage_is_the_best_of_all_choices(change: dict[str, 
                 best = math.inf
                 rate = min(stage.reduce_seconds(instance, data, here) for here in ((False, True) if inside else (False,)))
                 for some in itertools.product(*checked.menus):
-                    held = sum(stage.held_bytes(instance, choice, data, in_flight) - buffer for _, _, choice, buffer in some) + max(row[3] for row in some)
-                    seconds = sum((own + moved) * stage.share_ratio(instance, data) + choice.weight_bytes * rate for own, moved, choice, _ in some)
+                    held = sum(
+                        stage.held_bytes(instance, choice, data, in_flight) - buffer for _, _, choice, buffer in some
+                    ) + max(row[3] for row in some)
+                    seconds = sum(
+                        (own + moved) * stage.share_ratio(instance, data) + choice.weight_bytes * rate
+                        for own, moved, choice, _ in some
+                    )
                     if held <= instance.memory_bytes:
                         best = min(best, seconds + checked.once_seconds * stage.share_ratio(instance, data))
                 assert found[-1] == pytest.approx(best)
-    recorded([[value for value in found[::7]], said.lines()])
+    recorded([found[::7], said.lines()])
 
 
 def test_choices_of_rows_are_the_best_of_all_and_the_greedy_ones_as_recorded(recorded: Recorded) -> None:
@@ -63,7 +84,11 @@ def test_choices_of_rows_are_the_best_of_all_and_the_greedy_ones_as_recorded(rec
     for n, n_choices in ((1, 1), (2, 2), (3, 2), (3, 3), (4, 3)):
         rows = [[(float(a), float(b)) for a, b in dice.integers(1, 9, (n_choices, 2))] for _ in range(n)]
         for space, most in itertools.product((n * 1.5, n * 3.0, n * 5.0, n * 9.0), (n * 3.0, 1e9)):
-            every = [sum(x for x, _ in some) for some in itertools.product(*rows) if sum(y for _, y in some) <= space and sum(x for x, _ in some) <= most]
+            every = [
+                sum(x for x, _ in some)
+                for some in itertools.product(*rows)
+                if sum(y for _, y in some) <= space and sum(x for x, _ in some) <= most
+            ]
             assert stage._exact(rows, space, most, 100.0) == min(every, default=math.inf)
             found.append([stage._greedy(rows, space, all_or_none) for all_or_none in (False, True)])
             picked = [min(range(len(row)), key=lambda i, row=row: row[i][0]) for row in rows]
@@ -80,9 +105,21 @@ def test_places_within_nodes_are_as_recorded(recorded: Recorded) -> None:
         neighbours = places.Neighbours(instance, menu.Options(), 3.0, 0b1111)
         for upper in (0b0111, 0b1111):
             kind = places.StageKind(neighbours, upper, 0b0001, 1)
-            found[f"{node_size} {upper}"] = [[tuple(place) for place in kind.places(used, filled, size)] for used, size in itertools.product(range(5), range(1, 6)) for filled in ((0, used % 4) if node_size else (0,))]
-        found[f"{node_size} within"] = [sorted(neighbours.within(some, n, before)) for some in (0b0011, 0b1110, 0b1111) for n in (0, 1, 3) for before in (False, True)]
-        found[f"{node_size} work"] = [places.work_seconds(instance, options, range(4)) for options in (menu.Options(), menu.Options(tensor_parallel=False), menu.Options(recompute="always"))]
+            found[f"{node_size} {upper}"] = [
+                [tuple(place) for place in kind.places(used, filled, size)]
+                for used, size in itertools.product(range(5), range(1, 6))
+                for filled in ((0, used % 4) if node_size else (0,))
+            ]
+        found[f"{node_size} within"] = [
+            sorted(neighbours.within(some, n, before))
+            for some in (0b0011, 0b1110, 0b1111)
+            for n in (0, 1, 3)
+            for before in (False, True)
+        ]
+        found[f"{node_size} work"] = [
+            places.work_seconds(instance, options, range(4))
+            for options in (menu.Options(), menu.Options(tensor_parallel=False), menu.Options(recompute="always"))
+        ]
     recorded(found)
 
 
@@ -91,9 +128,19 @@ def many_buffers(n: int, **limits: Any) -> PiperInstance:
     nodes = []
     for v in range(n):
         before, after = (((v - 1, 0.0),) if v else ()), (((v + 1, 0.0),) if v < n - 1 else ())
-        ways = (PiperChoice("vanilla", 2.0, 1.0, 6.0 + v, 2.0, before, after), PiperChoice("activation recomp", 3.0, 1.0, 1.0, 3.0 + 0.7 * v, before, after))
+        ways = (
+            PiperChoice("vanilla", 2.0, 1.0, 6.0 + v, 2.0, before, after),
+            PiperChoice("activation recomp", 3.0, 1.0, 1.0, 3.0 + 0.7 * v, before, after),
+        )
         nodes.append(PiperNode(v, "", ((1, ways),)))
-    given = {"n_devices": 2, "n_microbatches": 2, "bandwidth": 100.0, "memory_bytes": 30.0, "counting": Counting(layer_buffers=True), **limits}
+    given = {
+        "n_devices": 2,
+        "n_microbatches": 2,
+        "bandwidth": 100.0,
+        "memory_bytes": 30.0,
+        "counting": Counting(layer_buffers=True),
+        **limits,
+    }
     return PiperInstance(tuple(nodes), tuple(PiperEdge(v, v + 1, 1.0) for v in range(n - 1)), **given)
 
 
@@ -110,17 +157,46 @@ def test_buffers_of_many_sizes_are_told_apart_as_recorded(recorded: Recorded, mo
         for memory, refined in ((26.0, 12), (34.0, 12), (22.0, 1), (30.0, 1), (9.0, 12)):
             monkeypatch.setattr(solve, "N_REFINED", refined)
             solution = solve.solve(replace(instance, memory_bytes=memory), menu.Options(), nearly_ratio=0.1)
-            found.append([solution.lower_seconds, solution.method, solution.notes, [[it.nodes, it.data, it.choices] for it in solution.stages], len(solution.nearly)])
-        finer = [solve._finer(replace(instance, memory_bytes=memory), (PiperStage(tuple(range(6)), 1, 1, ("activation recomp",) * 6),), {}) for memory in (10.0, 20.0, 500.0)]
+            found.append(
+                [
+                    solution.lower_seconds,
+                    solution.method,
+                    solution.notes,
+                    [[it.nodes, it.data, it.choices] for it in solution.stages],
+                    len(solution.nearly),
+                ]
+            )
+        finer = [
+            solve._finer(
+                replace(instance, memory_bytes=memory), (PiperStage(tuple(range(6)), 1, 1, ("activation recomp",) * 6),), {}
+            )
+            for memory in (10.0, 20.0, 500.0)
+        ]
         found.append([sorted((key, sorted(sizes)) for key, sizes in one.items()) for one in finer])
     recorded([found, said.lines()])
 
 
 def test_notes_on_large_graphs_are_as_recorded(recorded: Recorded) -> None:
     def solved(**fields: Any) -> Any:
-        return SimpleNamespace(**{"ties_near": False, "along_orders": False, "found": SimpleNamespace(seconds=1.1), "lower_seconds": 1.0, "n_downsets": 12, **fields})
+        return SimpleNamespace(
+            **{
+                "ties_near": False,
+                "along_orders": False,
+                "found": SimpleNamespace(seconds=1.1),
+                "lower_seconds": 1.0,
+                "n_downsets": 12,
+                **fields,
+            }
+        )
 
-    cases = [solved(), solved(ties_near=True), solved(along_orders=True), solved(along_orders=True, n_downsets=-7), solved(found=None, along_orders=True), solved(lower_seconds=0.0)]
+    cases = [
+        solved(),
+        solved(ties_near=True),
+        solved(along_orders=True),
+        solved(along_orders=True, n_downsets=-7),
+        solved(found=None, along_orders=True),
+        solved(lower_seconds=0.0),
+    ]
     recorded([[solve._ties(case), solve._why_relaxed(case)] for case in cases])
 
 
@@ -131,13 +207,45 @@ def test_equal_splits_are_listed_as_recorded(recorded: Recorded) -> None:
     nodes = []
     for v, name in enumerate(names):
         into, out = tuple((a, 0.5) for a, b in edges if b == v), tuple((b, 0.25) for a, b in edges if a == v)
-        ways = tuple((t, tuple(PiperChoice(c, (2.0 + v % 3) / t, 1.0 + v, 3.0, 2.0, into, out) for c in (menu.VANILLA, menu.RECOMPUTES)[: 1 + (t == 1)])) for t in (1, 2))
+        ways = tuple(
+            (
+                t,
+                tuple(
+                    PiperChoice(c, (2.0 + v % 3) / t, 1.0 + v, 3.0, 2.0, into, out)
+                    for c in (menu.VANILLA, menu.RECOMPUTES)[: 1 + (t == 1)]
+                ),
+            )
+            for t in (1, 2)
+        )
         nodes.append(PiperNode(10 + v, name, ways))
     instance = PiperInstance(tuple(nodes), tuple(PiperEdge(a, b, 1.0 + a) for a, b in edges), 6, 4, 5.0, 90.0)
     with Returned(ROOM + "search/piper_equal_split") as said:
-        for devices, fields in ((6, {}), (3, {}), (9, {}), (6, {"separate": False}), (6, {"layers": True}), (12, {"layers": True}), (6, {"stages": 3}), (6, {"stages": 2, "tensor": 2}), (6, {"recompute": "always"}), (4, {"tensor_parallel": False, "recompute": "never", "data": 2})):
+        for devices, fields in (
+            (6, {}),
+            (3, {}),
+            (9, {}),
+            (6, {"separate": False}),
+            (6, {"layers": True}),
+            (12, {"layers": True}),
+            (6, {"stages": 3}),
+            (6, {"stages": 2, "tensor": 2}),
+            (6, {"recompute": "always"}),
+            (4, {"tensor_parallel": False, "recompute": "never", "data": 2}),
+        ):
             some, params = replace(instance, n_devices=devices), split.Params(**fields)
             made = list(split._splits(some, params))
-            found.append([len(made), [[len(group) for group in one.groups] for one in made[:2]], [list(split._replicas(some, params, one)) for one in made[:3]]])
-    found.append([split._order(instance), split._ends(instance), [split._equal(list(range(n)), k) for n, k in ((5, 1), (5, 2), (5, 3), (5, 5), (6, 4))]])
+            found.append(
+                [
+                    len(made),
+                    [[len(group) for group in one.groups] for one in made[:2]],
+                    [list(split._replicas(some, params, one)) for one in made[:3]],
+                ]
+            )
+    found.append(
+        [
+            split._order(instance),
+            split._ends(instance),
+            [split._equal(list(range(n)), k) for n, k in ((5, 1), (5, 2), (5, 3), (5, 5), (6, 4))],
+        ]
+    )
     recorded([found, said.lines()])

@@ -18,14 +18,24 @@ def test_jumps_of_every_small_circulant_are_as_recorded(recorded: Recorded, monk
     for n in (1, 2, 3, 4, 5, 8, 9, 12, 15, 16):
         found[n] = [
             [circulants.candidates(n, group) for group in range(1, n + 1) if n % group == 0],
-            [circulants.geometric(pool, k, bidirectional=both) for pool in ([1, 2, 3, 5, 7, 9], [2, 4, 8], [3]) for k in range(5) for both in (False, True)]
+            [
+                circulants.geometric(pool, k, bidirectional=both)
+                for pool in ([1, 2, 3, 5, 7, 9], [2, 4, 8], [3])
+                for k in range(5)
+                for both in (False, True)
+            ]
             if n == 1
             else [circulants.hop_counts(n, jumps) for jumps in ((1,), (2,), (1, 3), (2, 4))],
             [circulants.summary(n, jumps) for jumps in ((1,), (2,), (3, 4))],
             [circulants.best_jumps(n, degree, coprime=coprime) for degree in range(1, 8) for coprime in (True, False)],
-        ]  # fmt: skip
+        ]
     monkeypatch.setattr(circulants, "MOST_SETS", 1)
-    exchanged = [circulants.best_jumps(n, degree, coprime=coprime) for n in (11, 16, 21, 24) for degree in (4, 5, 6, 8) for coprime in (True, False)]
+    exchanged = [
+        circulants.best_jumps(n, degree, coprime=coprime)
+        for n in (11, 16, 21, 24)
+        for degree in (4, 5, 6, 8)
+        for coprime in (True, False)
+    ]
     recorded([found, exchanged])
 
 
@@ -46,7 +56,9 @@ def test_rings_and_matchings_are_as_recorded(recorded: Recorded) -> None:
     path = {0: [1], 1: [0, 2], 2: [1]}
     rings = []
     with Returned("solvers/graph/hamiltonian") as said:
-        for graph, n, seed in itertools.product((whole, cube, path, {0: [1], 1: [0]}, {3: [5, 7], 5: [3, 7], 7: [3, 5]}), (1, 4), (0, 1)):
+        for graph, n, seed in itertools.product(
+            (whole, cube, path, {0: [1], 1: [0]}, {3: [5, 7], 5: [3, 7], 7: [3, 5]}), (1, 4), (0, 1)
+        ):
             drawn = hamiltonian.draw(graph, n, np.random.default_rng(seed))
             for ring in drawn:
                 assert ring[0] == min(graph) and ring[1] <= ring[-1] and sorted(ring) == sorted(graph)
@@ -61,8 +73,13 @@ def test_rings_and_matchings_are_as_recorded(recorded: Recorded) -> None:
         for free in ([True] * n, [i != 1 for i in range(n)], [False] * n):
             pairs = matching.match(weight, free)
             places = [i for i in range(n) if free[i]]
-            every = [sum(weight[a, b] for a, b in zip(order[::2], order[1::2], strict=False)) for order in itertools.permutations(places)]
-            assert len(pairs) == len(places) // 2 and sum(weight[a, b] for a, b in pairs) == pytest.approx(max(every, default=0.0))
+            every = [
+                sum(weight[a, b] for a, b in zip(order[::2], order[1::2], strict=False))
+                for order in itertools.permutations(places)
+            ]
+            assert len(pairs) == len(places) // 2 and sum(weight[a, b] for a, b in pairs) == pytest.approx(
+                max(every, default=0.0)
+            )
             assert pairs == sorted(pairs) and all(a < b for a, b in pairs)
             matched.append(pairs)
         matched += [matching.rounds(demand, np.full(n, k), n_rounds) for k, n_rounds in ((1, 3), (2, 3), (3, 2), (0, 2))]
@@ -96,7 +113,9 @@ def test_antichains_are_as_recorded(recorded: Recorded) -> None:
             edges = [(a, b) for a in range(n) for b in range(a + 1, n) if dice.random() < 0.45]
             labels = ["abc"[int(i)] for i in dice.integers(0, 3, n)]
             graph = antichains.antichain_graph(n, edges, labels, max_states=1000)
-            found.append([graph, [antichains.antichain_graph(n, edges, labels, max_states=most) is None for most in (1, 3, 6, 12)]])
+            found.append(
+                [graph, [antichains.antichain_graph(n, edges, labels, max_states=most) is None for most in (1, 3, 6, 12)]]
+            )
             if graph is not None:
                 found.append(antichains.bit_matrix(graph.down_set, n))
     recorded([found, said.lines()])
