@@ -64,7 +64,8 @@ def plans(problem: Problem) -> dict[str, Plan]:
         "pipeline": dealt(problem, two, 2, 2), "five ranks": dealt(problem, two, 5, 5),
         "virtual": dealt(problem, replace(two, shard=1), 4, 2, schedule="interleaved_1f1b"),
         "gpipe": dealt(problem, two, 2, 2, schedule="gpipe"), "zero bubble": dealt(problem, two, 2, 2, schedule="zb_h1"),
-        "full": dealt(problem, Strategy(4, shard=2), words=("full",)), "mixed": dealt(problem, Strategy(4), words=("full", "none")),
+        "full": dealt(problem, Strategy(4, shard=2), words=("full",)),
+        "mixed": dealt(problem, Strategy(4), words=("full", "none")),
         "selective": dealt(problem, Strategy(4), words=("selective",)),
         "many": dealt(problem, Strategy(2, 2, 1, 2, True, 1), 4, 4, words=("full",), n=8, micro=1),
     }  # fmt: skip
