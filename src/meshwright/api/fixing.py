@@ -177,7 +177,7 @@ def _mapping(fix: Mapping[str, object]) -> dict[str, str]:
 
 def _whole(key: str, text: str, least: int = 1) -> int:
     if not text.isdecimal() or not least <= int(text) <= 10**7:
-        raise InputError(f"--fix {key}={text}: must be a whole number of at least 1" + (
+        raise InputError(f"--fix {key}={text}: must be a whole number of at least {least} and at most {10**7}" + (
             ", or several: split=10,11,11" if key == "split" else ""))  # fmt: skip
     return int(text)
 

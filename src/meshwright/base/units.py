@@ -120,9 +120,9 @@ def format_seconds(seconds: float) -> str:
     """Return a time with three significant digits and a fitting prefix."""
     size = abs(seconds)
     for limit, factor, unit in (
-        (1e-6, 1e9, "ns"),
-        (1e-3, 1e6, "us"),
-        (1.0, 1e3, "ms"),
+        (0.9995e-6, 1e9, "ns"),  # 999.5 of a unit are 1 of the next in three digits
+        (0.9995e-3, 1e6, "us"),
+        (0.9995, 1e3, "ms"),
         (120.0, 1.0, "s"),
         (7200.0, 1 / 60, "min"),
     ):
