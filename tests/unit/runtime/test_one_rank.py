@@ -145,6 +145,16 @@ def test_of_a_single_step_everything_is_told(plan: str) -> None:
     assert rank["peak_bytes"] == {} and found["losses"] == pytest.approx([alone(1)[0].loss], rel=1e-5)
 
 
+@pytest.mark.parametrize("schedule", ["zb_h1", "gpipe"])
+def test_every_half_of_a_backward_pass_is_done_once(schedule: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan_of([(3, [0], {})], schedule=schedule, names=NAMES, global_batch=5, sequence_length=1)))
+    found = worker.train(job(str(path), n_steps=3))
+    expected = alone(3)
+    assert found is not None and found["losses"] == pytest.approx([step.loss for step in expected], rel=1e-5)
+    assert found["gradient_norms"] == pytest.approx([step.gradient_norm for step in expected], rel=1e-5)
+
+
 def test_of_many_steps_the_first_and_every_tenth_are_told(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert worker.train(job(plan, n_steps=25)) is not None
     told = [int(line.split()[1]) for line in capsys.readouterr().err.splitlines()]
