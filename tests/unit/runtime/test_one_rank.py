@@ -469,6 +469,21 @@ def test_what_crosses_a_boundary_is_known_by_its_rows() -> None:
         trainer_module._check_tensors([torch.zeros(1), 2.0], places, 2)
 
 
+def test_a_step_that_a_scaler_skips_moves_no_learning_rate() -> None:
+    torch.manual_seed(0)
+    model = small()
+    optimizer = adamw(list(model.parameters()), 1e-3)
+
+    def batches(step: int) -> Any:
+        inputs, targets = broken(step, 4)
+        return (inputs,), targets
+
+    told = {"n_steps": 5, "n_parts": 1, "precision": torch.float16, "schedule": halving(optimizer)}
+    steps = reference_steps(model, batches, optimizer, default_loss, **told)
+    n_taken = sum(math.isfinite(step.gradient_norm) for step in steps)
+    assert n_taken < 5 and optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 * 0.5**n_taken)
+
+
 def test_weights_of_several_stages_are_tied_among_all_who_hold_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """One weight in the first and last stage, one in both stages of the second pipeline rank, one held once."""
     made: list[Any] = []
