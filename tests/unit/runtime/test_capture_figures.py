@@ -289,6 +289,11 @@ def test_what_goes_wrong_while_tracing_is_told_in_words(kind: str, text: str, fa
     assert found.startswith(told) and (found == told or told.endswith((" ", ";")))
 
 
+def test_the_operator_that_fails_is_named_with_the_module_that_ran_it() -> None:
+    with pytest.raises(InputError, match=r"module 'one' \(Linear\) .* \(in aten\.\w+\)$"):
+        capture("test_capture:two", precision="fp32", shapes=("2,3", "2,4"))
+
+
 def test_scans_count_the_products_of_their_kernels() -> None:
     """By hand; chunks are no longer than the sequence."""
     x, table = torch.zeros(2, 6, 5), torch.zeros(6, 4)
@@ -344,6 +349,7 @@ def test_calls_of_attention_are_those_of_a_gpu() -> None:
     same, wide = ((2, 3, 5, 4),) * 3, ((2, 3, 5, 4), (2, 3, 5, 4), (2, 3, 5, 6))
     fewer = ((2, 3, 5, 4), (2, 1, 5, 4), (2, 1, 5, 4))
     causal = SimpleNamespace(is_causal=True)
+    assert attended(causal, same)[0].notes == {}
     notes, _ = attended(None, same)
     assert notes.kept == [] and notes.notes == {}
     notes, out = attended(None, wide, is_causal=True)

@@ -145,6 +145,16 @@ def test_of_a_single_step_everything_is_told(plan: str) -> None:
     assert rank["peak_bytes"] == {} and found["losses"] == pytest.approx([alone(1)[0].loss], rel=1e-5)
 
 
+@pytest.mark.parametrize("schedule", ["zb_h1", "gpipe"])
+def test_every_half_of_a_backward_pass_is_done_once(schedule: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan_of([(3, [0], {})], schedule=schedule, names=NAMES, global_batch=5, sequence_length=1)))
+    found = worker.train(job(str(path), n_steps=3))
+    expected = alone(3)
+    assert found is not None and found["losses"] == pytest.approx([step.loss for step in expected], rel=1e-5)
+    assert found["gradient_norms"] == pytest.approx([step.gradient_norm for step in expected], rel=1e-5)
+
+
 def test_of_many_steps_the_first_and_every_tenth_are_told(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert worker.train(job(plan, n_steps=25)) is not None
     told = [int(line.split()[1]) for line in capsys.readouterr().err.splitlines()]
@@ -457,6 +467,21 @@ def test_what_crosses_a_boundary_is_known_by_its_rows() -> None:
     told = "stage 2: its layers hand on a float, but only tensors can be sent to the next stage; cut elsewhere or compute it "
     with pytest.raises(InputError, match=told):
         trainer_module._check_tensors([torch.zeros(1), 2.0], places, 2)
+
+
+def test_a_step_that_a_scaler_skips_moves_no_learning_rate() -> None:
+    torch.manual_seed(0)
+    model = small()
+    optimizer = adamw(list(model.parameters()), 1e-3)
+
+    def batches(step: int) -> Any:
+        inputs, targets = broken(step, 4)
+        return (inputs,), targets
+
+    told = {"n_steps": 5, "n_parts": 1, "precision": torch.float16, "schedule": halving(optimizer)}
+    steps = reference_steps(model, batches, optimizer, default_loss, **told)
+    n_taken = sum(math.isfinite(step.gradient_norm) for step in steps)
+    assert n_taken < 5 and optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 * 0.5**n_taken)
 
 
 def test_weights_of_several_stages_are_tied_among_all_who_hold_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from meshwright.runtime.parallel.threaded_collectives import cause, together  # 
 from meshwright.runtime.ranks.layout import layout  # noqa: E402
 from meshwright.runtime.ranks.meshes import Replicas, StageGroups  # noqa: E402
 from meshwright.runtime.step import autocast  # noqa: E402
+from meshwright.runtime.step.clock import Clock  # noqa: E402
 from meshwright.runtime.step.loss_scale import LossScale  # noqa: E402
 from meshwright.runtime.step.split_backward import DeferredWeightGrad, delay_weight_gradients  # noqa: E402
 from meshwright.runtime.step.stage import StageModule  # noqa: E402
@@ -56,7 +57,7 @@ def attention() -> nn.Module:
         mlp=Holds(gate_proj=line(16, 8), up_proj=line(16, 8), down_proj=line(8, 16), router=line(3, 8)),
     )
     made.attn.n_heads, made.attn.num_key_value_heads, made.attn.width, made.attn.is_heads = 4, 2, 8, True  # type: ignore[union-attr]
-    made.attn.n_layers, made.attn.odd_heads, made.mlp.features = 4, 3, 16  # type: ignore[union-attr]
+    made.attn.n_layers, made.attn.n_odd_heads, made.mlp.features = 4, 3, 16  # type: ignore[union-attr]
     return made
 
 
@@ -85,7 +86,7 @@ def test_numbers_of_heads_and_features_are_shared() -> None:
     layer = attention()
     tensor_parallel.share_sizes(layer, 2, {})
     held = vars(layer.attn)
-    assert [held[name] for name in ("n_heads", "num_key_value_heads", "width", "n_layers", "odd_heads")] == [2, 1, 4, 2, 3]
+    assert [held[name] for name in ("n_heads", "num_key_value_heads", "width", "n_layers", "n_odd_heads")] == [2, 1, 4, 2, 3]
     assert held["is_heads"] is True and layer.mlp.features == 8
 
 
@@ -478,6 +479,11 @@ def test_a_stage_changes_hidden_states_before_its_layers_and_after_the_last() ->
     assert [type(layer).__name__ for layer in StageModule([nn.ReLU()] * 2, (), {}).layers] == ["ReLU", "ReLU"]
     with pytest.raises(ValueError, match="zip"):
         StageModule([nn.ReLU()], ["none", "none"], {})
+
+
+def test_seconds_go_from_one_mark_to_another() -> None:
+    clock = Clock(torch.device("cpu"))
+    assert clock.seconds(3.0, 5.5) == 2.5 and clock.mark() <= clock.mark() and not clock.on_gpu
 
 
 def test_precisions_are_told_apart() -> None:

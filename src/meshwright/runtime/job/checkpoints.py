@@ -161,12 +161,16 @@ def check(folder: str, plan: Plan) -> tuple[Path, dict[str, Any]]:
 def _content(path: Path, plan: Plan) -> dict[str, Any]:
     """Return what is written about a checkpoint."""
     content = files.read_json(path / "done.json", "resume from another checkpoint")
-    known = isinstance(content, dict) and isinstance(content.get("step"), int) and "plan" in content
-    if not known or not isinstance(content.get("files", {}), dict):
+    if not isinstance(content, dict) or not _is_description(content):
         raise InputError(f"{path / 'done.json'}: is not what a checkpoint holds; resume from another one")
     if content["plan"] != _signature(plan):
         raise InputError(f"--resume: {path} was written under another plan; resume with that plan")
     return content
+
+
+def _is_description(content: dict[str, Any]) -> bool:
+    """Whether a file says what a checkpoint must."""
+    return isinstance(content.get("step"), int) and "plan" in content and isinstance(content.get("files", {}), dict)
 
 
 def load(trainer: Trainer, folder: str) -> int:
