@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from meshwright.planners.best.check import whole_stages
-from meshwright.planners.best.check.space import even_counts
 from meshwright.planners.best.check.rank_memory import least_extra
+from meshwright.planners.best.check.space import even_counts
 from meshwright.planners.best.check.whole_stages import Sums
 
 
