@@ -77,6 +77,8 @@ class LayerPrices:
         self._tables: dict[tuple[object, ...], Table] = {}
         self.sums: dict[tuple[int, bool], tuple[Table, Any]] = {}  # of whole_stages, by identity of the table, which is kept
         self._compute: dict[tuple[object, ...], dict[int, float]] = {}
+        self._mesh: CheckedMesh | None = None
+        self._priced: dict[tuple[Strategy, str, bool, frozenset[int]], tuple[list[Table], list[int], list[int]]] = {}
         self._unsharded: dict[CheckedMesh, list[Table]] = {}
 
     def memory_bytes(self, kind: int) -> float:
@@ -119,6 +121,17 @@ class LayerPrices:
         spare : frozenset of int
             Layers whose shared weights another layer on their rank holds; see `spare`.
         """
+        key = (strategy, layout, inside_only, spare)
+        if mesh != self._mesh:  # meshes come one after the other
+            self._mesh, self._priced = mesh, {}
+        if key not in self._priced:
+            self._priced[key] = self._ranks(mesh, *key)
+        return self._priced[key]
+
+    def _ranks(
+        self, mesh: CheckedMesh, strategy: Strategy, layout: str, inside_only: bool, spare: frozenset[int]
+    ) -> tuple[list[Table], list[int], list[int]]:
+        """Return `of_ranks`."""
         ranks, kinds = ranks_of(self.pool, mesh, layout)
         n_kept = mesh.rank_size
         if inside_only and mesh.data * mesh.context % mesh.expert == 0:  # one group of each axis inside is enough

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -94,6 +95,7 @@ class BoundProof:
         self._moments: dict[tuple[Form, int, int], Moments] = {}
         self.chain = chain_of(self.problem.graph)
         self.n_layers = len(self.chain.layers)
+        self._often = Counter((*self.chain.prefix, *self.chain.rows, *self.chain.suffix))  # like layers are worked out once
         self.limit = self.bound_seconds * (1.0 - ROUNDING)
         self.flops = _sample_flops(self.problem.graph) * self.problem.batch.global_batch
 
@@ -156,9 +158,9 @@ class BoundProof:
                 seconds.append(own)
         else:
             seconds = [prices.compute(mesh, kind) for kind in used]
-        everything = (*self.chain.prefix, *self.chain.rows, *self.chain.suffix)
-        whole = [math.fsum(own[row] for row in everything) for own in seconds]
-        worth = math.fsum(min(own[row] / alone for own, alone in zip(seconds, whole, strict=True)) for row in everything)
+        often = self._often.items()
+        whole = [math.fsum(n * own[row] for row, n in often) for own in seconds]
+        worth = math.fsum(n * min(own[row] / alone for own, alone in zip(seconds, whole, strict=True)) for row, n in often)
         earned = math.fsum(kinds.count(kind) / alone for kind, alone in zip(used, whole, strict=True))
         of_a_rank = -(-self.n_layers // mesh.pipeline) * min(own[row] for own in seconds for row in set(self.chain.rows))
         return self._n_microbatches(mesh) * max(worth / earned, of_a_rank)

@@ -6,11 +6,9 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from meshwright.planners.best.check.prices import PricedLayer
 
-__all__ = ["least_repeated"]
+__all__ = ["least_extra", "least_repeated"]
 
 _MOST_CHOICES = 64
 _ROUNDING = 1e-9
@@ -91,12 +89,35 @@ def _least_alike(n: int, ways: Sequence[tuple[float, float]], room: float) -> fl
         return 0.0 if n == 0 and room >= 0.0 else math.inf
     if len(ways) == 1:
         return n * ways[0][1] if n * ways[0][0] <= room else math.inf
-    fixed = np.array(list(_counts(n, len(ways) - 1)))
     (kept_first, seconds_first), (kept_second, seconds_second) = ways[:2]
-    rest = np.array(ways[2:]).reshape(-1, 2)
-    kept, seconds = (fixed[:, :1] * (kept_first, seconds_first) + fixed[:, 1:] @ rest).T
-    saved = kept_first - kept_second
-    turn = np.clip((kept - room) / saved, 0.0, fixed[:, 0]).astype(int) if saved else np.zeros(len(fixed), dtype=int)
-    n_second = np.stack([np.zeros_like(turn), turn, np.minimum(turn + 1, fixed[:, 0]), fixed[:, 0]])
-    fits = kept - n_second * saved <= room
-    return float(np.where(fits, seconds + n_second * (seconds_second - seconds_first), math.inf).min())
+    saved, longer, best = kept_first - kept_second, seconds_second - seconds_first, math.inf
+    for n_both, *rest in _counts(n, len(ways) - 1):
+        kept, seconds = n_both * kept_first, n_both * seconds_first
+        for count, way in zip(rest, ways[2:], strict=True):
+            kept, seconds = kept + count * way[0], seconds + count * way[1]
+        if min(seconds, seconds + n_both * longer) >= best:
+            continue
+        turn = int(min(max((kept - room) / saved, 0.0), n_both)) if saved else 0
+        for n_second in (0, turn, min(turn + 1, n_both), n_both):
+            if kept - n_second * saved <= room:
+                best = min(best, seconds + n_second * longer)
+    return best
+
+
+def least_extra(n_bytes: float, n_layers: int, saved: Sequence[float], extra: Sequence[float]) -> float:
+    """Return the least seconds in which some of like layers free so many bytes of a micro-batch, in whole layers; inf where they cannot.
+
+    `saved`, `extra`: of one or two ways to recompute a layer, the weaker first.
+    """
+    if not saved:
+        return math.inf
+    best = math.inf
+    for n_strong in range(n_layers + 1):
+        rest, seconds = n_bytes - n_strong * saved[-1], n_strong * extra[-1]
+        if rest > 1e-9 * n_bytes:
+            n_weak = math.ceil(rest / saved[0] * (1.0 - 1e-9)) if saved[0] > 0.0 else n_layers + 1
+            if n_strong + n_weak > n_layers:
+                continue
+            seconds += n_weak * extra[0]
+        best = min(best, seconds)
+    return best

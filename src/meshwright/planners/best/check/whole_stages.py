@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from meshwright import schedules
 from meshwright.planners.best.check.prices import LayerPrices, PricedLayer, Table
-from meshwright.planners.best.check.rank_memory import least_repeated
+from meshwright.planners.best.check.rank_memory import least_extra, least_repeated
 from meshwright.planners.best.check.space import CheckedMesh, Form
 
 __all__ = ["EndLayers", "Sums", "WholeStages", "sums_of"]
@@ -29,6 +29,7 @@ class EndLayers:
     """What is pinned to one end of the chain, added up."""
 
     def __init__(self, layers: Sequence[PricedLayer], *, is_split: bool) -> None:
+        self.layers = tuple(layers)
         self.forward = sum(own.forward for own in layers)
         self.backward = sum(own.backward for own in layers)
         self.work = sum(own.work for own in layers)
@@ -95,7 +96,8 @@ class Sums:
 
         Lemma: to free E bytes takes at least ``price * E`` less what the layers earn at that price, each by its best way (or none).
         """
-        kinds = {(tuple(saved), tuple(extra)) for saved, extra in zip(self.saved, self.extra, strict=True)}
+        ways = [(tuple(saved), tuple(extra)) for saved, extra in zip(self.saved, self.extra, strict=True)]
+        kinds = set(ways)
         found = set()
         for saved, extra in kinds:
             points = [(0.0, 0.0), *zip(saved, extra, strict=True)]
@@ -103,13 +105,14 @@ class Sums:
         prices = sorted(found)
         if len(prices) > _MOST_PRICES:
             prices = [prices[round(i * (len(prices) - 1) / (_MOST_PRICES - 1))] for i in range(_MOST_PRICES)]
-        return [
-            (price, _sums([
-                max(0.0, *(price * s - e for s, e in zip(saved, extra, strict=True))) if saved else 0.0
-                for saved, extra in zip(self.saved, self.extra, strict=True)
-            ]))
-            for price in prices
-        ]  # fmt: skip
+        found_of: list[tuple[float, list[float]]] = []
+        for price in prices:
+            earned = {
+                (saved, extra): max(0.0, *(price * s - e for s, e in zip(saved, extra, strict=True))) if saved else 0.0
+                for saved, extra in kinds
+            }
+            found_of.append((price, _sums([earned[own] for own in ways])))
+        return found_of
 
 
 def sums_of(prices: LayerPrices, table: Table, *, is_split: bool) -> Sums:
@@ -157,6 +160,10 @@ class WholeStages:
         self.tail, self.tail_back = self.suffix.forward, float(getattr(self.suffix, back))
         self.there = self.passes[-1] + self.head + self.tail + self.arrives[-1]
         self.trip = self.there + self.returns[-1] + self.head_back + self.tail_back + self.arrives[-1]
+        self._pinned = [EndLayers((), is_split=form.is_split)] * p  # to each rank: seconds
+        self._pinned[0], self._pinned[-1] = self.prefix, self.suffix
+        if p == 1:
+            self._pinned = [EndLayers((*self.prefix.layers, *self.suffix.layers), is_split=form.is_split)]
         self._repeated: dict[tuple[int, int], float] = {}
         self._choices: dict[tuple[int, ...], float] = {}
         first = [self._end(n) for n in range(self.n_layers + 1)]
@@ -164,18 +171,17 @@ class WholeStages:
 
     def _end(self, n_first: int) -> float:
         """Return what follows on the first rank, with so many layers, at least after its last backward pass (of inputs)."""
-        own = self.sums[self.of_rank[0]]
-        parts = [self.prefix, *([self.suffix] if self.p == 1 else [])]
-        update = own.update[n_first] + sum(part.update for part in parts)
+        own, pinned = self.sums[self.of_rank[0]], self._pinned[0]
+        update = own.update[n_first] + pinned.update
         if self.form.is_split:
-            return own.reduce[n_first] + sum(part.reduce for part in parts) + update
+            return own.reduce[n_first] + pinned.reduce + update
         return update + self._exposed(0, own.exposed[n_first])
 
     def _exposed(self, rank: int, seconds: float) -> float:
         """Return what of a rank's reductions comes at least after its last task, for that of its layers of the chain."""
         if not self.sums[self.of_rank[rank]].is_exposed:
             return 0.0
-        return max(0.0, seconds + sum(part.exposed for part in self._parts(rank)))
+        return max(0.0, seconds + self._pinned[rank].exposed)
 
     def _parts(self, rank: int) -> list[EndLayers]:
         return [*([self.prefix] if rank == 0 else []), *([self.suffix] if rank == self.p - 1 else [])]
@@ -187,9 +193,11 @@ class WholeStages:
         keeps in flight, and with them the working and reserved bytes of the most demanding layer: at least of what is pinned to it,
         or of the least demanding of all. What exceeds its memory must be given up, in whole layers where all are alike.
         """
-        chosen = self._chosen(rank, start, stop)
-        if chosen == math.inf:
-            return math.inf
+        freed = self._freed(rank, start, stop)
+        return freed if freed == math.inf else max(freed, self._chosen(rank, start, stop))
+
+    def _freed(self, rank: int, start: int, stop: int) -> float:
+        """Return what `repeated` says of the bytes that a rank must give up, whatever its layers need while they run."""
         own, held = self.sums[self.of_rank[rank]], self.held[rank]
         parts = self._parts(rank)
         n_bytes = own.static_bytes[stop] - own.static_bytes[start] + held * (own.kept_bytes[stop] - own.kept_bytes[start])
@@ -197,15 +205,15 @@ class WholeStages:
         n_bytes += max([part.overhead_bytes for part in parts] + [own.overhead_bytes if stop > start else 0.0])
         excess = n_bytes - self.memory_bytes[rank]
         if excess <= 0.0:
-            return chosen
+            return 0.0
         if excess > held * (own.most_saved[stop] - own.most_saved[start]) * (1.0 + 1e-9):
             return math.inf
         if not self.is_equal:
-            return max([chosen, *(price * excess / held - worth[stop] + worth[start] for price, worth in own.worth)])
+            return max([0.0, *(price * excess / held - worth[stop] + worth[start] for price, worth in own.worth)])
         key = (rank, stop - start)
         if key not in self._repeated:
             self._repeated[key] = least_extra(excess / held, stop - start, own.saved[0], own.extra[0])
-        return max(chosen, self._repeated[key])
+        return self._repeated[key]
 
     def _chosen(self, rank: int, start: int, stop: int) -> float:
         """Return what `least_repeated` says of a rank with some layers."""
@@ -222,6 +230,21 @@ class WholeStages:
             working = max((part.working_bytes for part in parts), default=0.0)
             self._choices[key] = least_repeated(sorts, room, held, working)
         return self._choices[key]
+
+    def takes(
+        self, rank: int, start: int, stop: int, end: float, limit: float, before_again: float = 0.0, later_again: float = 0.0
+    ) -> bool:
+        """Return whether `seconds` are `limit` or more: with nothing recomputed, or less than all, which never takes longer.
+
+        `rank`, `start`, `stop`, `end`, `before_again`, `later_again`: as of `seconds`.
+        """
+        known = -1.0
+        for least in (lambda *_: 0.0, self._freed, self.repeated):
+            again = least(rank, start, stop)
+            if again > known and self._seconds(rank, start, stop, end, before_again, later_again, again) >= limit:
+                return True
+            known = again
+        return False
 
     def seconds(
         self, rank: int, start: int, stop: int, end: float, before_again: float = 0.0, later_again: float = 0.0
@@ -254,22 +277,28 @@ class WholeStages:
         and (4) to (6). Every pass of other ranks' layers is counted as on the rank on which it takes least, with its transfers.
         """
         again = self.repeated(rank, start, stop)
+        return self._seconds(rank, start, stop, end, before_again, later_again, again)
+
+    def _seconds(
+        self, rank: int, start: int, stop: int, end: float, before_again: float, later_again: float, again: float
+    ) -> float:
+        """Return `seconds` where the rank recomputes so many of a micro-batch."""
         if again == math.inf:
             return math.inf
-        own, m, parts = self.sums[self.of_rank[rank]], self.m, self._parts(rank)
-        work = own.work[stop] - own.work[start] + again + sum(part.forward + part.backward for part in parts)
-        after = own.update[stop] - own.update[start] + sum(part.update for part in parts)
+        own, m, pinned = self.sums[self.of_rank[rank]], self.m, self._pinned[rank]
+        work = own.work[stop] - own.work[start] + again + pinned.forward + pinned.backward
+        after = own.update[stop] - own.update[start] + pinned.update
         after += self._exposed(rank, own.exposed[stop] - own.exposed[start])
         before = self.passes[start] + self.arrives[rank] + (self.head if rank else 0.0)
         most = before + m * work + after
         if self.form.schedule == "gpipe":
             return most
-        forward = own.forward[stop] - own.forward[start] + sum(part.forward for part in parts)
+        forward = own.forward[stop] - own.forward[start] + pinned.forward
         back = self.returns[-1] - self.returns[stop] + self.arrives[-1] - self.arrives[rank]
         back += later_again + (self.tail_back if rank < self.p - 1 else 0.0)
         most = max(most, self.there + back + m * work - self.lead[rank] * forward + after)
         if self.form.is_split:
-            work -= own.weight[stop] - own.weight[start] + sum(part.weight for part in parts)
+            work -= own.weight[stop] - own.weight[start] + pinned.weight
         elif rank == 0:
             end = after
         before += self.returns[start] + self.arrives[rank] + before_again + (self.head_back if rank else 0.0)
@@ -280,7 +309,7 @@ class WholeStages:
         trip += self.tail if rank < self.p - 1 else 0.0
         trips = n_trips * trip
         if self.form.is_split and rank == 0:
-            trips += (n_trips - 1) * (own.weight[stop] - own.weight[start] + sum(part.weight for part in parts))
+            trips += (n_trips - 1) * (own.weight[stop] - own.weight[start] + pinned.weight)
         return max(most, before + n_first * forward + trips + end, whole_trip + (m - 1) * self.slowest + end)
 
     def _earliest(self, rank: int, stop: int, end: float, limit: float) -> int:
@@ -288,10 +317,10 @@ class WholeStages:
         low, high = 0, stop
         while low < high:
             middle = (low + high) // 2
-            if self.seconds(rank, middle, stop, end) < limit:
-                high = middle
-            else:
+            if self.takes(rank, middle, stop, end, limit):
                 low = middle + 1
+            else:
+                high = middle
         return high
 
     def _starts(self, n_first: int, limit: float) -> list[int]:
@@ -310,7 +339,7 @@ class WholeStages:
         """
         n_first = 0
         while True:
-            if self.seconds(0, 0, n_first, self.least_end[n_first]) >= limit:
+            if self.takes(0, 0, n_first, self.least_end[n_first], limit):
                 return True
             least = self._starts(n_first, limit)[1] if self.p > 1 else self.n_layers
             if least <= n_first:
@@ -320,7 +349,7 @@ class WholeStages:
     def cuts(self, limit: float) -> Iterator[tuple[int, ...]]:
         """Yield every split (layers of each rank) that is not shown to take `limit` or longer."""
         for n_first in range(self.n_layers + 1):
-            if self.seconds(0, 0, n_first, self.least_end[n_first]) >= limit:
+            if self.takes(0, 0, n_first, self.least_end[n_first], limit):
                 return
             starts = self._starts(n_first, limit) if self.p > 1 else [0, self.n_layers]
             if starts[1] <= n_first:
@@ -340,7 +369,7 @@ class WholeStages:
         for rank in range(1, p):
             for start, before in front[rank].items():
                 for stop in range(start, n + 1):
-                    if self.seconds(rank, start, stop, end) >= limit:
+                    if self.takes(rank, start, stop, end, limit):
                         break
                     again = self.repeated(rank, start, stop)
                     pieces.append((rank, start, stop, again))
@@ -348,14 +377,14 @@ class WholeStages:
         for rank, start, stop, again in reversed(pieces):
             if stop in back[rank + 1]:
                 back[rank][start] = min(back[rank].get(start, math.inf), again + back[rank + 1][stop])
-        if n_first not in back[1] or self.seconds(0, 0, n_first, end, 0.0, back[1][n_first]) >= limit:
+        if n_first not in back[1] or self.takes(0, 0, n_first, end, limit, 0.0, back[1][n_first]):
             return
         after: list[dict[int, list[int]]] = [{} for _ in range(p)]
         ends = {(p, n)}
         for rank, start, stop, _ in reversed(pieces):
             if (rank + 1, stop) not in ends:
                 continue
-            if self.seconds(rank, start, stop, end, front[rank][start], back[rank + 1][stop]) < limit:
+            if not self.takes(rank, start, stop, end, limit, front[rank][start], back[rank + 1][stop]):
                 after[rank].setdefault(start, []).append(stop)
                 ends.add((rank, start))
         yield from self._on(1, (n_first,), n_first, after)
@@ -369,22 +398,3 @@ class WholeStages:
             return
         for stop in reversed(after[rank].get(start, [])):
             yield from self._on(rank + 1, (*counts, stop - start), stop, after)
-
-
-def least_extra(n_bytes: float, n_layers: int, saved: Sequence[float], extra: Sequence[float]) -> float:
-    """Return the least seconds in which some of like layers free so many bytes of a micro-batch, in whole layers; inf where they cannot.
-
-    `saved`, `extra`: of one or two ways to recompute a layer, the weaker first.
-    """
-    if not saved:
-        return math.inf
-    best = math.inf
-    for n_strong in range(n_layers + 1):
-        rest, seconds = n_bytes - n_strong * saved[-1], n_strong * extra[-1]
-        if rest > 1e-9 * n_bytes:
-            n_weak = math.ceil(rest / saved[0] * (1.0 - 1e-9)) if saved[0] > 0.0 else n_layers + 1
-            if n_strong + n_weak > n_layers:
-                continue
-            seconds += n_weak * extra[0]
-        best = min(best, seconds)
-    return best

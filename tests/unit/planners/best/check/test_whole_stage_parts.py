@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from meshwright.planners.best.check import whole_stages
+from meshwright.planners.best.check.rank_memory import least_extra
 from meshwright.planners.best.check.space import even_counts
-from meshwright.planners.best.check.whole_stages import Sums, least_extra
+from meshwright.planners.best.check.whole_stages import Sums
 
 
 @pytest.mark.parametrize(("most", "kept"), [(9, [0, 1, 2, 3, 4]), (5, [0, 1, 2, 3, 4]), (3, [0, 2, 4]), (2, [0, 4])])

@@ -1,0 +1,79 @@
+"""Schedules whose order is fitted to durations may hold more than the least of all orders: what does not fit is no plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+
+import pytest
+
+from meshwright import api, sim
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Batch, Problem
+from meshwright.core.strategy import Strategy
+from meshwright.planners.best.check import space
+from meshwright.planners.best.check.plays import Plays
+from meshwright.planners.best.check.prices import LayerPrices
+from meshwright.planners.best.check.proof import BoundProof
+from meshwright.planners.best.check.virtual_stages import moments_of
+from meshwright.planners.best.limits import Limits
+from questions import fused
+
+MODEL = pathlib.Path(__file__).resolve().parents[4] / "data" / "proofs" / "l7.json"
+ONE = {"pipeline": "3", "data": "1", "tensor": "1", "context": "1", "micro_batch": "1"}
+
+
+def pose(memory_bytes: float) -> Problem:
+    """Return a small question on devices with so much memory."""
+    problem = fused(api.make_problem(str(MODEL), "dgx-a100:8", batch=Batch(16, sequence_length=2048), memory_risk=0.5))
+    kinds = tuple(dataclasses.replace(kind, memory_bytes=memory_bytes) for kind in problem.required_cluster.kinds)
+    return dataclasses.replace(problem, cluster=dataclasses.replace(problem.required_cluster, kinds=kinds))
+
+
+def plays_of(problem: Problem, schedule: str) -> tuple[Plays, BoundProof, space.CheckedMesh, space.Form]:
+    """Return the plans of three ranks of one device with two stages each."""
+    limits = space.inside(problem, dataclasses.asdict(Limits(schedules=(schedule,))))
+    chain = space.chain_of(problem.graph)
+    spaces = space.recompute_spaces(problem, limits)
+    prices = LayerPrices(problem, space.pools(problem)[0], chain, limits, spaces[0])
+    mesh, form = space.CheckedMesh(1, 1, 1, 1, 1, 3), space.Form(schedule, 2)
+    priced = prices.of_ranks(mesh, Strategy(), "pipeline", inside_only=False, spare=prices.spare(mesh, form))
+    return Plays(prices, mesh, form, Strategy(), "pipeline", priced), BoundProof(problem, limits, math.inf), mesh, form
+
+
+@pytest.mark.parametrize(("schedule", "memory_bytes"), [("zb_v", 6.7e9), ("zb_v", 7.1e9), ("v_half", 6.4e9), ("v_min", 6.4e9)])
+def test_a_quicker_plan_that_does_not_fit_by_its_own_order_leaves_nothing_open(
+    schedule: str, memory_bytes: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = pose(memory_bytes)
+    plays, proof, mesh, form = plays_of(problem, schedule)
+    counts, held = space.even_counts(proof.n_layers, 6), proof._held(mesh, form)
+
+    def played(plan: Plan | None) -> tuple[float, bool]:
+        assert plan is not None
+        timeline = sim.simulate(problem, plan, plays.prices.model.stage_costs(problem, plan))
+        return timeline.step_seconds, sim.excess_bytes(problem, plan, timeline.peak_bytes) <= 0.0
+
+    first = plays.plan(counts, plays._least_work(counts, held))
+    assert first is not None
+    own = moments_of(sim.order(problem, first, plays.stage_costs(first)), early=False)
+    (quicker, quicker_fits), (seconds, fits) = played(first), played(plays.plan(counts, plays._least_work(counts, own)))
+    assert quicker < seconds and not quicker_fits and fits  # so the plan of the space is the second
+
+    assert plays.refuted(counts, None, held, seconds * (1 - 1e-9))
+    assert not plays.refuted(counts, None, held, seconds * (1 + 1e-6))
+    monkeypatch.setattr(Plays, "_fits", lambda *_: True)  # if it fitted, it would be a plan
+    assert not plays.refuted(counts, None, held, seconds * (1 - 1e-9))
+
+    monkeypatch.undo()
+    answer = api.plan(problem, settings={**ONE, "schedules": schedule}).answer
+    assert answer.objective is not None and answer.bound is not None
+    assert answer.objective.value == pytest.approx(seconds, rel=1e-12) and answer.bound.value == pytest.approx(
+        seconds, rel=1e-9
+    )
+    only = {name: (int(value),) for name, value in ONE.items()}
+    limits = space.inside(problem, dataclasses.asdict(Limits(**only, schedules=(schedule,))))
+    confirmed = BoundProof(problem, limits, answer.bound.value)
+    confirmed.run()
+    assert not confirmed.open
