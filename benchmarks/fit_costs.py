@@ -151,7 +151,6 @@ GROUPS = (
             _device("a100_sxm_80gb", "achieved.memory", 0.75, 0.05, *A100),
             _device("a100_sxm_80gb", "attention.flash1", 0.4, 0.02, *A100),
             _framework("megatron_deepspeed", "how.issue_seconds", 90, 2, 300, "megatron#variants.eager.how.issue_seconds"),
-            _framework("megatron_deepspeed", "how.memory_passes_ratio", 1, 0.1, 4, least=1),
             _framework("fsdp2", "variants.fsdp1_2023.how.memory_passes_ratio", 1.5, 0.1, 4, least=1),
         ),
         (
