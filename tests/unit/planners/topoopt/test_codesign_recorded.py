@@ -17,10 +17,11 @@ from meshwright.models import read
 from meshwright.planners.topoopt import alternate, finder, moves, networks, optical, published, windows
 from meshwright.planners.topoopt import fabric as fabric_module
 from meshwright.planners.topoopt.alternate import NetworkParts, PlanOnNetwork
-from meshwright.planners.topoopt.choices import Servers, SplitSpace, space
+from meshwright.planners.topoopt.choices import OperatorSplit, Servers, SplitSpace, space
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.jobs import PlacedJob, fitted, scattered, together
 from meshwright.planners.topoopt.step import TRAFFIC, Placement, PlacementTraffic, Step, data_parallel
+from meshwright.planners.topoopt.workloads.workload import DATA, Operation, Workload
 from recorded import Recorded
 
 SPECS = {
@@ -403,3 +404,22 @@ def test_jobs_beside_each_other(recorded: Recorded) -> None:
         seconds = together(jobs, fabric, kind)
         assert all(both >= one * (1 - 1e-9) for (one,), both in zip(alone, seconds, strict=True))
         recorded([seconds, together(jobs[::-1], fabric, kind)], kind)
+
+
+@pytest.mark.parametrize(("light", "is_tried"), [(1.9, False), (2.1, True)])
+def test_a_second_stream_with_little_to_do_is_not_put_beside_the_first(light: float, is_tried: bool) -> None:
+    operations = (Operation("a", "linear", "a", (DATA,), (4,), (12,)), Operation("b", "linear", "b", (DATA,), (4,), (12,)))
+    choices = tuple(
+        (OperatorSplit(1, 1, 1, seconds, seconds, 1.0), OperatorSplit(2, 1, 1, seconds, seconds, 1.0))
+        for seconds in (10.0, light)
+    )
+    made = SplitSpace(Workload("two", 4, operations), Servers(4, 1, machine(), 1e9), choices)
+    found = list(moves.beside(made, "either"))
+    assert bool(found) is is_tried
+
+
+def test_the_released_search_goes_back_to_its_best_after_a_hundredth_of_the_budget(recorded: Recorded) -> None:
+    step = step_of("candle")
+    more = {"propagation": False, "placement": "strided", "alpha_ratio": 2.0}
+    for budget in (199, 250, 350):
+        recorded(summary(alternate.released(step, WIRES, np.random.default_rng(4), budget, **more)), f"{budget}")
