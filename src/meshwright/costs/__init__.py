@@ -19,7 +19,7 @@ What else a cost model may offer; the searches that need it refuse one without i
   `meshwright.costs.analytic.rows`. Searches of the joint space and bounds look at them;
 * ``row_costs`` and ``axis_times``, with the arguments of those of `meshwright.costs.analytic`: what one layer does, and what of
   the network it depends on. With the two above, ``best``, ``data_parallel`` and ``megatron_grid`` search with the model;
-  ``stage_costs`` is then what `meshwright.costs.analytic.combine` makes of the rows. ``row_costs`` is given ``spare`` only where
+  ``stage_costs`` is then what `meshwright.costs.analytic.combine` makes of the rows. ``row_costs`` gets ``spare`` only where
   a rank has several layers that share weights (`meshwright.core.graph.Graph.shared`). Without them, ``parmesan``, ``ensemble``
   and searches of one's own plan with it;
 * ``unknown_state(problem) -> str``: why the optimizer's state of a model is not known, empty where it is;

@@ -94,9 +94,7 @@ def test_a_bias_of_the_head_stays_its_own() -> None:
     adafactor = replace(problem, training=problem.training.updated_by("adafactor"))
     load = analytic.stage_costs(adafactor, on_one_device(adafactor))[0]
     twice = analytic.stage_costs(apart(adafactor), on_one_device(adafactor))[0]
-    assert twice.optimizer_bytes - load.optimizer_bytes == 4 * 768 * 30522 + 4 * (
-        768 + 30522
-    )  # and sums of rows and columns
+    assert twice.optimizer_bytes - load.optimizer_bytes == 4 * 768 * 30522 + 4 * (768 + 30522)  # and sums of rows and columns
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ def with_state_of(load: StageCost, less: StageCost) -> StageCost:
     Notes
     -----
     Every use of the weights counts in a micro-batch: under ZeRO-3 both layers gather them and scatter their gradients, as do
-    stages that run apart. Where one backward pass goes through both layers, as without a pipeline, programs may scatter the sum of
-    both once (autograd adds them first), which is quicker than this.
+    stages that run apart. Where one backward pass goes through both layers, as without a pipeline, programs may scatter the sum
+    of both once (autograd adds them first), which is quicker than this.
     """
     return replace(
         load,

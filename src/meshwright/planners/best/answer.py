@@ -14,7 +14,7 @@ from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
 from meshwright.costs import sharded
 from meshwright.planners.best import limits, simplest, splits
-from meshwright.planners.best.branch_and_bound import BestFirstSearch
+from meshwright.planners.best.branch_and_bound import BestFirstSearch, Entry
 from meshwright.planners.best.incumbents import describe, rank
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.runners_up import NextBest, listed
@@ -101,10 +101,14 @@ def _dive(state: BestFirstSearch) -> None:
     everything = state.heap
     state.dive(True)
     usual = limits.usual(state.problem, state.params)
-    for wave in range(limits.N_USUAL):
-        state.heap = [entry for entry in everything if isinstance(entry[3], MeshDegrees) and usual(entry[3]) == wave]
-        asked = {id(entry) for entry in state.heap}
-        everything = [entry for entry in everything if id(entry) not in asked]
+    waves: list[list[Entry]] = [[] for _ in range(limits.N_USUAL)]
+    others: list[Entry] = []
+    for entry in everything:
+        wave = usual(entry[3]) if isinstance(entry[3], MeshDegrees) else limits.N_USUAL
+        (waves[wave] if wave < limits.N_USUAL else others).append(entry)
+    everything = others
+    for asked in waves:
+        state.heap = asked
         heapq.heapify(state.heap)
         state.allow(_MOST_DIVED)
         state.run()

@@ -34,7 +34,9 @@ def of_mesh(costs: Costs, mesh: MeshDegrees, n_microbatches: int, *, with_commun
         Whether to count communication inside layers too, which takes longer to find.
     """
     config = Config(mesh, ANY, 0, "1f1b", 1, "")
-    n_ranks = np.bincount(costs.kind_of_rank(config))[list(costs.classes(config).kinds)]
+    n_ranks = np.array([float(mesh.pipeline)])
+    if len(costs.pool.devices) > 1:
+        n_ranks = np.bincount(costs.kind_of_rank(config))[list(costs.classes(config).kinds)]
     own = costs.least_work(config, with_communication=with_communication)
     # some rank has at least the quotient of layers, rounded up
     whole_layers = math.ceil(len(costs.chain.layers) / mesh.pipeline) * own.layer_seconds

@@ -24,7 +24,7 @@ from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import ANY, Config, DevicePool, MeshDegrees, meshes, schedules_of
 from meshwright.planners.best.virtual import spread
 
-__all__ = ["BestFirstSearch"]
+__all__ = ["BestFirstSearch", "Entry"]
 
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
 # with what happens between replicas; with its plan; with the transfers of its only plan

@@ -98,10 +98,10 @@ class Costs:
     def classes(self, config: Config, *, light: bool = False) -> RankClasses:
         """Return which ranks of a configuration are alike; of one that stands for all shardings, its kinds of device."""
         mesh = config.mesh
-        between = () if light else (config.shard > 0, config.shard_degree)
-        key: tuple[object, ...] = (config.layout, mesh.pipeline, mesh.data, mesh.context, mesh.tensor, mesh.expert, between)
-        if config.is_any:
-            key = (mesh.pipeline, mesh.rank_size)
+        key: tuple[object, ...] = (mesh.pipeline, mesh.rank_size)
+        if not config.is_any:
+            between = () if light else (config.shard > 0, config.shard_degree)
+            key = (config.layout, mesh.pipeline, mesh.data, mesh.context, mesh.tensor, mesh.expert, between)
         if key not in self._classes:
             kinds = self.kind_of_rank(config)
             if config.is_any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,16 +108,8 @@ def _places(
     if in_order and n_kept == 1:
         return [(0, (kind_of_rank[0], 1))], np.zeros(mesh.pipeline, dtype=np.int64)
     if in_order and periods and n_kept <= width:
-        starts = width * np.arange(mesh.pipeline)
-        left = periods[-1] - starts % periods[-1]
-        left[left >= n_kept] = 0
-        in_node = starts % periods[0]
-        _, first, of_place = np.unique(in_node * (n_kept + 1) + left, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        found: list[tuple[int, tuple[object, ...]]] = [
-            (int(rank), (kind_of_rank[int(rank)], n_kept, int(in_node[rank]), int(left[rank]))) for rank in first[order]
-        ]
-        return found, np.asarray(np.argsort(order)[of_place], dtype=np.int64)
+        blocks, of_block = _blocks(mesh.pipeline, width, n_kept, periods)
+        return [(rank, (kind_of_rank[rank], n_kept, *block)) for rank, block in blocks], of_block
     number: dict[tuple[object, ...], int] = {}
     at: list[int] = []
     of_rank: list[int] = []
@@ -127,6 +120,25 @@ def _places(
             at.append(rank)
         of_rank.append(number[key])
     return list(zip(at, number, strict=True)), np.array(of_rank)
+
+
+@lru_cache(maxsize=8192)
+def _blocks(
+    n_ranks: int, width: int, n_kept: int, periods: tuple[int, ...]
+) -> tuple[tuple[tuple[int, tuple[int, int]], ...], NDArray[np.int64]]:
+    """Return the places of blocks of neighbours, `width` apart: the first rank of each, where in a node it begins, and how much of it
+    is left in its pod if it leaves that; and which place each rank has.
+    """
+    starts = width * np.arange(n_ranks)
+    left = periods[-1] - starts % periods[-1]
+    left[left >= n_kept] = 0
+    in_node = starts % periods[0]
+    _, first, of_place = np.unique(in_node * (n_kept + 1) + left, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    found = tuple((rank, (int(in_node[rank]), int(left[rank]))) for rank in first[order].tolist())
+    of_block = np.asarray(np.argsort(order)[of_place], dtype=np.int64)
+    of_block.setflags(write=False)
+    return found, of_block
 
 
 def kinds_only(kind_of_rank: Sequence[int]) -> RankClasses:
