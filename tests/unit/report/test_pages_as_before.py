@@ -60,7 +60,8 @@ def test_sizes_are_shown_as_before(recorded: Recorded) -> None:
     for name, answer in answers().items():
         recorded(
             {
-                "chart": size_page._chart(answer), "where": size_page._where(answer.front), "text": words(sizes.explain(answer)),
+                "chart": size_page._chart(answer), "where": size_page._where(answer.front),
+                "text": words(sizes.explain(answer)),
                 "verdict": sizes.verdict(answer), "cells": [sizes.cells(one) for one in (*answer.front, *answer.others)],
                 "figures": size_page._figures(answer) if name == "two" else "", "repr": repr(answer),
             },
