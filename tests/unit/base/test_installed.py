@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.metadata
 import pathlib
 import sys
@@ -12,6 +13,13 @@ import pytest
 from meshwright.base.installed import may_have_group
 
 GROUP = "[meshwright.search]\nmine = mine\n"
+
+
+@pytest.fixture(autouse=True)
+def only_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out finders that packages imported by other tests have added: any of them may know of further packages."""
+    known = [one for one in sys.meta_path if not hasattr(one, "find_distributions") or one is importlib.machinery.PathFinder]
+    monkeypatch.setattr(sys, "meta_path", known)
 
 
 def installed(folder: pathlib.Path, text: str, kind: str = "dist-info") -> str:

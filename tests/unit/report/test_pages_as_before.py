@@ -82,9 +82,11 @@ def test_sweeps_are_shown_as_before(recorded: Recorded) -> None:
     def row(batch: int, *ratios: float | None, **more: Any) -> dict[str, Any]:
         names = [name for name, _, _ in sweep_table.LINES]
         plain = {"global_batch": batch, **dict(zip(names, ratios, strict=True)), "step_seconds": 0.125 * batch}
-        return {**plain, "n_microbatches": 4, "schedule": "1f1b", "plan": "4@2, 5@1", "note": "", **more}
+        plain |= {"n_microbatches": 4, "schedule": "1f1b", "plan": "4@2, 5@1", "note": ""}
+        return {**plain, "samples_per_second": 8.0, "description": "pipeline 2", **more}
 
-    nothing = row(48, None, None, None, step_seconds=None, n_microbatches=0, plan="", note="nothing, fits")
+    less = {"samples_per_second": None, "description": ""}
+    nothing = row(48, None, None, None, step_seconds=None, n_microbatches=0, plan="", note="nothing, fits", **less)
     several = [row(8, 1.5, 2.25, 3.0), row(16, 1.75, None, 3.5), nothing]
     for name, rows in {
         "several": several, "one": several[:1], "none": [nothing], "four": [row(2, 3.6, 3.7, 3.71), row(3, 3.0, 3.1, 3.2)],
