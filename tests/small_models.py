@@ -44,8 +44,11 @@ def question(
     training: MixedPrecision | None = None,
     costs: str = "",
 ) -> Problem:
-    """Return a question on the ``dense`` model or that of ``experts``, trained by a framework that costs nothing."""
+    """Return a question on the ``dense`` model or that of ``experts``, trained by a framework that costs nothing.
+
+    Peaks are taken as predicted.
+    """
     path = folder / f"{kind}.json"
     path.write_text(json.dumps(CONFIGURATIONS[kind]))
-    problem = fused(api.make_problem(str(path), cluster, batch=batch or Batch(8), costs=costs))
+    problem = fused(api.make_problem(str(path), cluster, batch=batch or Batch(8), costs=costs, memory_risk=0.5))
     return problem if training is None else dataclasses.replace(problem, training=training)

@@ -26,7 +26,7 @@ from meshwright import clusters as topologies
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.core.framework import SHARES
-from meshwright.core.graph import Edge, Graph, Op, Operator
+from meshwright.core.graph import Edge, Graph, Op, Operator, SharedWeights
 from meshwright.core.interval import Interval
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Framework, MixedPrecision, ModelSpec, Problem, Stop
@@ -74,9 +74,15 @@ ATOMS: dict[str, st.SearchStrategy[Any]] = {
 }
 """How values are drawn for a field, by its annotation."""
 
+TABLE = Operator("words", "norm", (("hidden", 2),), n_parameters=2)
+
 FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (Operator, "dims"): st.just((("sequence", 4), ("in", 8), ("out", 8))),
-    (Graph, "ops"): st.sampled_from([(Op("a", "x"), Op("b", "x")), (Op("b", "x"), Op("c", "x"), Op("a", "x"))]),
+    (Graph, "ops"): st.sampled_from(
+        [(Op("a", "x", (TABLE,)), Op("b", "x", (TABLE,))), (Op("b", "x", (TABLE,)), Op("c", "x"), Op("a", "x", (TABLE,)))]
+    ),
+    (Graph, "shared"): st.sampled_from([(), (SharedWeights(((0, "words"), (1, "words")), 1),)]),
+    (SharedWeights, "places"): st.just(((0, "words"), (1, "words"))),
     (Graph, "edges"): st.sampled_from([(), (Edge(0, 1, 4),), (Edge(1, 0, 2),), (Edge(0, 2, 1),)]),
     **{(Device, f"{name}_ratio"): st.sampled_from([0.5, 1.0]) for name in ("matmul", "attention", "memory", "fp8", "fp4")},
     **{(Device, f"memory_{name}"): st.sampled_from([1.0, 2.0]) for name in ("bytes", "bytes_per_second")},

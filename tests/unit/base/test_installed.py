@@ -7,6 +7,7 @@ import importlib.metadata
 import pathlib
 import sys
 import zipfile
+from unittest import mock
 
 import pytest
 
@@ -15,11 +16,10 @@ from meshwright.base.installed import may_have_group
 GROUP = "[meshwright.search]\nmine = mine\n"
 
 
-@pytest.fixture(autouse=True)
-def only_folders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out finders that packages imported by other tests have added: any of them may know of further packages."""
-    known = [one for one in sys.meta_path if not hasattr(one, "find_distributions") or one is importlib.machinery.PathFinder]
-    monkeypatch.setattr(sys, "meta_path", known)
+def seen(places: list[str]) -> bool:
+    """Look without the finders that packages imported by other tests have added: any of them may know of further packages."""
+    with mock.patch.object(sys, "meta_path", [importlib.machinery.PathFinder]):
+        return may_have_group(places, "meshwright.")
 
 
 def installed(folder: pathlib.Path, text: str, kind: str = "dist-info") -> str:
@@ -33,16 +33,16 @@ def installed(folder: pathlib.Path, text: str, kind: str = "dist-info") -> str:
 @pytest.mark.parametrize("kind", ["dist-info", "egg-info"])
 def test_a_group_is_seen_wherever_it_lies(tmp_path: pathlib.Path, kind: str) -> None:
     other = installed(tmp_path / "other", "[console_scripts]\nmeshwright = meshwright.cli:main\n")
-    assert not may_have_group([other, str(tmp_path / "none")], "meshwright.")
+    assert not seen([other, str(tmp_path / "none")])
     mine = installed(tmp_path / "mine", f"[console_scripts]\nx = y:z\n\n{GROUP}", kind)
     found = importlib.metadata.Distribution.discover(path=[mine])
     assert [point.group for one in found for point in one.entry_points if point.name == "mine"] == ["meshwright.search"]
-    assert may_have_group([other, mine], "meshwright.")
+    assert seen([other, mine])
 
 
 def test_a_package_without_entry_points_is_none(tmp_path: pathlib.Path) -> None:
     (tmp_path / "plain-1.0.dist-info").mkdir()
-    assert not may_have_group([str(tmp_path)], "meshwright.")
+    assert not seen([str(tmp_path)])
 
 
 def test_what_is_no_folder_may_hold_anything(tmp_path: pathlib.Path) -> None:
@@ -62,6 +62,6 @@ def test_another_way_to_find_packages_may_find_anything(tmp_path: pathlib.Path, 
         one for one in sys.meta_path if not hasattr(one, "find_distributions") or one.__module__ == "_frozen_importlib_external"
     ]
     monkeypatch.setattr(sys, "meta_path", finders)
-    assert not may_have_group([str(tmp_path)], "meshwright.")
+    assert not seen([str(tmp_path)])
     monkeypatch.setattr(sys, "meta_path", [*finders, Finder()])
     assert may_have_group([str(tmp_path)], "meshwright.")

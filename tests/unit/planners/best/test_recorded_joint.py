@@ -355,8 +355,9 @@ def test_the_search_of_a_profile(recorded: Recorded, tmp_path: pathlib.Path) -> 
         (0.05, {"pipeline": "2", "data": "1"}),
     ):
         problem = api.make_problem(
-            str(path), str(pathlib.Path(__file__).parents[3] / "data" / "small" / "sorts.yaml"), batch=Batch(8)
-        )
+            str(path), str(pathlib.Path(__file__).parents[3] / "data" / "small" / "sorts.yaml"), batch=Batch(8),
+            memory_risk=0.5,
+        )  # fmt: skip
         ours = asked_of("like", "sorts", gigabytes=gigabytes)
         problem = dataclasses.replace(problem, cluster=ours.cluster, framework=ours.framework)
         answer = api.plan(problem, search="best", settings=settings).answer

@@ -313,7 +313,8 @@ def test_refusals_are_as_recorded(tmp_path: pathlib.Path, recorded: Recorded) ->
 
 
 def question(n: int, batch: Batch, memory: float = 80e9) -> Problem:
-    return fused(api.make_problem(TINY, boxes([2] * (n // 2), kinds=[device(memory_bytes=memory)]), batch=batch))
+    cluster = boxes([2] * (n // 2), kinds=[device(memory_bytes=memory)])
+    return fused(api.make_problem(TINY, cluster, batch=batch, memory_risk=0.5))
 
 
 @pytest.mark.parametrize("asked", ["plain", "replicas", "recomputed", "too_large"])

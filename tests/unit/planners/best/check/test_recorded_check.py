@@ -114,7 +114,8 @@ def test_bounds_of_a_configuration(recorded: Recorded, case: int) -> None:
     recorded({
         "variants": gist(variants), "tables": [gist(tables), of_rank, kinds], "inside": gist(*inside),
         "compute": gist(prices.compute(mesh, 0)),
-        "any": gist(*prices.any_sharding(mesh)), "unsharded": gist(prices.unsharded(mesh)), "words": prices.words(tables[0]),
+        "any": gist(*prices.any_sharding(mesh, frozenset())),
+        "unsharded": gist(prices.unsharded(mesh)), "words": prices.words(tables[0]),
         "work": [proof._work(prices, mesh, sends=sends) for sends in (False, True)], "flops": proof.flops,
         "pinned": [prices.pinned_word(row) for row in (*proof.chain.prefix, *proof.chain.suffix)],
     }, "prices")  # fmt: skip
