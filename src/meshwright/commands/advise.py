@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from meshwright.commands._options import AsJson
+from meshwright.commands import _options
 
 if TYPE_CHECKING:
     from meshwright.api.advise import Advice, Rung
@@ -98,7 +98,7 @@ def register(app: typer.Typer) -> None:
         sequence_length: int = typer.Option(0, help="Tokens per sample where the file does not say; 0: the model's own."),
         against: str = typer.Option("", metavar="TRACE|LOG", help="What was measured, to be put beside the prediction."),
         time_limit: str = typer.Option("", metavar="SECONDS", help="Stop looking for the best plan then (30s)."),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """Read a framework's configuration: is it legal, does it fit, how fast is it, and what would make it quicker."""
         import json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from meshwright.commands._options import AsJson
+from meshwright.commands import _options
 
 __all__ = ["register"]
 
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
         config: str = typer.Option(
             "", help="Configuration of the logs' runs, or a plan file, where logs do not tell the plan."
         ),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """Fit a framework to a few runs of your own, shrunk towards the built-in figures."""
         import dataclasses

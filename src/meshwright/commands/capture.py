@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from meshwright.base import units
-from meshwright.commands._options import AsJson
+from meshwright.commands import _options
 
 __all__ = ["register"]
 
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
         ),
         level: str = typer.Option("layers", help="What a node is: layers, or every single operator."),
         precision: str = typer.Option("bf16", help="Of weights whose type the callable does not decide: bf16, fp16, fp32."),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """Capture a PyTorch module, forward and backward, as a graph that `meshwright plan` reads."""
         import json

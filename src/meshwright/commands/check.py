@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.commands._options import AsJson
+from meshwright.commands import _options
 
 if TYPE_CHECKING:
     from meshwright.core.problem import Problem
@@ -136,7 +136,7 @@ def register(app: typer.Typer) -> None:
             "stage_mapping, or a file written by --set certificate=FILE."
         ),
         model: str = typer.Option("", help="Where the model of a plan lies, if no longer where the plan says."),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """Verify that a plan costs what it says and that no plan costs less than its bound."""
         import json

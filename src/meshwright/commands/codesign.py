@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from meshwright.commands._options import AsJson, FileFormat, Seed
+from meshwright.commands import _options
 from meshwright.commands.plan import settings_of
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def register(app: typer.Typer) -> None:
         trace: str = typer.Option("", help="Write a Chrome trace of the step to this file."),
         report: str = typer.Option("", help="Write a page with picture, times, costs, plan and cables (HTML) to this file."),
         measures_out: str = typer.Option("", help="Write all operator times, measured or estimated, as FlexFlow's JSON."),
-        file_format: FileFormat = "",
+        file_format: _options.FileFormat = "",
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option; may be repeated."),
-        seed: Seed = 0,
+        seed: _options.Seed = 0,
         out: str = typer.Option("", help="Write the answer to this file."),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """Search plan and network topology together; say how fast, what it costs and how far from the bound."""
         import json

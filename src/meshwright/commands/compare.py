@@ -7,23 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from meshwright.base import units
-from meshwright.commands._options import (
-    AsJson,
-    Base,
-    ClusterName,
-    CostsName,
-    FileFormat,
-    For,
-    Freeze,
-    Lora,
-    MicroBatch,
-    ModelName,
-    OptimizerName,
-    Precision,
-    Seed,
-    SequenceLength,
-    StatePrecision,
-)
+from meshwright.commands import _options
 
 if TYPE_CHECKING:
     from meshwright.core.problem import Problem
@@ -79,24 +63,24 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def compare(
-        model: ModelName,
-        cluster: ClusterName = "",
+        model: _options.ModelName,
+        cluster: _options.ClusterName = "",
         searches: str = typer.Option(help="Names of searches, separated by commas."),
-        costs: CostsName = "",
-        file_format: FileFormat = "",
+        costs: _options.CostsName = "",
+        file_format: _options.FileFormat = "",
         global_batch: int = typer.Option(0, parser=units.samples, metavar="N", help="Samples per step over all devices."),
-        micro_batch: MicroBatch = 0,
-        sequence_length: SequenceLength = 0,
-        freeze: Freeze = [],  # noqa: B006  typer copies it
-        lora: Lora = "",
-        base: Base = "",
-        precision: Precision = "",
-        optimizer: OptimizerName = "",
-        state_precision: StatePrecision = "",
-        for_: For = "",
+        micro_batch: _options.MicroBatch = 0,
+        sequence_length: _options.SequenceLength = 0,
+        freeze: _options.Freeze = [],  # noqa: B006  typer copies it
+        lora: _options.Lora = "",
+        base: _options.Base = "",
+        precision: _options.Precision = "",
+        optimizer: _options.OptimizerName = "",
+        state_precision: _options.StatePrecision = "",
+        for_: _options.For = "",
         time_limit: str = typer.Option("", metavar="SECONDS", help="Stop each search then, with its best plan so far (30s)."),
-        seed: Seed = 0,
-        json_: AsJson = False,
+        seed: _options.Seed = 0,
+        json_: _options.AsJson = False,
     ) -> int:
         """Run several searches on one problem and rank their plans on one simulated timeline."""
         import json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from meshwright.commands._options import AsJson
+from meshwright.commands import _options
 
 __all__ = ["register"]
 
@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
             help="models, clusters, searches, costs, schedules, topologies, frameworks, formats, exports or measured."
         ),
         verbose: bool = typer.Option(False, "--verbose", "-v", help="All figures of clusters with their sources."),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """List what can be named on the command line, each with a line about it."""
         import json

@@ -10,24 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshwright.base import units
-from meshwright.commands._options import (
-    AsJson,
-    Base,
-    ClusterName,
-    CostsName,
-    FileFormat,
-    For,
-    Freeze,
-    Lora,
-    MicroBatch,
-    ModelName,
-    OptimizerName,
-    Precision,
-    Seed,
-    SequenceLength,
-    Settings,
-    StatePrecision,
-)
+from meshwright.commands import _options
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -243,24 +226,24 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def plan(
-        model: ModelName,
-        cluster: ClusterName = "",
+        model: _options.ModelName,
+        cluster: _options.ClusterName = "",
         search: str = typer.Option("", help="The recipe; default: the one that suits the input (best)."),
-        costs: CostsName = "",
-        file_format: FileFormat = "",
+        costs: _options.CostsName = "",
+        file_format: _options.FileFormat = "",
         global_batch: int = typer.Option(
             0, parser=units.samples, metavar="N", help="Samples per step over all devices; 0: left to the search."
         ),
-        micro_batch: MicroBatch = 0,
-        sequence_length: SequenceLength = 0,
-        freeze: Freeze = [],  # noqa: B006  typer copies it
-        lora: Lora = "",
-        base: Base = "",
-        precision: Precision = "",
-        optimizer: OptimizerName = "",
-        state_precision: StatePrecision = "",
-        set_: Settings = [],  # noqa: B006  typer copies it
-        for_: For = "",
+        micro_batch: _options.MicroBatch = 0,
+        sequence_length: _options.SequenceLength = 0,
+        freeze: _options.Freeze = [],  # noqa: B006  typer copies it
+        lora: _options.Lora = "",
+        base: _options.Base = "",
+        precision: _options.Precision = "",
+        optimizer: _options.OptimizerName = "",
+        state_precision: _options.StatePrecision = "",
+        set_: _options.Settings = [],  # noqa: B006  typer copies it
+        for_: _options.For = "",
         memory_risk: str = typer.Option(
             "", show_default="1% with analytic costs", help="Chance that memory does not suffice; 50%: peaks as predicted."
         ),
@@ -270,13 +253,13 @@ def register(app: typer.Typer) -> None:
         why_not: str = typer.Option("", metavar="KEY=VALUE,...", help="Degrees to compare the answer with: tensor=8."),
         fix: _Fix = "",
         mtbf: _Mtbf = "",
-        seed: Seed = 0,
+        seed: _options.Seed = 0,
         out: str = typer.Option("", help="Write the plan to this file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the simulated step to this file."),
         report: str = typer.Option("", help="Write a report as one HTML page to this file."),
         what_if: bool = typer.Option(True, help="Plan again with faster links, more memory, a larger batch (not for --json)."),
         verbose: bool = typer.Option(False, "--verbose", "-v", help="Every stage, rank and note, not a screen of them."),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """Find the best plan, say how fast it runs and whether it fits, and explain it."""
         from meshwright import api

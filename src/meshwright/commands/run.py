@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.commands._options import AsJson
+from meshwright.commands import _options
 
 if TYPE_CHECKING:
     from meshwright.core.result import Result
@@ -351,7 +351,7 @@ def register(app: typer.Typer) -> None:
         torchrun: int = typer.Option(0, help="Print the torchrun command of each of so many machines, and start nothing."),
         timeout: float = typer.Option(0.0, help="Seconds after which the run is given up; 0: never."),
         reference_: bool = typer.Option(False, "--reference", help="Also train in one process and compare the losses."),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """Train with the plan: start the processes (or join them under torchrun), and compare measured with predicted."""
         from meshwright.base import files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from meshwright.commands._options import AsJson
+from meshwright.commands import _options
 
 __all__ = ["register"]
 
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
     def show(
         kind: str = typer.Argument(help="A model, a cluster, a plan, or a file of any known format."),
         file_format: str = typer.Option("", "--format", help="Format where it should not be recognised."),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """Show what a file or a name holds: layers and parameters, devices and links, or a plan."""
         import json

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from meshwright.base.errors import InputError
-from meshwright.commands._options import AsJson
+from meshwright.commands import _options
 
 if TYPE_CHECKING:
     from meshwright.core.problem import ModelSpec
@@ -125,7 +125,7 @@ def register(app: typer.Typer) -> None:
         for_: str = typer.Option("", "--for", help="Another framework than the plan's own (list frameworks), or a TOML file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the step to this file."),
         seed: int = typer.Option(0, min=0, help="Of a task graph: draws the path of each transfer among the shortest."),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """Play one training step of a plan and say how long it takes and what it holds."""
         import json

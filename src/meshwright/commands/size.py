@@ -9,21 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshwright.base import units
-from meshwright.commands._options import (
-    AsJson,
-    Backend,
-    Base,
-    FileFormat,
-    For,
-    Freeze,
-    Lora,
-    OptimizerName,
-    Precision,
-    Scheduler,
-    Seed,
-    SequenceLength,
-    StatePrecision,
-)
+from meshwright.commands import _options
 
 if TYPE_CHECKING:
     from meshwright.sizing.answer import Sizing
@@ -76,16 +62,16 @@ def register(app: typer.Typer) -> None:
         global_batch: int = typer.Option(
             0, parser=units.samples, metavar="N", help="Samples per step on every size; 0: what makes about 4 Mi tokens."
         ),
-        sequence_length: SequenceLength = 0,
-        file_format: FileFormat = "",
-        freeze: Freeze = [],  # noqa: B006  typer copies it
-        lora: Lora = "",
-        base: Base = "",
-        precision: Precision = "",
-        optimizer: OptimizerName = "",
-        state_precision: StatePrecision = "",
+        sequence_length: _options.SequenceLength = 0,
+        file_format: _options.FileFormat = "",
+        freeze: _options.Freeze = [],  # noqa: B006  typer copies it
+        lora: _options.Lora = "",
+        base: _options.Base = "",
+        precision: _options.Precision = "",
+        optimizer: _options.OptimizerName = "",
+        state_precision: _options.StatePrecision = "",
         set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="An option of search best; may be repeated."),
-        for_: For = "",
+        for_: _options.For = "",
         price: list[str] = typer.Option([], metavar="[KIND=]Q", help="US dollars a device and hour: h100=2.49."),
         pricing: str = typer.Option("on-demand", help="Which of the built-in prices: on-demand or reserved."),
         power: list[str] = typer.Option([], metavar="[KIND=]W", help="Watts a device with its share of the node: h100=1.3kW."),
@@ -99,12 +85,12 @@ def register(app: typer.Typer) -> None:
             "", metavar="N", help="Spare nodes; default with --repair: so that 1% of the time is waited."
         ),
         replan: str = typer.Option("", metavar="T", help="Plan again for the nodes left, in this time, where spares run out."),
-        seed: Seed = 0,
+        seed: _options.Seed = 0,
         jobs: int = typer.Option(-1, help="Sizes planned at once; -1: every core."),
-        backend: Backend = "loky",
-        scheduler: Scheduler = "",
+        backend: _options.Backend = "loky",
+        scheduler: _options.Scheduler = "",
         out: str = typer.Option("", help="Write the answer as one HTML page to this file."),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """Find which sizes of which clusters are worth having for a run: days, money and energy, each with its plan."""
         from meshwright.api import training_states

@@ -6,26 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from meshwright.commands._options import (
-    AsJson,
-    Backend,
-    Base,
-    ClusterName,
-    CostsName,
-    FileFormat,
-    For,
-    Freeze,
-    Lora,
-    MicroBatch,
-    ModelName,
-    OptimizerName,
-    Precision,
-    Scheduler,
-    Seed,
-    SequenceLength,
-    Settings,
-    StatePrecision,
-)
+from meshwright.commands import _options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,30 +30,30 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def sweep(
-        model: ModelName,
+        model: _options.ModelName,
         global_batches: str = typer.Option(help="Sizes: 64,128,256 or FIRST:LAST:STEP."),
-        cluster: ClusterName = "",
+        cluster: _options.ClusterName = "",
         search: str = typer.Option("", help="The recipe; default: the one that suits the input."),
-        costs: CostsName = "",
-        file_format: FileFormat = "",
-        micro_batch: MicroBatch = 0,
-        sequence_length: SequenceLength = 0,
-        freeze: Freeze = [],  # noqa: B006  typer copies it
-        lora: Lora = "",
-        base: Base = "",
-        precision: Precision = "",
-        optimizer: OptimizerName = "",
-        state_precision: StatePrecision = "",
-        set_: Settings = [],  # noqa: B006  typer copies it
-        for_: For = "",
+        costs: _options.CostsName = "",
+        file_format: _options.FileFormat = "",
+        micro_batch: _options.MicroBatch = 0,
+        sequence_length: _options.SequenceLength = 0,
+        freeze: _options.Freeze = [],  # noqa: B006  typer copies it
+        lora: _options.Lora = "",
+        base: _options.Base = "",
+        precision: _options.Precision = "",
+        optimizer: _options.OptimizerName = "",
+        state_precision: _options.StatePrecision = "",
+        set_: _options.Settings = [],  # noqa: B006  typer copies it
+        for_: _options.For = "",
         time_limit: _TimeLimit = "",
-        seed: Seed = 0,
+        seed: _options.Seed = 0,
         jobs: int = typer.Option(-1, help="Rows at once; -1: every core."),
-        backend: Backend = "loky",
-        scheduler: Scheduler = "",
+        backend: _options.Backend = "loky",
+        scheduler: _options.Scheduler = "",
         out: str = typer.Option("", help="Write the table to this CSV file."),
         plot: str = typer.Option("", help="Write a plot of the speed-ups to this SVG file."),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """Plan for many global batch sizes: data parallel, data parallel with overlap, and the plan found, side by side."""
         import json

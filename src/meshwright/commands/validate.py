@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from meshwright.commands._options import AsJson
+from meshwright.commands import _options
 
 __all__ = ["register"]
 
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
         worst: int = typer.Option(0, min=0, help="Also print so many of the worst rows of each set, with their causes."),
         report: str = typer.Option("", help="Write a page with every row, predicted against measured, to this HTML file."),
         for_: str = typer.Option("", "--for", help="The framework that trained your own runs, where they do not name it."),
-        json_: AsJson = False,
+        json_: _options.AsJson = False,
     ) -> int:
         """Predict every row of measured runs and print how far the predictions are off."""
         import json
