@@ -115,6 +115,8 @@ def _generated(word: str, rest: str, spec: str) -> Cluster:
     if not settings.get(first):
         raise InputError(f"cluster {spec}: say its {first.replace('_', ' ')}: {word}:{module.EXAMPLE}")
     if typing.get_origin(typing.get_type_hints(module.Params)[first]) is tuple:
+        if not all(size.strip() for size in settings[first].split("x")):
+            raise InputError(f"cluster {spec}: '{settings[first]}' lacks a size; write it like {word}:{module.EXAMPLE}")
         settings[first] = settings[first].replace("x", ",")
     params = options.parse(module.Params, settings, f"cluster {spec}", prefix="")
     built: Cluster = module.build(params, spec)
