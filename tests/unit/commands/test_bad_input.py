@@ -25,7 +25,7 @@ OPTIONS = {
     "a zero bandwidth": (("--cluster", "flat:4,bandwidth=0"), "out of range"),
     "an infinite bandwidth": (("--cluster", "flat:4,bandwidth=1e999"), "out of range"),
     "an unknown parameter of a topology": (("--cluster", "flat:4,colour=red"), "'colour'"),
-    "an empty side of a torus": (("--cluster", "torus:4xx4"), "empty"),
+    "an empty side of a torus": (("--cluster", "torus:4xx4"), "lacks a size"),
     "a cluster file that is not there": (("--cluster", "nowhere.yaml"), "no such file"),
     "an unknown search": ((*CLUSTER, "--search", "pyper"), "did you mean 'piper'"),
     "a search outside its folder": ((*CLUSTER, "--search", "../best"), "no search"),
