@@ -128,7 +128,8 @@ def test_accelerates_file_says_the_degrees(tmp_path: pathlib.Path, graph, entrie
         (ACCELERATE.replace("acc.yaml", "no.yaml"), "", "config_file is the file no.yaml, which is not there"),
         (FASTCHAT + FASTCHAT, "", "starts several trainings; leave one"),
         (FASTCHAT.replace("--nnodes 2", "--nnodes many"), "", "--nnodes is many; write the number of hosts"),
-        (FASTCHAT.replace("=$N_GPUS", "=gpu"), "", "--nproc_per_node is 'gpu'; it must be a whole number"),
+        (FASTCHAT.replace("=$N_GPUS", "=eight"), "", "--nproc_per_node is 'eight'; it must be a whole number"),
+        (FASTCHAT.replace("=$N_GPUS", "=gpu"), "", "no torchrun command in it says how many processes there are"),
         (FASTCHAT.replace("_size 2", "_size two"), "", "per_device_train_batch_size is 'two'"),
         (FASTCHAT.replace("'LlamaDecoderLayer'", "'Llama"), "", "line 5: No closing quotation"),
     ],
@@ -154,6 +155,14 @@ def test_an_elastic_range_is_its_most_hosts_and_the_cluster_says_what_the_script
     assert _read(tmp_path / "a.sh", FASTCHAT.replace("--nnodes 2", "--nnodes 1:4"), graph).plan.n_devices == 32
     (tmp_path / "zero.json").write_text("{}")
     assert _read(tmp_path / "b.sh", DEEPSPEED.replace("--num_gpus 4 --num_nodes=2", ""), graph, 16).plan.n_devices == 16
+
+
+@pytest.mark.parametrize(("head", "n_devices"), [("#SBATCH --nodes=4\n", 32), ("#SBATCH -N 2\n", 16), ("", 64)])
+def test_hosts_that_slurm_is_asked_for_are_counted(tmp_path: pathlib.Path, graph, head: str, n_devices: int) -> None:
+    text = head + FASTCHAT.replace("--nnodes 2", "--nnodes=$SLURM_NNODES")
+    assert _read(tmp_path / "a.sh", text, graph, 64).plan.n_devices == n_devices
+    every = head + FASTCHAT.replace("=$N_GPUS", "=auto").replace("--nnodes 2", "--nnodes $SLURM_JOB_NUM_NODES")
+    assert _read(tmp_path / "b.sh", every, graph, 64).plan.n_devices == 64
 
 
 def test_advice_names_the_model_by_itself(tmp_path: pathlib.Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ def said(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int, int
     InputError
         When it starts several trainings, or says degrees in a way that is not read.
     """
+    asked = re.findall(r"^#SBATCH\s+(?:--nodes[= ]|-N ?)(\d{1,7})\s*$", text, re.M)
     text = _without_comments(text)
     given = {name[2:].replace("-", "_"): values for name, values in _command_line.options(text, path).items()}
     lines = {name: _line(text, name) for name in given}
@@ -70,8 +71,8 @@ def said(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int, int
                 f"{path}: line {lines[name]}: --{name}{value}: says degrees outside of the script; say them by --fsdp, "
                 "--deepspeed or accelerate's --config_file"
             )
-    per_node = next((_count(given, name, path) for name in _PROCESSES if name in given), 0)
-    nodes = 1 if "num_processes" in given else _nodes(given, path)
+    per_node = next((_count(given, name, path) for name in _PROCESSES if name in given and not _open(given[name])), 0)
+    nodes = 1 if "num_processes" in given else _nodes(given, asked, path)
     lengths = [name for name in _LENGTHS if name in given]
     length = _count(given, lengths[0], path) if lengths else 0
     warnings = [
@@ -89,9 +90,17 @@ def _without_comments(text: str) -> str:
     return "\n".join("" if line.lstrip().startswith("#") else line for line in text.splitlines())
 
 
-def _nodes(given: Mapping[str, tuple[str, ...]], path: str) -> int:
-    """Return how many hosts there are; of an elastic range the most."""
-    word = next((given[name][0].rpartition(":")[2] for name in ("nnodes", "num_nodes") if given.get(name)), "1")
+def _open(values: tuple[str, ...]) -> bool:
+    """Return whether a number is left to where the script runs: a variable that it does not set, or all devices there are."""
+    return bool(values) and ("$" in values[0] or values[0] in ("gpu", "auto"))
+
+
+def _nodes(given: Mapping[str, tuple[str, ...]], asked: Sequence[str], path: str) -> int:
+    """Return how many hosts there are, of an elastic range the most; 0 where neither the script nor Slurm is told (`asked`)."""
+    values = next((given[name] for name in ("nnodes", "num_nodes") if given.get(name)), ("1",))
+    if _open(values):
+        return int(asked[0]) if asked else 0
+    word = values[0].rpartition(":")[2]
     if not re.fullmatch(r"[1-9]\d{0,6}", word):
         raise InputError(f"{path}: --nnodes is {word}; write the number of hosts")
     return int(word)
