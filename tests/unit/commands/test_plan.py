@@ -139,3 +139,9 @@ def test_what_would_help_ends_with_the_time_limit(planned: Any, capsys: pytest.C
     assert show(planned, Outputs("", "", "", True, False)) == 0
     done = capsys.readouterr()
     assert "--time-limit" not in done.err and "twice the memory" in done.out
+
+
+def test_settings_are_those_given_and_with_fix_those_it_makes(meshwright: Any, tiny: str) -> None:
+    asked = ("plan", tiny, "--cluster", "flat:4", "--global-batch", "16", "--set", "evaluations=3", "--json")
+    assert meshwright(*asked).json["settings"] == {"evaluations": "3"}
+    assert meshwright(*asked, "--fix", "tensor=2").json["settings"] == {"evaluations": "3", "tensor": "2"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,8 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.analytic.recomputation import repeated_parts
+from small_clusters import boxes
+from small_models import question
 
 SETTINGS = (
     "none", "core_attn", "layernorm", "mla_up_proj", "mlp", "core_attn+mlp", "moe", "moe_act", "shared_experts", "full",
@@ -142,3 +145,17 @@ def test_a_plan_may_combine_the_modules_of_its_framework_and_nothing_else() -> N
     words = ("none", *("mlp" for _ in ops[1:-1]), "none")
     with pytest.raises(InputError, match=r"'mlp' is none of the framework assumed.*--for"):
         analytic.stage_costs(plain, Plan((Stage(ops, (0,), recompute=words),)))
+
+
+def test_the_host_issues_every_expert_of_a_grouped_product_anew(tmp_path: pathlib.Path) -> None:
+    """Two grouped products of four experts, a second each: eight there, eight back for each kind of gradient, eight again."""
+    posed = question("experts", boxes([2, 2]), tmp_path)
+    slow = replace(posed, framework=replace(posed.framework, expert_issue_seconds=1.0))
+    loads = analytic.row_costs(slow, Strategy(), (0,), 1)
+    of = {word: load for (row, word), load in loads.items() if row == 1}
+    assert of["full"].forward_seconds == pytest.approx(8.0, rel=1e-3)
+    assert of["full"].backward_input_seconds == of["full"].backward_weight_seconds == pytest.approx(8.0, rel=1e-3)
+    assert of["full"].recompute_seconds == pytest.approx(8.0, rel=1e-3)
+    assert of["selective"].recompute_seconds < 0.1 and of["none"].recompute_seconds == 0.0
+    split = analytic.row_costs(slow, Strategy(data=2, expert=2), (0, 1), 1)
+    assert split[1, "full"].recompute_seconds == pytest.approx(4.0, rel=1e-3)

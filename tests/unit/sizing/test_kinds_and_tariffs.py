@@ -94,3 +94,13 @@ def test_an_outlay_is_hours_times_rates() -> None:
     found = Outlay.of("k", 7200.0, 10, Tariff(3.0, "", 1.0, 500.0, "", 1.2))
     assert (found.device_hours, found.money) == (20.0, 60.0) and found.kilowatt_hours == pytest.approx(12.0)
     assert pathlib.Path(DATA).is_dir()
+
+
+def test_json_has_no_source_of_a_price_that_is_not_known() -> None:
+    from meshwright.sizing import answer
+
+    h100, l4 = kinds(["h100", "l4"])
+    told, unknown = Tariff(3.0, "a list", 700.0, 1000.0, "a sheet", 1.2), Tariff(None, "", None, None, "", 1.2)
+    assert answer._kind_json(h100, told)["price_source"] == "a list"
+    entry = answer._kind_json(l4, unknown)
+    assert entry["price_source"] is None and entry["power_source"] is None and entry["kind"] == l4.name
