@@ -251,3 +251,12 @@ def test_everything_is_finite_and_more_devices_never_compute_longer(
 def test_every_way_to_recompute_is_priced() -> None:
     assert {how for _, how in analytic.row_costs(problem(1), Strategy(), range(1), 1)} == set(RECOMPUTE)
     assert graph().n_parameters == 4 * LAYER_PARAMETERS + 2 * VOCABULARY * HIDDEN
+
+
+def test_layers_without_operators_cost_nothing_that_could_be_said() -> None:
+    posed = problem()
+    plan = Plan((Stage(tuple(range(len(posed.graph.ops))), (0,), Strategy()),), 1, 1, "1f1b", 1)
+    assert analytic.stage_costs(posed, plan)
+    bare = dataclasses.replace(posed.graph, ops=tuple(dataclasses.replace(op, body=(), like=-1) for op in posed.graph.ops))
+    spec = dataclasses.replace(posed.model_spec, graph=dataclasses.replace(bare, n_shared_parameters=0, shared=()))
+    assert analytic.stage_costs(dataclasses.replace(posed, model_spec=spec), plan) == ()

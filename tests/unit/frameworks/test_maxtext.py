@@ -130,7 +130,8 @@ def test_open_axes_are_the_rest_and_open_entries_are_base_yml(tmp_path: pathlib.
     [
         ("ici_fsdp_parallelism: 4", "ici_fsdp_parallelism: 0", "ici_fsdp_parallelism is 0"),
         ("layers: 16", "layers: 15", "another model?"), ("size: 1.5", "size: big", "a number above 0"),
-        ("size: 1.5", "size: 0.3", "makes 2 samples"), ("ici_tensor", "ici_pipeline", "only 1 is read"),
+        ("size: 1.5", "size: 0.3", "makes 2 samples"), ("size: 1.5", "size: 0.01", "makes 0 samples"),
+        ("ici_tensor", "ici_pipeline", "only 1 is read"),
         ("max_target", "dtype: int8\nmax_target", "dtype is int8"),
         ("max_target", "quantization: int8\nmax_target", "fp8_full"),
         ("max_target", "remat_policy: custom\nmax_target", "remat_policy is custom"),
