@@ -9,8 +9,8 @@ import pytest
 
 from meshwright._kernels.mapping import bounds, cost, frontier, search
 from meshwright.solvers.mapping import proof
-from meshwright.solvers.mapping.problem import StageGraph
 from recorded import Recorded
+from small_stages import stage_graph
 
 
 def table_of(seed: int, n: int) -> np.ndarray:
@@ -23,23 +23,13 @@ def table_of(seed: int, n: int) -> np.ndarray:
     return table
 
 
-def graph_of(seed: int, n_stages: int, n_replicas: int) -> StageGraph:
-    """Return a chain of stages with a skip."""
-    dice = np.random.default_rng(seed + 100)
-    transfers = [(s, s + 1, float(dice.integers(0, 5))) for s in range(n_stages - 1)]
-    if n_stages > 2:
-        transfers.append((0, n_stages - 1, 1.5))
-    compute, reduced = dice.integers(1, 9, n_stages) / 2, dice.integers(0, 5, n_stages) / 2
-    return StageGraph(compute, tuple(transfers), reduced, n_replicas)
-
-
 SHAPES = [(2, 2, 5), (3, 1, 4), (1, 5, 6), (3, 2, 7), (4, 1, 4), (2, 4, 8)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_costs_of_slots_by_definition(shape: tuple[int, int, int]) -> None:
     n_stages, n_replicas, n = shape
-    graph, table = graph_of(1, n_stages, n_replicas), table_of(2, n)
+    graph, table = stage_graph(1, n_stages, n_replicas), table_of(2, n)
     dice = np.random.default_rng(3)
     place = dice.permutation(n)[: n_stages * n_replicas]
     rings = np.stack([dice.permutation(n_replicas) for _ in range(n_stages)])
@@ -66,7 +56,7 @@ def test_annealing_of_mappings(shape: tuple[int, int, int], recorded: Recorded) 
         (3, 1.0, 1, 0),
         (4, 3.0, 2, 250),
     ):
-        packed = graph_of(seed, n_stages, n_replicas).arrays(table)
+        packed = stage_graph(seed, n_stages, n_replicas).arrays(table)
         rings = np.tile(np.arange(n_replicas), (n_stages, 1))
         random = np.random.default_rng(seed)
         place, order, seconds = cost.anneal(
@@ -129,7 +119,7 @@ def test_longer_rings(recorded: Recorded) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_depth_first_search(shape: tuple[int, int, int], recorded: Recorded) -> None:
     n_stages, n_replicas, n = shape
-    packed = graph_of(5, n_stages, n_replicas).arrays(table_of(6, n))
+    packed = stage_graph(5, n_stages, n_replicas).arrays(table_of(6, n))
     order = np.arange(n_stages * n_replicas).reshape(n_stages, n_replicas).T.ravel().copy()
     first = float(cost.all_costs(packed, np.arange(len(order)), np.tile(np.arange(n_replicas), (n_stages, 1))).max())
     for most in (3, 400):
@@ -177,7 +167,7 @@ def test_chains_in_pieces_against_every_way_to_cut(seed: int, recorded: Recorded
 def test_layers_of_partial_mappings(shape: tuple[int, int, int], recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the proof keeps after every stage, at several limits."""
     n_stages, n_replicas, n = shape
-    packed = graph_of(7, n_stages, n_replicas).arrays(table_of(8, n))
+    packed = stage_graph(7, n_stages, n_replicas).arrays(table_of(8, n))
     seen: list[object] = []
     real = frontier.expand
 

@@ -239,9 +239,8 @@ def _global_batch(told: int, sequence_length: int) -> int:
 def _gaps(best: Sequence[SizePoint]) -> tuple[str, ...]:
     """Return a sentence about sizes whose plans may be bettered by more than is enough; none where there are none."""
     wide = ", ".join(f"{point.cluster} {point.gap_ratio:.0%}" for point in best if point.gap_ratio > ENOUGH)
-    return (
-        (f"a better plan may exist than those shown, by at most: {wide}; --set evaluations=120 looks longer",) if wide else ()
-    )
+    said = f"a better plan may exist than those shown, by at most: {wide}; --set evaluations=120 looks longer"
+    return (said,) if wide else ()
 
 
 def _notes(

@@ -12,6 +12,7 @@ from meshwright import clusters
 from meshwright.solvers.mapping import backtracking, bounds, proof, search
 from meshwright.solvers.mapping.problem import StageGraph
 from recorded import Recorded
+from small_stages import stage_graph
 
 
 def table_of(seed: int, n: int, *, grouped: bool = False) -> np.ndarray:
@@ -27,15 +28,6 @@ def table_of(seed: int, n: int, *, grouped: bool = False) -> np.ndarray:
     return table
 
 
-def graph_of(seed: int, n_stages: int, n_replicas: int) -> StageGraph:
-    dice = np.random.default_rng(seed + 100)
-    transfers = [(s, s + 1, float(dice.integers(0, 5))) for s in range(n_stages - 1)]
-    if n_stages > 2:
-        transfers.append((0, n_stages - 1, 1.5))
-    compute, reduced = dice.integers(1, 9, n_stages) / 2, dice.integers(0, 5, n_stages) / 2
-    return StageGraph(compute, tuple(transfers), reduced, n_replicas)
-
-
 SHAPES = [(2, 2, 5), (3, 1, 4), (1, 5, 6), (3, 2, 7), (4, 1, 4), (2, 4, 9), (1, 1, 1), (1, 1, 3)]
 
 
@@ -43,7 +35,7 @@ SHAPES = [(2, 2, 5), (3, 1, 4), (1, 5, 6), (3, 2, 7), (4, 1, 4), (2, 4, 9), (1, 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_starts_walks_and_bounds(shape: tuple[int, int, int], grouped: bool, recorded: Recorded) -> None:
     n_stages, n_replicas, n = shape
-    graph, table = graph_of(1, n_stages, n_replicas), table_of(2, n, grouped=grouped)
+    graph, table = stage_graph(1, n_stages, n_replicas), table_of(2, n, grouped=grouped)
     packed = graph.arrays(table)
     recorded(packed if (shape, grouped) == (SHAPES[3], False) else len(packed.volume), "arrays")
     recorded(
@@ -71,7 +63,7 @@ def test_rules_of_pieces(recorded: Recorded) -> None:
 @pytest.mark.parametrize("grouped", [False, True])
 def test_mappings_found_and_proven(shape: tuple[int, int, int], grouped: bool, recorded: Recorded) -> None:
     n_stages, n_replicas, n = shape
-    graph, table = graph_of(4, n_stages, n_replicas), table_of(5, n, grouped=grouped)
+    graph, table = stage_graph(4, n_stages, n_replicas), table_of(5, n, grouped=grouped)
     for prove in (False, True):
         recorded(search.map_stages(graph, table, seed=1, n_moves=90, prove=prove), f"{prove}")
     recorded(search.map_stages(graph, table, seed=1, n_moves=6, n_nodes=20), "given up")
@@ -90,7 +82,7 @@ def test_mappings_found_and_proven(shape: tuple[int, int, int], grouped: bool, r
 def test_annealing_from_several_starts(recorded: Recorded) -> None:
     """Too many devices to prove anything: what counts is how the walks are heated, seeded and begun."""
     for seed, (n_stages, n_replicas, n) in enumerate(((6, 2, 17), (4, 4, 18), (9, 1, 20), (3, 5, 17))):
-        graph, table = graph_of(seed, n_stages, n_replicas), table_of(seed, n, grouped=seed == 3)
+        graph, table = stage_graph(seed, n_stages, n_replicas), table_of(seed, n, grouped=seed == 3)
         for moves in (60, 600, 6000):
             found = search.map_stages(graph, table, seed=seed, n_moves=moves)
             order = zlib.crc32(f"{found.devices.tolist()} {found.rings.tolist()}".encode())
@@ -100,7 +92,7 @@ def test_annealing_from_several_starts(recorded: Recorded) -> None:
 def test_devices_that_are_twins_and_symmetries(recorded: Recorded) -> None:
     for spec in ("parmesan-two-level:8", "parmesan-dgx1:8", "parmesan-mesh:2x3", "torus:2x4"):
         table = search.pair_seconds(clusters.cluster(spec))
-        graph = graph_of(3, 3, 2)
+        graph = stage_graph(3, 3, 2)
         packed = graph.arrays(table)
         asked = proof._asked(packed, 2)
         recorded([table[:2], proof._twins(table), proof._symmetries(table), asked.below, asked.least], spec)
@@ -120,7 +112,7 @@ def test_a_stage_with_many_neighbours(recorded: Recorded) -> None:
 @pytest.mark.parametrize("shape", [(2, 2, 5), (3, 1, 4), (3, 2, 7), (2, 4, 9)])
 def test_bisections(shape: tuple[int, int, int], recorded: Recorded) -> None:
     n_stages, n_replicas, n = shape
-    graph, table = graph_of(6, n_stages, n_replicas), table_of(7, n)
+    graph, table = stage_graph(6, n_stages, n_replicas), table_of(7, n)
     starts = [search.consecutive(graph, np.arange(n)), search.point_to_point(graph, np.arange(n)[::-1])]
     for more in (
         {},
@@ -147,4 +139,4 @@ def test_rings_of_many_replicas(recorded: Recorded) -> None:
     for n in (9, 10, 13):
         table = table_of(n, n)
         recorded([search._ring(table, np.arange(n)), search._ring(table, np.arange(n)[::-1].copy())], f"{n}")
-    recorded(search._tiles(graph_of(1, 3, 3), table_of(1, 10), search._walk(table_of(1, 10), 0)), "tiles")
+    recorded(search._tiles(stage_graph(1, 3, 3), table_of(1, 10), search._walk(table_of(1, 10), 0)), "tiles")
