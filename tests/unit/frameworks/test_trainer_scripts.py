@@ -114,6 +114,40 @@ def test_accelerates_file_says_the_degrees(tmp_path: pathlib.Path, graph, entrie
 
 
 @pytest.mark.parametrize(
+    ("of_script", "of_command", "of_file", "precision"),
+    [
+        ("--bf16", "", "", "bf16"), ("", "", "", "fp32"), ("", "", "bf16", "bf16"),
+        ("", "--mixed_precision fp16", "bf16", "fp16"),
+        ("--fp16", "", "bf16", "fp16"), ("--bf16 False", "", "'no'", "fp32"),
+    ],
+)  # fmt: skip
+def test_precision_is_the_scripts_or_else_the_launchers(
+    tmp_path: pathlib.Path, graph, of_script: str, of_command: str, of_file: str, precision: str
+) -> None:
+    """As TrainingArguments: the launcher's word counts where bf16 and fp16 are not set."""
+    (tmp_path / "acc.yaml").write_text(FSDP + (f"mixed_precision: {of_file}\n" if of_file else ""))
+    text = ACCELERATE.replace("--bf16", of_script).replace("--config_file", f"{of_command} --config_file")
+    said = _read(tmp_path / "a.sh", text, graph)
+    assert (said.precision, said.warnings) == (precision, ())
+
+
+def test_what_the_command_says_goes_before_accelerates_file_and_the_rest_of_it_is_told(tmp_path: pathlib.Path, graph) -> None:
+    entries = (
+        "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {zero_stage: 1, gradient_clipping: 1.0}\nrain: 3\n"
+    )
+    (tmp_path / "acc.yaml").write_text(entries)
+    said = _read(tmp_path / "a.sh", ACCELERATE.replace("--config_file", "--num_processes 16 --config_file"), graph)
+    assert said.plan.stages[0].strategy == Strategy(16, shard=1)
+    assert said.warnings == (
+        "acc.yaml: line 4: nothing is known of rain; it is left out",
+        "acc.yaml: deepspeed_config.gradient_clipping is left out",
+    )
+    (tmp_path / "acc.yaml").write_text(FSDP + "mixed_precision: fp8\n")
+    with pytest.raises(InputError, match="mixed_precision is 'fp8'; it must be bf16, fp16, no"):
+        _read(tmp_path / "a.sh", ACCELERATE.replace("--bf16", ""), graph)
+
+
+@pytest.mark.parametrize(
     ("text", "entries", "message"),
     [
         (ACCELERATE, "distributed_type: TPU\nnum_processes: 8\n", "acc.yaml: distributed_type is TPU; it must be FSDP, "),

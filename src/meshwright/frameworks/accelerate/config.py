@@ -20,7 +20,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact, _one_config
 
-__all__ = ["degrees", "read", "write"]
+__all__ = ["degrees", "precision_of", "read", "unknown", "write"]
 
 _PRECISIONS: Mapping[str, str] = MappingProxyType({"bf16": "bf16", "fp16": "fp16", "fp32": "no"})
 
@@ -99,13 +99,7 @@ def read(path: str, graph: Graph) -> RunConfig:
     """
     text = _exact.read_text(path)
     content = _exact.yaml_entries(text, path, "Accelerate")
-    fsdp, sizes = (_exact.table(content, name, path) for name in ("fsdp_config", "parallelism_config"))
-    warnings = [
-        f"{path}: line {_line(text, key)}: nothing is known of {key}; it is left out"
-        for table, known in ((content, _TOP), (fsdp, _FSDP), (sizes, _PARALLELISM))
-        for key in table
-        if key not in known
-    ]
+    warnings = unknown(content, text, path)
     strategy, own = degrees(content, path)
     said = _one_config.options(text)
     counts = tuple(
@@ -117,13 +111,35 @@ def read(path: str, graph: Graph) -> RunConfig:
             warnings.append(f"{path}: no command in its comments says {name}: transformers' default, {assumed}, is taken")
     full = own or said.get("--gradient_checkpointing") == "True"
     words = _exact.layer_words(graph, "full" if full else "none")
+    length = _one_config.arguments(said, "--block_size", path) if "--block_size" in said else 0
+    plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
+    return RunConfig(plan, precision_of(content, path), length, tuple(warnings))
+
+
+def unknown(content: dict[str, Any], text: str, path: str) -> list[str]:
+    """Return a warning for every entry of a file that nothing is known of."""
+    fsdp, sizes = (_exact.table(content, name, path) for name in ("fsdp_config", "parallelism_config"))
+    return [
+        f"{path}: line {_line(text, key)}: nothing is known of {key}; it is left out"
+        for table, known in ((content, _TOP), (fsdp, _FSDP), (sizes, _PARALLELISM))
+        for key in table
+        if key not in known
+    ]
+
+
+def precision_of(content: Mapping[str, Any], path: str) -> str:
+    """Return the precision of products that a file says; fp32 where it says none.
+
+    Raises
+    ------
+    InputError
+        When it is none of those that Accelerate has here.
+    """
     mixed = str(content.get("mixed_precision", "no")).replace("False", "no")  # YAML reads a bare no as false
     precision = {word: own for own, word in _PRECISIONS.items()}.get(mixed)
     if precision is None:
         raise InputError(f"{path}: mixed_precision is '{mixed}'; it must be {', '.join(_PRECISIONS.values())}")
-    length = _one_config.arguments(said, "--block_size", path) if "--block_size" in said else 0
-    plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
-    return RunConfig(plan, precision, length, tuple(warnings))
+    return precision
 
 
 def degrees(content: dict[str, Any], path: str) -> tuple[Strategy, bool]:

@@ -17,7 +17,7 @@ _LAUNCHERS = r"\b(torchrun|accelerate launch|deepspeed|torch\.distributed\.(run|
 _PROCESSES = ("nproc_per_node", "num_gpus", "num_processes")
 _LAUNCHED = (
     *_PROCESSES, "nnodes", "num_nodes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "hostfile",
-    "include", "exclude", "master_addr", "master_port", "node_rank", "gpu_ids", "mixed_precision", "multi_gpu", "launcher",
+    "include", "exclude", "master_addr", "master_port", "node_rank", "gpu_ids", "multi_gpu", "launcher",
     "dynamo_backend", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "standalone", "max_restarts", "no_python", "tee",
     "log_dir", "module", "same_network", "use_env",
 )  # fmt: skip

@@ -51,9 +51,9 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     for name in ("deepspeed", "fsdp_config"):
         if isinstance(said.get(name), str):
             said[name] = command.table(said[name], name, path)
-    own = _launched(said, path)
-    warnings = [*told, *_unknown(said, lines, path)]
-    n_devices = (_exact.whole(own, "num_processes", path) if own else 0) or started or n_devices
+    own, of_file = _launched(said, path, started)
+    warnings = [*told, *_unknown(said, lines, path), *of_file]
+    n_devices = (_exact.whole(own, "num_processes", path) if own else started) or n_devices
     if not n_devices:
         raise InputError(f"{path}: no torchrun command in it says how many processes there are; say on which cluster it runs")
     by_deepspeed = bool(said.get("deepspeed"))
@@ -73,11 +73,14 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
     variant = "deepspeed" if by_deepspeed else "compiled" if said.get("torch_compile") else ""
     variant = variant or ("context" if strategy.context > 1 else "")
-    return RunConfig(plan, _precision(said, path), length, tuple(warnings), variant)
+    precision = _precision(said, path) or config.precision_of(said if "mixed_precision" in said else own, path)
+    return RunConfig(plan, precision, length, tuple(warnings), variant)
 
 
-def _launched(said: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return the entries of the file that ``accelerate launch`` is given, empty for none; DeepSpeed's are put to `said`.
+def _launched(said: dict[str, Any], path: str, started: int) -> tuple[dict[str, Any], list[str]]:
+    """Return the entries of the file that ``accelerate launch`` is given, empty for none, and warnings of what is not taken.
+
+    DeepSpeed's are put to `said`. `started`: processes that the command line says, which the file's give way to; 0 for none.
 
     Raises
     ------
@@ -86,22 +89,24 @@ def _launched(said: dict[str, Any], path: str) -> dict[str, Any]:
     """
     word = said.get("config_file")
     if not isinstance(word, str):
-        return {}
-    entries = _exact.yaml_entries(command.beside(word, "config_file", path), word, "Accelerate")
+        return {}, []
+    text = command.beside(word, "config_file", path)
+    entries = _exact.yaml_entries(text, word, "Accelerate") | ({"num_processes": started} if started else {})
     kind = entries.get("distributed_type")
     if kind not in ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO"):
         raise InputError(f"{word}: distributed_type is {kind}; it must be FSDP, DEEPSPEED, MULTI_GPU or NO")
     if kind in ("FSDP", "DEEPSPEED") and (said.get("fsdp") or said.get("deepspeed")):
         raise InputError(f"{path}: {word} and an argument both say how weights are sharded; keep one")
+    told = _exact.table(entries, "deepspeed_config", word) if kind == "DEEPSPEED" else {}
     if kind == "DEEPSPEED":
-        told = _exact.table(entries, "deepspeed_config", word)
         inside = told.get("deepspeed_config_file")
-        zero: dict[str, Any] = {
-            f"{name}": {"device": told[f"{name}_device"]} for name in _OFFLOADED if f"{name}_device" in told
-        }
+        zero: dict[str, Any] = {name: {"device": told[f"{name}_device"]} for name in _OFFLOADED if f"{name}_device" in told}
         zero["stage"] = _exact.whole(told, "zero_stage", word, 2, least=0)
         said["deepspeed"] = command.table(str(inside), "deepspeed_config_file", path) if inside else {"zero_optimization": zero}
-    return entries
+    taken = ("deepspeed_config_file", "zero_stage", *(f"{name}_device" for name in _OFFLOADED))
+    left = [f"{word}: deepspeed_config.{key} is left out" for key in told if key not in taken]
+    others = {key: value for key, value in entries.items() if key != "deepspeed_config"}
+    return entries, [*config.unknown(others, text, word), *left]
 
 
 def _json(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int]:
@@ -152,7 +157,7 @@ def _unknown(said: Mapping[str, Any], lines: Mapping[str, int], path: str) -> It
     """Yield a warning for every argument that transformers does not have."""
     known = json.loads((Path(__file__).parents[1] / "data" / "transformers_options.json").read_text(encoding="utf-8"))
     tables = (
-        (said, (*known["arguments"], *known["script"], "config_file")),
+        (said, (*known["arguments"], *known["script"], "config_file", "mixed_precision")),
         (_without_prefix(_table(said, "fsdp_config", path)), known["fsdp_config"]),
         (_table(said, "parallelism_config", path), known["parallelism_config"]),
     )
@@ -249,11 +254,11 @@ def _deepspeed(said: Mapping[str, Any], path: str, n_devices: int) -> tuple[Stra
 
 
 def _precision(said: Mapping[str, Any], path: str) -> str:
-    """Return the precision of products."""
+    """Return the precision of products; empty where the arguments say none: what the launcher says then counts."""
     chosen = [precision for precision, name in PRECISIONS.items() if _flag(said, name, False, path)]
     if "bf16" in chosen and "fp16" in chosen:
         raise InputError(f"{path}: bf16 and fp16 are both True; keep one")
-    return chosen[0] if chosen else "fp32"
+    return chosen[0] if chosen else ""
 
 
 def _without_prefix(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,9 +292,10 @@ def model_of(path: str, sequence_length: int) -> ModelSpec:
     from meshwright import models
 
     text = _exact.read_text(path)
-    said = (
-        command.said(path, text)[0] if command.starts(text) else _json(path, text)[0] if text.lstrip().startswith("{") else {}
-    )
+    if command.starts(text):
+        said = command.said(path, text)[0]
+    else:
+        said = _json(path, text)[0] if text.lstrip().startswith("{") else {}
     names = [said[key] for key in ("model_name_or_path", "model_name", "config_name") if isinstance(said.get(key), str)]
     if not names:
         raise InputError(f"{path}: does not say the model (model_name_or_path); give --model")
