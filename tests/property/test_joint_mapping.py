@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meshwright import api
@@ -44,20 +44,24 @@ CLUSTERS = (
 
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(3, 14), cluster=st.sampled_from(CLUSTERS), n_stages=st.sampled_from([0, 2, 3]))
+@example(seed=262143, n=3, cluster="parmesan-uniform:4", n_stages=3)  # the published flow leaves a stage out
 def test_the_joint_search_is_never_worse_than_the_published_flow(seed: int, n: int, cluster: str, n_stages: int) -> None:
     spec = f"{cluster},seed={seed % 7}" if "random" in cluster or "uniform" in cluster else cluster
     with tempfile.TemporaryDirectory() as folder:
         path = graph_file(seed, n, folder)
-        values = []
+        values, numbers = [], []
         for search in ("parmesan", "stage_mapping"):
             result = api.plan(path, spec, search=search, settings={"n_stages": str(n_stages)})
             assert result.timeline is not None and result.answer.objective is not None
             step_seconds = result.answer.objective.value * result.plan.global_batch
             assert result.timeline.step_seconds == pytest.approx(step_seconds, rel=1e-9)
             values.append(result.answer.objective.value)
+            numbers.append(len(result.plan.stages))
             if result.answer.bound is not None:
                 assert result.answer.bound.value <= result.answer.objective.value * (1 + 1e-9)
-    assert values[1] <= values[0] * (1 + 1e-9)
+    assert n_stages in (0, numbers[1]) and (not n_stages or numbers[0] <= n_stages)
+    if not n_stages or numbers[0] == n_stages:  # asked for a number, the joint search keeps to it
+        assert values[1] <= values[0] * (1 + 1e-9)
 
 
 def plans(n_ops: int, n_devices: int, n_microbatches: int) -> list[Plan]:

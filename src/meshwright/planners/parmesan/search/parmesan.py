@@ -61,7 +61,8 @@ class Params:
     parallel_same_t : int
         How many of them share a target, each beginning with other devices.
     n_stages : int
-        0 to try every number that divides the devices.
+        0 to try every number that divides the devices. As published, a stage is left out where its cut would transfer more than
+        it saves; ``stage_mapping`` keeps to the number.
     n_microbatches : int
         Micro-batches of a step and replica (4 in the paper), where no global batch is given.
     bandwidth : float
