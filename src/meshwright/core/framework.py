@@ -62,6 +62,8 @@ class FrameworkLimits:
         Whether stages may differ in their degrees.
     free_ends : bool
         Whether embedding and head may lie on other stages than the first and the last.
+    tied_pipeline : bool
+        Whether embedding and head may share a table where a pipeline puts them on different ranks.
     layouts : tuple of str
         Which axis may change slowest over the devices: ``pipeline``, ``data``.
     any_order : bool
@@ -97,6 +99,7 @@ class FrameworkLimits:
     uneven_stages: bool = True
     unlike_stages: bool = True
     free_ends: bool = True
+    tied_pipeline: bool = True
     layouts: tuple[str, ...] = ("pipeline", "data")
     any_order: bool = True
     gradient_rings: bool = True
@@ -108,6 +111,11 @@ class FrameworkLimits:
     frozen_weights: bool = True
     quantised_base: bool = True
     optimizers: tuple[str, ...] = ()
+
+    def degrees_for(self, graph: Graph) -> tuple[str, ...]:
+        """Return those of `degrees` that may be above 1 for a model: no pipeline where it cannot tie the model's weights."""
+        tied = graph.n_shared_parameters > 0 and not self.tied_pipeline
+        return tuple(axis for axis in self.degrees if axis != "pipeline" or not tied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +289,8 @@ def _pipeline(limits: FrameworkLimits, plan: Plan, graph: Graph) -> list[str]:
         found.append(f"schedule {plan.schedule}; it has {_listed(limits.schedules)}")
     if n_stages > n_ranks and not limits.virtual_stages:
         found.append("several stages on one pipeline rank; it has no virtual stages")
+    if n_ranks > 1 and graph.n_shared_parameters and not limits.tied_pipeline:
+        found.append("weights shared by embedding and head in a pipeline; it ties them within one stage only")
     counts = {sum(graph.ops[op].kind not in _ENDS for op in stage.ops) for stage in plan.stages}
     if len(counts) > 1 and not limits.uneven_stages:
         found.append(f"stages of {_listed(tuple(sorted(counts)))} layers; every stage has equally many there")

@@ -39,7 +39,7 @@ PLAIN_RISK = 0.5
 """The chance that takes predictions as they are."""
 
 FEWEST_RUNS = 10
-"""Measured runs that a framework has to have to stand alone."""
+"""Measured peaks that a framework has to have for them to count."""
 
 FEWEST_RAN = 20
 """Runs of which it is only known that they ran that a framework has to have for them to count."""
@@ -66,8 +66,8 @@ class PeakRoom:
     basis : str
         Whose runs they are: a framework's, or `ALL`.
     n_ran : int
-        For a framework with fewer than `FEWEST_RUNS` measured peaks: how many of its runs, of which only that they ran is
-        known, say that less room than all frameworks' is enough (`REFUSED_RATIO`); 0 elsewhere.
+        For a framework whose measured peaks are too few for a chance of `RISK`, or none: how many of its runs, of which only
+        that they ran is known, say that less room than all frameworks' is enough (`REFUSED_RATIO`); 0 elsewhere.
     """
 
     low_ratio: float
@@ -81,10 +81,13 @@ class PeakRoom:
     @property
     def words(self) -> str:
         """What they rest on, in words."""
-        if self.n_ran:
-            passed = f"{1.0 - REFUSED_RATIO:.0%} of its {self.n_ran} runs that ran pass with this room"
-            return f"no measured peak of {self.basis}: {passed}"
-        return f"{self.n_runs} measured runs of {self.basis}, {self.n_sets} set{'s' * (self.n_sets != 1)}"
+        measured = f"{self.n_runs} measured runs of {self.basis}, {self.n_sets} set{'s' * (self.n_sets != 1)}"
+        if not self._reaches(RISK):
+            measured += f", beyond them those of {ALL}"
+        if not self.n_ran:
+            return measured
+        passed = f"{1.0 - REFUSED_RATIO:.0%} of its {self.n_ran} runs that ran pass with this room"
+        return f"{measured if self.n_runs else f'no measured peak of {self.basis}'}; {passed}"
 
     def claim(self, risk_ratio: float) -> str:
         """Say what is known of the multiple for a chance of not fitting: n runs say nothing of a chance below 1 in n.
@@ -93,11 +96,15 @@ class PeakRoom:
         """
         if risk_ratio >= PLAIN_RISK:
             return "taken as predicted,"
-        if self.n_ran:
+        if self.n_ran or not self._reaches(risk_ratio):
             return "room kept up to"
         if self.n_runs * risk_ratio < 1.0 - 1e-9:
             return f"largest of {self.n_runs} measured runs at"
         return f"{100.0 * (1.0 - risk_ratio):g}% below"
+
+    def _reaches(self, risk_ratio: float) -> bool:
+        """Tell whether its own runs are enough to say what a chance of not fitting asks for."""
+        return self.basis == ALL or (self.n_runs + 1) * risk_ratio >= 1.0
 
     def most_ratio(self, risk_ratio: float) -> float:
         """Return the multiple of their prediction that all but `risk_ratio` of the measured peaks lie below.
@@ -110,8 +117,7 @@ class PeakRoom:
         Returns
         -------
         float
-            At least 1: where a framework's runs hold less than predicted, predictions count. Of n runs the largest stands for
-            every chance below 1 in n.
+            At least 1: where a framework's runs hold less than predicted, predictions count.
         """
         if risk_ratio >= PLAIN_RISK:
             return 1.0
@@ -145,7 +151,7 @@ def peaks(framework: str = "") -> PeakRoom:
     """
     known = known_peaks()
     own = known.get(framework)
-    return own if own is not None and own.n_runs >= FEWEST_RUNS else known[ALL]
+    return own if own is not None and (own.n_runs >= FEWEST_RUNS or own.n_ran) else known[ALL]
 
 
 def risk(text: str | float, place: str = "--memory-risk") -> float:

@@ -9,12 +9,13 @@ from types import MappingProxyType
 
 from meshwright import schedules, sim
 from meshwright.base.errors import InputError
+from meshwright.core import peaks
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.costs import analytic
 from meshwright.validation._runs import Predicted, Run, fits, layers_of_stages, predict
 
-__all__ = ["NOTE", "cluster_of", "complete", "least_recomputed"]
+__all__ = ["NOTE", "cluster_of", "completed", "least_recomputed"]
 
 NOTE = "plan completed: layers dealt so that stages balance, least recomputation that fits; {}"
 """What a completed row says about itself."""
@@ -46,16 +47,36 @@ class _Rank:
     in_flight: int
 
 
-def complete(run: Run) -> Run:
+def completed(run: Run) -> Predicted:
+    """Return what we predict of a run that `complete` completes; raises `InputError` as that does."""
+    predicted = predict(complete(run))
+    own = predicted.planned or predicted
+    if not own.safe:
+        own = replace(own, safe=_fits_with_room(run))
+    own = replace(own, recompute_told=False)
+    return own if predicted.planned is None else replace(predicted, planned=own)
+
+
+def _fits_with_room(run: Run) -> bool:
+    """Tell whether some deal of a run's layers fits with the room that ``plan`` leaves."""
+    try:
+        complete(run, peaks.peaks(run.framework.name).share(peaks.RISK))
+    except InputError:
+        return False
+    return True
+
+
+def complete(run: Run, memory_ratio: float = 1.0) -> Run:
     """Return a run whose stages are told, with the layers of each stage and how many of them recompute.
 
-    `run`: with a strategy for each pipeline rank; what it says of layers and recomputation is not read.
+    `run`: with a strategy for each pipeline rank; what it says of layers and recomputation is not read. `memory_ratio`: share of
+    each device that may be filled.
     Returns: the slowest stage as quick as possible; each stage recomputes nothing, or attention in as few layers as fit, or
     all of the layer in as few as fit beside attention in the others.
     Raises `InputError` when no deal fits the devices' memory.
     """
     inner = [i for i, op in enumerate(run.graph.ops) if op.kind not in ("embedding", "head")]
-    ranks = _ranks(run, inner[0], inner[-1])
+    ranks = _ranks(run, inner[0], inner[-1], memory_ratio)
     ways = [[_least(rank, n) for n in range(len(inner) + 1)] for rank in ranks]
     times = sorted({seconds for row in ways for _, seconds in row if seconds < float("inf")})
     first, last = 0, len(times)
@@ -90,8 +111,9 @@ def least_recomputed(run: Run) -> tuple[Predicted, str]:
         What is recomputed; empty for nothing.
     """
     plain = replace(run, recompute="none")
+    everything = replace(run, recompute="full")
     if fits(plain):
-        return predict(plain), ""
+        return _untold(predict(plain), everything), ""
     sizes = layers_of_stages(run)
     rank_of_stage = schedules.looped(run.pipeline, run.virtual).tolist()
     most = max(sum(size for size, of in zip(sizes, rank_of_stage, strict=True) if of == rank) for rank in range(run.pipeline))
@@ -106,10 +128,23 @@ def least_recomputed(run: Run) -> tuple[Predicted, str]:
 
     n_full = bisect_left(range(most + 1), True, key=lambda n: fits(recomputing(n)))
     if n_full > most:
-        return predict(plain), ""
-    return predict(recomputing(n_full)), LEAST.format(
+        return _untold(predict(plain), everything), ""
+    return _untold(predict(recomputing(n_full)), everything), LEAST.format(
         "norms and activation functions" + (" and whole layers" if n_full else "")
     )
+
+
+def _untold(predicted: Predicted, everything: Run) -> Predicted:
+    """Return a prediction that says that recomputation was assumed: with room, it fits where recomputing everything does.
+
+    `everything`: the same run with all layers recomputed.
+    """
+    own = predicted.planned or predicted
+    if not own.safe:
+        least = predict(everything)
+        own = replace(own, safe=(least.planned or least).safe)
+    own = replace(own, recompute_told=False)
+    return own if predicted.planned is None else replace(predicted, planned=own)
 
 
 def cluster_of(name: str, n_devices: int) -> str:
@@ -128,7 +163,7 @@ def _most(row: Sequence[tuple[tuple[str, ...], float]], seconds: float) -> int:
     return max((n for n, (_, needed) in enumerate(row) if needed <= seconds), default=-1)
 
 
-def _ranks(run: Run, first: int, last: int) -> list[_Rank]:
+def _ranks(run: Run, first: int, last: int, memory_ratio: float) -> list[_Rank]:
     """Price the layers on every rank."""
     problem = Problem(
         ModelSpec(run.graph.name, "validation", run.graph.name, run.graph),
@@ -147,7 +182,7 @@ def _ranks(run: Run, first: int, last: int) -> list[_Rank]:
             _Rank(
                 MappingProxyType({how: priced[rows[first], how] for how in ("none", "selective", "full")}),
                 tuple(priced[rows[op], "none"] for op in ends),
-                sim.free_bytes(map(run.cluster.device, devices)),
+                sim.free_bytes(map(run.cluster.device, devices), memory_ratio),
                 len(run.strategies) - i,
             )
         )

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.core.interval import COVERAGE_RATIO, FEWEST_NEAR_RUNS, Kind, TimeInterval, around
-from meshwright.core.peaks import ALL, FEWEST_RAN, FEWEST_RUNS, REFUSED_RATIO, SHARES, PeakRoom
+from meshwright.core.peaks import ALL, FEWEST_RAN, FEWEST_RUNS, REFUSED_RATIO, RISK, SHARES, PeakRoom
 from meshwright.validation._points import Point
 
 __all__ = ["ends", "kept_back", "left_out", "peak_ratios"]
@@ -110,9 +110,12 @@ def peak_ratios(sets: Sets) -> dict[str, PeakRoom]:
 
     Notes
     -----
-    Of most runs it is only known that they ran. Where a framework's peaks are not measured, they bound the room
-    that all frameworks' ask for: as much as lets all but `REFUSED_RATIO` of them fit. Tables list what ran, so that this
-    says nothing of how often plans fail that nobody lists.
+    Of n measured runs a new one lies above all with a chance of 1 / (n + 1). What lies beyond them is taken from all frameworks'
+    runs: for a chance p below that, their share 1 - p (n + 1), and never less than the largest of the n.
+
+    Of most runs it is only known that they ran. They bound the room that all frameworks' runs ask for, where a framework's own
+    peaks are not measured or do not reach: as much as lets all but `REFUSED_RATIO` of them fit. Tables list what ran, so that
+    this says nothing of how often plans fail that nobody lists. Runs that do not tell what they recompute do not count.
     """
     ratios: dict[str, dict[str, list[float]]] = {}
     for name, points in sets.items():
@@ -121,30 +124,40 @@ def peak_ratios(sets: Sets) -> dict[str, PeakRoom]:
                 for word in filter(None, (point.framework, ALL)):
                     own = ratios.setdefault(word, {}).setdefault(name, [])
                     own.append(point.measured_bytes / point.planned_bytes)
-    found = {word: _peaks(word, ratios[word]) for word in sorted(ratios)}
-    if ALL not in found:
-        return found
-    ran = [point for points in sets.values() for point in points if point.ran and point.kind and point.framework]
-    for word in sorted({point.framework for point in ran}):
-        rooms = sorted(point.room_ratio for point in ran if point.framework == word)
-        if (word not in found or found[word].n_runs < FEWEST_RUNS) and len(rooms) >= FEWEST_RAN:
-            most = max(1.0, rooms[int(REFUSED_RATIO * len(rooms))])
-            found[word] = replace(
-                found[ALL],
-                high_ratio=min(most, found[ALL].high_ratio),
-                below_ratio=tuple(min(most, ratio) for ratio in found[ALL].below_ratio),
-                basis=word,
-                n_ran=len(rooms),
-            )
-    return dict(sorted(found.items()))
+    if ALL not in ratios:
+        return {}
+    ran: dict[str, list[float]] = {}
+    for point in (point for points in sets.values() for point in points):
+        if point.ran and point.kind and point.framework and point.recompute_told:
+            ran.setdefault(point.framework, []).append(point.room_ratio)
+    found = {}
+    for word in sorted({*ratios, *ran}):
+        own = ratios.get(word, {})
+        counts = word == ALL or sum(map(len, own.values())) >= FEWEST_RUNS
+        room = _peaks(word, own if counts else {}, ratios[ALL], ran.get(word, []))
+        if room.n_runs or room.n_ran:
+            found[word] = room
+    return found
 
 
-def _peaks(word: str, ratios: Mapping[str, Sequence[float]]) -> PeakRoom:
-    """Return how the peaks of one framework lie."""
-    tail = (1.0 - COVERAGE_RATIO) / 2.0
-    below = tuple(_quantile(ratios, share) for share in SHARES)
-    low, high = _quantile(ratios, tail), _quantile(ratios, 1.0 - tail)
-    return PeakRoom(low, high, below, sum(map(len, ratios.values())), len(ratios), word)
+def _peaks(
+    word: str, own: Mapping[str, Sequence[float]], every: Mapping[str, Sequence[float]], ran: Sequence[float]
+) -> PeakRoom:
+    """Return how the peaks of one framework lie: its own ratios and those of all, and the room of its runs that ran."""
+    n_runs, tail = sum(map(len, own.values())), (1.0 - COVERAGE_RATIO) / 2.0
+
+    def below(share: float, most: float) -> float:
+        held = _quantile(own, share) if own else 0.0
+        beyond = 1.0 - (1.0 - share) * (n_runs + 1)
+        return held if word == ALL or beyond <= 0.0 else max(held, min(most, _quantile(every, beyond)))
+
+    most = max(1.0, sorted(ran)[int(REFUSED_RATIO * len(ran))]) if len(ran) >= FEWEST_RAN else math.inf
+    bounds = below(1.0 - RISK, most) < below(1.0 - RISK, math.inf)
+    high = _quantile(own, 1.0 - tail) if own else below(1.0 - tail, most)
+    return PeakRoom(
+        _quantile(own or every, tail), high, tuple(below(share, most) for share in SHARES), n_runs, len(own), word,
+        len(ran) if bounds else 0,
+    )  # fmt: skip
 
 
 def _timed(points: Sequence[Point]) -> list[Point]:

@@ -72,6 +72,8 @@ class Point:
         What ran it, as after ``--for``; empty where the row tells none.
     room_ratio : float
         Memory of the fullest device over its peak as planned.
+    recompute_told : bool
+        Whether the row tells what it recomputed; where not, the room that ``plan`` leaves refuses it only if nothing fits.
     """
 
     row: int
@@ -92,6 +94,7 @@ class Point:
     kind: Kind | None = None
     framework: str = ""
     room_ratio: float = math.inf
+    recompute_told: bool = True
 
 
 @dataclass(frozen=True, slots=True)

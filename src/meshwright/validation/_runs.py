@@ -120,6 +120,8 @@ class Predicted:
         Whether every device can hold what 99 % of the framework's measured runs stay below, as ``plan`` asks.
     room_ratio : float
         Memory of the fullest device over its peak.
+    recompute_told : bool
+        Whether it is known what the run recomputed.
     planned : Predicted or None
         What ``plan`` would predict of the same plan; None where that is this.
     """
@@ -135,6 +137,7 @@ class Predicted:
     framework: str = ""
     safe: bool = True
     room_ratio: float = math.inf
+    recompute_told: bool = True
     planned: Predicted | None = None
 
 
@@ -166,7 +169,7 @@ def point(
         causes=predicted.causes, memory_causes=predicted.memory_causes, planned_seconds=planned.seconds,
         planned_bytes=getattr(planned, which), planned_fits=planned.safe and fits is not False, kind=planned.kind,
         framework=planned.framework,
-        room_ratio=planned.room_ratio,
+        room_ratio=planned.room_ratio, recompute_told=planned.recompute_told,
     )  # fmt: skip
 
 

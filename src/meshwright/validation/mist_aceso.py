@@ -10,9 +10,9 @@ from meshwright import frameworks
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
-from meshwright.validation._completed import NOTE, cluster_of, complete
+from meshwright.validation._completed import NOTE, cluster_of, completed
 from meshwright.validation._points import Point, Skipped, count, counts, ratio
-from meshwright.validation._runs import Clusters, Run, clusters, gpt, point, predict
+from meshwright.validation._runs import Clusters, Run, clusters, gpt, point
 
 __all__ = ["COLUMNS", "points"]
 
@@ -56,7 +56,7 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Fra
             pipeline=len(sizes), micro_batch=count(fields, "mbs"), global_batch=count(fields, "gbs"),
             training=MixedPrecision("fp16", gradient_bytes=4), framework=trained_by,
         )  # fmt: skip
-        predicted = predict(complete(run))
+        predicted = completed(run)
     except InputError as error:
         return Skipped(row, str(error))
     group = f"{graph.name} {fields['cluster']} {sum(sizes)} {fields['gbs']}"

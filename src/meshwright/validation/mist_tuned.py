@@ -11,9 +11,9 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.models.readers import huggingface
-from meshwright.validation._completed import NOTE, cluster_of, complete
+from meshwright.validation._completed import NOTE, cluster_of, completed
 from meshwright.validation._points import Point, Skipped, ratio
-from meshwright.validation._runs import Clusters, Predicted, Run, clusters, gpt, point, predict
+from meshwright.validation._runs import Clusters, Predicted, Run, clusters, gpt, point
 
 __all__ = ["COLUMNS", "points"]
 
@@ -54,7 +54,7 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Fra
                 overlap=True, framework=trained_by,
             )  # fmt: skip
             try:
-                predicted = predict(complete(run))
+                predicted = completed(run)
             except InputError:
                 continue
             if best is None or predicted.seconds < best.seconds:

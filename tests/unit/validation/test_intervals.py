@@ -79,5 +79,28 @@ def test_peaks_lie_below_their_shares_with_sets_counting_alike() -> None:
 def test_peaks_of_a_framework_are_told_apart_and_count_among_all() -> None:
     own = replace(_points(1.0, held=2.0)[0], framework="some")
     found = _intervals.peak_ratios({"a": (own,), "b": _points(1.0, held=1.0)})
-    assert set(found) == {"some", peaks.ALL}
-    assert found["some"].below_ratio == (2.0,) * len(peaks.SHARES) and found[peaks.ALL].n_runs == 2
+    assert set(found) == {peaks.ALL} and found[peaks.ALL].n_runs == 2  # one run is too few to stand alone
+    found = _intervals.peak_ratios({"a": (own,) * 100, "b": _points(1.0, held=1.0)})
+    assert found["some"].below_ratio == (2.0,) * len(peaks.SHARES) and found["some"].n_runs == 100
+
+
+def test_beyond_few_runs_of_a_framework_those_of_all_count_and_what_ran_bounds_them() -> None:
+    def held(ratio: float, word: str, **fields: object) -> Point:
+        return replace(_points(1.0, held=ratio)[0], framework=word, **fields)
+
+    few = tuple(held(0.98 + 0.002 * i, "few") for i in range(19))  # up to 1.016
+    others = tuple(held(1.0 + 0.01 * i, "others") for i in range(100))  # up to 1.99
+    found = _intervals.peak_ratios({"a": few, "b": others})
+    room, pooled = found["few"], found[peaks.ALL]
+    assert (room.n_runs, room.n_ran, room.most_ratio(0.1)) == (19, 0, pytest.approx(1.014))
+    # one new run in twenty lies above all 19: of those, all frameworks' runs say what all but a fifth hold, sets counting alike
+    assert room.most_ratio(0.01) == pytest.approx(1.59) and room.below_ratio[-1] == pooled.below_ratio[-1] == pytest.approx(1.99)
+    assert room.claim(0.01) == "room kept up to" and room.claim(0.06) == "94% below"
+    assert room.words == "19 measured runs of few, 1 set, beyond them those of all frameworks"
+    # of 40 runs that ran, one has but 1.1 times its peak, the others 1.3 times
+    ran = tuple(held(0.0, "few", room_ratio=1.1 if i == 0 else 1.3) for i in range(40))
+    told = _intervals.peak_ratios({"a": few, "b": others, "c": ran})["few"]
+    assert told.n_ran == 59 and told.most_ratio(0.01) == pytest.approx(1.3)
+    assert told.words == f"{room.words}; 97% of its 59 runs that ran pass with this room"
+    untold = tuple(replace(point, recompute_told=False) for point in ran)
+    assert _intervals.peak_ratios({"a": few, "b": others, "c": untold})["few"].n_ran == 0

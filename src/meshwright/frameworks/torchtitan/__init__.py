@@ -25,8 +25,6 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     found = _exact.unsaid(FRAMEWORK.limits, plan, problem)
     if len({stage.strategy for stage in plan.stages}) == 1:
         found += tuple(degrees.refusals(plan))
-    if len(plan.ranks()) > 1 and problem.graph.n_shared_parameters:
-        found += ("weights shared by embedding and head in a pipeline; it ties them within one stage only",)
     form = problem.model_spec.format
     return (
         found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import time
 from dataclasses import replace
 
@@ -92,11 +93,11 @@ def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Plan]) -
     return state
 
 
-def _dive(state: BestFirstSearch) -> None:
+def _dive(state: BestFirstSearch, *, any_plan: bool = False) -> None:
     """Find complete good plans before the proof: search meshes that people would try first, in ever larger sets (`limits.usual`).
 
     Nothing is done twice: what is found out of these meshes is part of the proof, which goes on with all of them. The plans keep the
-    search from looking at worse ones closely, and are the answer where it is stopped.
+    search from looking at worse ones closely, and are the answer where it is stopped. `any_plan`: end with the first set in which one fits.
     """
     everything = state.heap
     state.dive(True)
@@ -113,6 +114,8 @@ def _dive(state: BestFirstSearch) -> None:
         state.allow(_MOST_DIVED)
         state.run()
         everything += state.heap
+        if any_plan and state.found:
+            return
     state.heap = everything
     state.dive(False)
     state.pursue(None)
@@ -154,18 +157,24 @@ def _with_splits(problem: Problem, found: Answer) -> Answer:
 
 
 def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
-    """Return the smallest doubling of a built-in kind of cluster on which something fits, and what; empty when there is none."""
+    """Return the smallest doubling of a built-in kind of cluster on which a usual plan fits, and what; empty when there is none.
+
+    Only where none of the usual meshes fits on any of them are all meshes tried.
+    """
     kind, _, count = problem.required_cluster.name.partition(":")
     if not count.isdigit() or params.data:
         return ""
-    for doubling in range(1, 8):
+    for usual, doubling in itertools.product((True, False), range(1, 8)):
         n_devices = int(count) * 2**doubling
         larger = replace(problem, cluster=clusters.cluster(f"{kind}:{n_devices}"))
         state = BestFirstSearch(larger, replace(params, evaluations=1), stop)
         state.allow(1)
         for pool in pools(larger.cluster):  # type: ignore[arg-type]
             state.add(pool)
-        state.run()
+        if usual:
+            _dive(state, any_plan=True)
+        else:
+            state.run()
         if state.found:
             best = min(state.found, key=rank)
             return f"fits on {kind}:{n_devices}: {describe(best.config)}; a step of about {format_seconds(best.step_seconds)}"

@@ -206,11 +206,11 @@ class BestFirstSearch:
 
     def _put_aside(self, bound: float, level: int, pool: int, config: Config) -> None:
         """Keep a configuration that takes at least as long as its limit, or does not fit: which of both was not asked."""
-        self.later.append((max(bound, min(self.limit(config), 1e9)), level, pool, config, None))
+        self.later.append((max(bound, min(self.limit(config), runners_up.LONGEST_SECONDS)), level, pool, config, None))
 
     def _limit_of_bound(self, config: Config) -> float:
         """Return the step above which a bound need not be told."""
-        return min(max(self.limit(config), 0.0), 1e9)
+        return min(max(self.limit(config), 0.0), runners_up.LONGEST_SECONDS)
 
     def n_microbatches(self, mesh: MeshDegrees) -> int:
         return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)

@@ -267,7 +267,7 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
         "data": params.data,
     }
     framework = problem.framework.limits
-    closed = {axis for axis in AXES if axis not in framework.degrees}
+    closed = {axis for axis in AXES if axis not in framework.degrees_for(problem.graph)}
     if not framework.sequence_parallel:
         closed.add("tensor")  # wherever we split products we split norms along the sequence
     return allowed | dict.fromkeys(closed, (1,))
@@ -284,8 +284,9 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     framework = problem.framework.limits
     for axis in AXES:
         given: tuple[int, ...] = getattr(params, axis)
-        if given and axis not in framework.degrees and 1 not in given:
-            raise _outside(problem, f"{axis} degree {min(given)}", f"no {axis} parallelism")
+        if given and axis not in framework.degrees_for(problem.graph) and 1 not in given:
+            tied = " for weights that embedding and head share" if axis in framework.degrees else ""
+            raise _outside(problem, f"{axis} degree {min(given)}", f"no {axis} parallelism{tied}")
     usual = params.schedules == Limits().schedules
     schedules = tuple(
         word

@@ -9,7 +9,10 @@ from meshwright.core.result import Alternative, Objective
 from meshwright.planners.best.incumbents import Degrees, Incumbent, causes_of_loss, degrees_of, rank
 from meshwright.planners.best.space import Config, MeshDegrees
 
-__all__ = ["NextBest", "alternatives", "listed", "rest"]
+__all__ = ["LONGEST_SECONDS", "NextBest", "alternatives", "listed", "rest"]
+
+LONGEST_SECONDS = 1e9
+"""Sets of plans that fit nothing within it count as fitting nothing: thirty years a step."""
 
 _TIED = 1e-6  # steps nearer than this are of one plan under two names, for example context degrees for data degrees
 
@@ -122,7 +125,7 @@ def rest(
     -------
     dict
         ``proven``: whether all other degrees take at least as long as the last one listed; ``others_at_least_seconds``: what they
-        take at least, None where there are none; ``n_left_out``: sets of degrees as quick as one listed, or quicker than the answer.
+        take at least, None where none of them fits (or none within `LONGEST_SECONDS`); ``n_left_out``: sets of degrees as quick as one listed, or quicker than the answer.
     """
     kept = listed(found, answer, n_most)
     best: dict[Degrees, float] = {}
@@ -137,6 +140,6 @@ def rest(
             least = bound
     return {
         "proven": least >= last * (1.0 - 1e-9),
-        "others_at_least_seconds": least if math.isfinite(least) else None,
+        "others_at_least_seconds": least if least < LONGEST_SECONDS else None,
         "n_left_out": len(as_quick),
     }
