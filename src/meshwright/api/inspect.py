@@ -12,7 +12,7 @@ from meshwright.base.errors import InputError, MeshwrightError
 from meshwright.base.units import format_bytes, format_count
 from meshwright.core.cluster import Cluster
 from meshwright.core.problem import ModelSpec
-from meshwright.core.words import plural
+from meshwright.core.words import plural, size_of
 
 __all__ = ["describe", "text"]
 
@@ -136,7 +136,7 @@ def text(entry: dict[str, Any]) -> str:
         lines += [f"  {link['n_links']} links of {link['bytes_per_second'] / 1e9:.4g} GB/s" for link in entry["links"]]
         lines.append("  groups, innermost first: " + ", ".join(str(count) for count in entry["n_groups"]))
         return "\n".join(lines + ([f"  source: {entry['source']}"] if entry["source"] else []))
-    lines = [f"model {entry['name']} ({entry['format']}): {entry['n_layers']} layers, {entry['n_edges']} edges"]
+    lines = [f"model {entry['name']} ({entry['format']}): {_size(entry)}, {entry['n_edges']} edges"]
     if entry["n_parameters"]:
         lines[0] += f", {format_count(entry['n_parameters'])} parameters"
         if entry["n_active_parameters"] != entry["n_parameters"]:
@@ -153,6 +153,11 @@ def text(entry: dict[str, Any]) -> str:
     if len(entry["layers"]) > 40:
         lines.append(f"  ... and {len(entry['layers']) - 40} more")
     return "\n".join(lines)
+
+
+def _size(entry: dict[str, Any]) -> str:
+    """Return how many layers a model has, as people count them."""
+    return size_of([row["kind"] for row in entry["layers"] for _ in range(row["n_layers"])])
 
 
 def _plan_text(plan: dict[str, Any]) -> str:

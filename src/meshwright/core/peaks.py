@@ -82,12 +82,14 @@ class PeakRoom:
     def words(self) -> str:
         """What they rest on, in words."""
         measured = f"{self.n_runs} measured runs of {self.basis}, {self.n_sets} set{'s' * (self.n_sets != 1)}"
-        if not self._reaches(RISK):
+        if self.n_runs == 0:
+            measured = f"no measured peak of {self.basis}"
+        elif not self._reaches(RISK):
             measured += f", beyond them those of {ALL}"
         if not self.n_ran:
             return measured
         passed = f"{1.0 - REFUSED_RATIO:.0%} of its {self.n_ran} runs that ran pass with this room"
-        return f"{measured if self.n_runs else f'no measured peak of {self.basis}'}; {passed}"
+        return f"{measured}; {passed}"
 
     def claim(self, risk_ratio: float) -> str:
         """Say what is known of the multiple for a chance of not fitting: n runs say nothing of a chance below 1 in n.

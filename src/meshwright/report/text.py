@@ -22,6 +22,7 @@ from meshwright.core.formatting import (
 )  # fmt: skip
 from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.report import comparisons, stages
 from meshwright.report.operators import operators
@@ -100,7 +101,7 @@ def change_row(change: Change, *, brief: bool = False) -> list[str]:
 def _question(result: Result) -> str:
     problem = result.problem
     graph = problem.graph
-    model = f"{problem.model_spec.name}: {len(graph.ops)} layers"
+    model = f"{problem.model_spec.name}: {words.size_of([op.kind for op in graph.ops])}"
     if graph.n_parameters:
         model += f", {format_count(graph.n_parameters)} parameters"
         model += "" if graph.fully_trained else f" ({format_count(graph.n_trained_parameters)} trained)"
@@ -120,11 +121,10 @@ def _question(result: Result) -> str:
 
 
 def _nothing_fits(result: Result) -> str:
-    answer = result.answer
+    answer, asked = result.answer, result.asked or result.problem
     text = "\nNo plan that fits was found; that there is none is not proven."
     if answer.infeasible_proven:
         text = "\nNothing fits."
-        asked = result.asked or result.problem
         passed_on = result.search == "best" and asked.costs not in ("analytic", "sharded")
         search = asked.model_spec.search if passed_on else result.search
         own = [] if search == "best" else [f"of search {search}"]
@@ -133,7 +133,19 @@ def _nothing_fits(result: Result) -> str:
             text += f" That is proven of the plans {' '.join(own)}."
     if answer.missing_bytes:
         text += f" The nearest plan needs {format_bytes(answer.missing_bytes)} more on its fullest device."
+        text += _kept_free(asked, answer.missing_bytes)
     return text + (f"\nNearest: {answer.nearest}" if answer.nearest else "")
+
+
+def _kept_free(problem: Problem, missing_bytes: float) -> str:
+    """Return a sentence on the room that peaks have to leave, and whether the nearest plan lacks no more than that."""
+    share = problem.memory_ratio
+    if problem.cluster is None or share >= 1.0:
+        return ""
+    text = f" Predicted peaks may fill {share:.0%} of a device (--memory-risk {problem.memory_risk:g})"
+    if missing_bytes <= (1.0 - share) * min(kind.memory_bytes for kind in problem.cluster.kinds):
+        text += ": as predicted, without that room, it would fit (--memory-risk 0.5)"
+    return text + "."
 
 
 def _expected(result: Result) -> str:

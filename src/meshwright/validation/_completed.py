@@ -69,8 +69,8 @@ def _fits_with_room(run: Run) -> bool:
 def complete(run: Run, memory_ratio: float = 1.0) -> Run:
     """Return a run whose stages are told, with the layers of each stage and how many of them recompute.
 
-    `run`: with a strategy for each pipeline rank; what it says of layers and recomputation is not read. `memory_ratio`: share of
-    each device that may be filled.
+    `run`: with a strategy for each pipeline rank; what it says of layers and recomputation is not read. `memory_ratio`: share
+    of each device that may be filled.
     Returns: the slowest stage as quick as possible; each stage recomputes nothing, or attention in as few layers as fit, or
     all of the layer in as few as fit beside attention in the others.
     Raises `InputError` when no deal fits the devices' memory.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -110,8 +109,8 @@ def peak_ratios(sets: Sets) -> dict[str, PeakRoom]:
 
     Notes
     -----
-    Of n measured runs a new one lies above all with a chance of 1 / (n + 1). What lies beyond them is taken from all frameworks'
-    runs: for a chance p below that, their share 1 - p (n + 1), and never less than the largest of the n.
+    Of n measured runs a new one lies above all with a chance of 1 / (n + 1). What lies beyond them is taken from the runs of
+    all frameworks: for a chance p below that, their share 1 - p (n + 1), and never less than the largest of the n.
 
     Of most runs it is only known that they ran. They bound the room that all frameworks' runs ask for, where a framework's own
     peaks are not measured or do not reach: as much as lets all but `REFUSED_RATIO` of them fit. Tables list what ran, so that
@@ -132,9 +131,10 @@ def peak_ratios(sets: Sets) -> dict[str, PeakRoom]:
             ran.setdefault(point.framework, []).append(point.room_ratio)
     found = {}
     for word in sorted({*ratios, *ran}):
-        own = ratios.get(word, {})
-        counts = word == ALL or sum(map(len, own.values())) >= FEWEST_RUNS
-        room = _peaks(word, own if counts else {}, ratios[ALL], ran.get(word, []))
+        held: Mapping[str, Sequence[float]] = ratios.get(word, {})
+        if word != ALL and sum(map(len, held.values())) < FEWEST_RUNS:
+            held = {}
+        room = _peaks(word, held, ratios[ALL], ran.get(word, []))
         if room.n_runs or room.n_ran:
             found[word] = room
     return found

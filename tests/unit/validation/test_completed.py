@@ -10,8 +10,8 @@ import pytest
 from meshwright.base.errors import InputError
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import Strategy
-from meshwright.validation._completed import least_recomputed
-from meshwright.validation._runs import Run, clusters, fits, gpt, layers_of_stages, predict
+from meshwright.validation._completed import complete, completed, least_recomputed
+from meshwright.validation._runs import Predicted, Run, clusters, fits, gpt, layers_of_stages, predict
 
 
 def _run(n_layers: int = 24, micro_batch: int = 1, pipeline: int = 2, virtual: int = 2) -> Run:
@@ -23,10 +23,16 @@ def _run(n_layers: int = 24, micro_batch: int = 1, pipeline: int = 2, virtual: i
     )  # fmt: skip
 
 
+def assumed(predicted: Predicted, safe: bool) -> Predicted:
+    """Return a prediction of a run that does not tell what it recomputes."""
+    own = dataclasses.replace(predicted.planned or predicted, recompute_told=False, safe=safe)
+    return own if predicted.planned is None else dataclasses.replace(predicted, planned=own)
+
+
 def test_nothing_is_recomputed_where_everything_fits() -> None:
     run = _run(8)
-    assert least_recomputed(run) == (predict(run), "")
-    assert least_recomputed(dataclasses.replace(run, recompute="full")) == (predict(run), "")
+    assert least_recomputed(run) == (assumed(predict(run), True), "")
+    assert least_recomputed(dataclasses.replace(run, recompute="full")) == (assumed(predict(run), True), "")
 
 
 @pytest.mark.parametrize(("micro_batch", "whole_layers"), [(2, False), (3, True)])
@@ -45,14 +51,25 @@ def test_a_run_that_does_not_fit_recomputes_as_little_as_fits_and_says_so(micro_
         ways = tuple(("full",) * count + ("selective",) * (6 - count) for count in counts)
         fitting.append(predict(dataclasses.replace(run, recompute_of_stage=ways)))
         assert fits(dataclasses.replace(run, recompute_of_stage=ways)) is fitting[-1].fits
-    assert found == next(tried for tried in fitting if tried.fits)
+    # it is a false refusal only if recomputing everything leaves too little room as well
+    everything = predict(dataclasses.replace(run, recompute="full"))
+    least = next(tried for tried in fitting if tried.fits)
+    assert found == assumed(least, (everything.planned or everything).safe)
     assert ("whole layers" in note) == (not fitting[0].fits) == whole_layers
 
 
 def test_a_run_that_fits_in_no_way_is_predicted_with_nothing_recomputed() -> None:
     run = _run(48, micro_batch=8)
-    assert least_recomputed(run) == (predict(run), "")
+    assert least_recomputed(run) == (assumed(predict(run), False), "")
     assert not predict(run).fits
+
+
+@pytest.mark.parametrize(("micro_batch", "safe"), [(3, True), (4, False)])
+def test_a_run_with_little_room_as_completed_is_safe_where_another_deal_leaves_enough(micro_batch: int, safe: bool) -> None:
+    run = dataclasses.replace(_run(28, micro_batch, virtual=1), strategies=(Strategy(data=4),) * 2)
+    least = predict(complete(run))
+    assert least.fits and not (least.planned or least).safe
+    assert completed(run) == assumed(least, safe)
 
 
 def test_stages_are_as_even_as_can_be_and_the_ends_have_a_layer_less() -> None:

@@ -94,7 +94,9 @@ def test_beyond_few_runs_of_a_framework_those_of_all_count_and_what_ran_bounds_t
     room, pooled = found["few"], found[peaks.ALL]
     assert (room.n_runs, room.n_ran, room.most_ratio(0.1)) == (19, 0, pytest.approx(1.014))
     # one new run in twenty lies above all 19: of those, all frameworks' runs say what all but a fifth hold, sets counting alike
-    assert room.most_ratio(0.01) == pytest.approx(1.59) and room.below_ratio[-1] == pooled.below_ratio[-1] == pytest.approx(1.99)
+    assert room.most_ratio(0.01) == pytest.approx(1.59) and room.below_ratio[-1] == pooled.below_ratio[-1] == pytest.approx(
+        1.99
+    )
     assert room.claim(0.01) == "room kept up to" and room.claim(0.06) == "94% below"
     assert room.words == "19 measured runs of few, 1 set, beyond them those of all frameworks"
     # of 40 runs that ran, one has but 1.1 times its peak, the others 1.3 times

@@ -112,7 +112,8 @@ def as_read(module: ModuleType, entries: list[dict[str, str]], monkeypatch: pyte
         plain = {f.name: getattr(entry, f.name) for f in dataclasses.fields(entry) if f.name != "kind"}
         plain = {
             name: value for name, value in plain.items()
-            if value and name not in ("causes", "memory_causes", "planned_seconds", "planned_bytes", "room_ratio", "recompute_told", "row")
+            if value and name not in ("causes", "memory_causes", "planned_seconds", "planned_bytes", "room_ratio",
+                                      "recompute_told", "row")
         }  # fmt: skip
         for run in asked.runs:
             if known.setdefault(str(run), len(known)) == len(unlike_runs):

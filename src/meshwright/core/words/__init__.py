@@ -81,6 +81,15 @@ def layers_of(graph: Graph, stage: Stage) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)})" if names else "-"
 
 
+def size_of(kinds: Sequence[str]) -> str:
+    """Return how many layers a model has, as people count them: ``80 layers``, without embedding and head where it has others.
+
+    `kinds`: of its layers.
+    """
+    inner = sum(kind not in ("embedding", "head") for kind in kinds)
+    return plural(inner or len(kinds), "layer")
+
+
 def plural(count: int, word: str) -> str:
     """Return a number of things: ``1 layer``, ``3 layers``, ``2 micro-batches``."""
     if count == 1:

@@ -12,6 +12,7 @@ import numpy as np
 from meshwright.base import files
 from meshwright.base.errors import ExportError
 from meshwright.base.units import format_bytes, format_count, format_seconds
+from meshwright.core import words
 from meshwright.core.cluster import Cluster
 from meshwright.core.formatting import (
     axes_of,
@@ -138,7 +139,7 @@ def _slower(value: float, best: Objective | None) -> str:
 
 def _question(result: Result) -> str:
     graph = result.problem.graph
-    text = f"{len(graph.ops)} layers, {format_count(graph.n_parameters)} parameters"
+    text = f"{words.size_of([op.kind for op in graph.ops])}, {format_count(graph.n_parameters)} parameters"
     if graph.sequence_length > 1:
         text += f", {graph.sequence_length} tokens a sample"
     return (
