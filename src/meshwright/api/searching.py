@@ -83,7 +83,7 @@ def searched(
         if answer.plan is None:
             return result
         answers.check_plan(problem, answer.plan, name)
-        targets.checked(result)
+        targets.checked(result, searched=True)
         result = judged(result)
         claims = answers.check_claims(result)
     return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result) + _tied(result) + claims))

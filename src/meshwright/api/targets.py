@@ -159,8 +159,10 @@ def _frozen(graph: Graph) -> str:
     return f"{frozen} of the {whole} weights of {graph.name} are frozen"
 
 
-def checked(result: Result) -> Result:
+def checked(result: Result, *, searched: bool = False) -> Result:
     """Return a result whose plan the framework asked for runs exactly.
+
+    `searched`: whether the plan was searched within the framework's limits, and not given.
 
     Raises
     ------
@@ -171,6 +173,11 @@ def checked(result: Result) -> Result:
     if not problem.framework_asked or result.answer.plan is None:
         return result
     reasons = frameworks.refusals(problem.framework, result.plan, problem)
+    if reasons and searched:
+        raise InputError(
+            f"--for {problem.framework_asked}: the best plan by its limits is one that it cannot run: {'; '.join(reasons)}. Give "
+            "other degrees with --fix, or plan for another framework ('meshwright list frameworks')"
+        )
     if reasons:
         raise InputError(
             f"--for {problem.framework_asked}: cannot run this plan: {'; '.join(reasons)}. 'meshwright plan ... --for "
