@@ -21,7 +21,7 @@ from meshwright import api, sim
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Answer
-from meshwright.core.strategy import Strategy
+from meshwright.core.strategy import CONTEXT_EXCHANGES, Strategy
 from meshwright.costs import analytic
 from meshwright.schedules import zb_h1, zb_h2
 from questions import fused
@@ -164,6 +164,48 @@ def tiny_question(seed: int, folder: pathlib.Path) -> Question:
     )
 
 
+def context_question(seed: int, folder: pathlib.Path) -> Question:
+    """Return a problem of long sequences on slow links, whose framework exchanges keys and values over a context axis in some ways, beside
+    attention or not, evenly or not.
+    """
+    dice = random.Random(seed)
+    config = _random_model(dice) | {"max_position_embeddings": 131072, "n_positions": 131072}
+    heads, vocabulary = dice.choice((2, 4, 4, 8)), dice.choice((1000, 8000))
+    for names, value in (
+        (("num_attention_heads", "n_head"), heads), (("num_key_value_heads",), dice.choice((heads, max(1, heads // 2)))),
+        (("hidden_size", "n_embd"), heads * 64), (("vocab_size",), vocabulary),
+    ):  # fmt: skip
+        config |= {name: value for name in names if name in config}
+    model, spec = folder / f"context{seed}.json", folder / f"context{seed}.yaml"
+    model.write_text(json.dumps(config))
+    cluster = dice.choice(("dgx-h100:4", "dgx-a100:6", "flat:4", "rail-only:8,bandwidth=1 GB/s", "two-level:6,per_node=2,bandwidth=5 GB/s"))
+    if dice.random() < 0.4:
+        spec.write_text(_random_cluster(dice))
+        cluster = str(spec)
+    batch, length = Batch(dice.choice((1, 2, 4)), dice.choice((0, 1)), dice.choice((4096, 8192, 32768))), random.Random(seed)
+    problem = api.make_problem(str(model), cluster, batch=batch, memory_risk=0.5)
+    problem = fused(problem) if length.random() < 0.5 else problem
+    kinds = dice.choice((CONTEXT_EXCHANGES, ("ring", "all_to_all"), ("all_gather", "all_to_all"), ("all_to_all",), ("all_gather",)))
+    framework = dataclasses.replace(
+        problem.framework,
+        limits=dataclasses.replace(problem.framework.limits, context_exchanges=kinds),
+        overlaps_ring=dice.random() < 0.5,
+        overlaps_gather=dice.random() < 0.5,
+        ring_imbalance_ratio=dice.choice((0.0, 0.0, 0.5, 1.0)),
+    )
+    problem = dataclasses.replace(problem, framework=framework)
+    settings: dict[str, str] = {}
+    if dice.random() < 0.4:
+        settings["context_exchange"] = ",".join(dice.sample(kinds, dice.randint(1, len(kinds))))
+    if dice.random() < 0.5:
+        settings["schedules"] = dice.choice(("1f1b", "1f1b,zb_h1", "1f1b,interleaved_1f1b"))
+    if dice.random() < 0.3:
+        settings["recompute"] = dice.choice(("none", "full", "none,full", "selective"))
+    if dice.random() < 0.6:
+        problem = with_memory(problem, _tight_memory(problem, settings, dice))
+    return Question(problem, settings, f"context {seed}: {cluster}, {kinds}, {settings}")
+
+
 def tied_question(schedule: str, folder: pathlib.Path) -> Question:
     """Return a problem of a model whose embedding and head are one large table, under one schedule, where memory is tight."""
     dice = random.Random(schedule)
@@ -261,6 +303,7 @@ def shapes(problem: Problem, settings: dict[str, str]) -> list[Shape]:
     assert cluster is not None
     schedules = tuple(settings.get("schedules", "1f1b,interleaved_1f1b,zb_h1,zb_v").split(","))
     levels = tuple(int(level) for level in settings.get("shard", "0,1,2,3").split(","))
+    exchanges = _exchanges(problem, settings)
     fixed = {name: int(settings[name]) for name in ("tensor", "context", "pipeline", "data", "micro_batch") if name in settings}
     found: dict[Shape, None] = {}
     for devices, all_ranks in _orders(problem):
@@ -284,15 +327,27 @@ def shapes(problem: Problem, settings: dict[str, str]) -> list[Shape]:
                         continue
                     if problem.batch.micro_batch not in (0, micro_batch):
                         continue
-                    base = Strategy(data, tensor, context, expert, tensor > 1)
-                    if analytic.illegal(problem, base, micro_batch):
-                        continue
                     n_microbatches = problem.batch.global_batch // (data * micro_batch)
-                    for schedule, n_chunks in _schedules(schedules, pipeline, n_layers, n_microbatches):
-                        for layout, ranks in _ranks(devices, pipeline, data, context * tensor, apart=expert == 1):
-                            for strategy in _shardings(problem, base, levels):
-                                found[Shape(ranks, strategy, micro_batch, schedule, n_chunks, layout)] = None
+                    forms = list(_schedules(schedules, pipeline, n_layers, n_microbatches))
+                    for exchange in exchanges if context > 1 else ("ring",):
+                        base = Strategy(data, tensor, context, expert, tensor > 1, context_exchange=exchange)
+                        if analytic.illegal(problem, base, micro_batch):
+                            continue
+                        for schedule, n_chunks in forms:
+                            for layout, ranks in _ranks(devices, pipeline, data, context * tensor, apart=expert == 1):
+                                for strategy in _shardings(problem, base, levels):
+                                    found[Shape(ranks, strategy, micro_batch, schedule, n_chunks, layout)] = None
     return list(found)
+
+
+def _exchanges(problem: Problem, settings: dict[str, str]) -> tuple[str, ...]:
+    """Return how keys and values may be exchanged over a context axis: what is asked for, or a ring and by heads; what the framework
+    has of it, and where it has no ring, gathering.
+    """
+    has = problem.framework.limits.context_exchanges
+    if "context_exchange" in settings:
+        return tuple(kind for kind in settings["context_exchange"].split(",") if kind in has)
+    return tuple(kind for kind in has if kind != "all_gather" or "ring" not in has)
 
 
 def _orders(problem: Problem) -> Iterator[tuple[list[list[int]], bool]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
-from meshwright.core.strategy import RECOMPUTE
+from meshwright.core.strategy import CONTEXT_EXCHANGES, RECOMPUTE
 
 __all__ = [
     "AXES",
@@ -46,6 +46,10 @@ class FrameworkLimits:
     ----------
     degrees : tuple of str
         Those of `AXES` that may be above 1.
+    context_exchanges : tuple of str
+        How keys and values may be exchanged over a context axis, as `meshwright.core.strategy.CONTEXT_EXCHANGES`.
+    latent_exchanges : tuple of str
+        Those of them with which heads of keys and of values may have different sizes (multi-head latent attention).
     schedules : tuple of str
         Schedules; empty for all.
     shards : tuple of int
@@ -91,6 +95,8 @@ class FrameworkLimits:
     """
 
     degrees: tuple[str, ...] = AXES
+    context_exchanges: tuple[str, ...] = CONTEXT_EXCHANGES
+    latent_exchanges: tuple[str, ...] = CONTEXT_EXCHANGES
     schedules: tuple[str, ...] = ()
     shards: tuple[int, ...] = (0, 1, 2, 3)
     hybrid_shards: tuple[int, ...] = (1, 2, 3)
@@ -116,6 +122,15 @@ class FrameworkLimits:
         """Return those of `degrees` that may be above 1 for a model: no pipeline where it cannot tie the model's weights."""
         tied = graph.n_shared_parameters > 0 and not self.tied_pipeline
         return tuple(axis for axis in self.degrees if axis != "pipeline" or not tied)
+
+    def exchanges(self, graph: Graph) -> tuple[str, ...]:
+        """Return how keys and values of a model may be exchanged over a context axis."""
+        sizes = {
+            (operator.size("head"), operator.size("value", operator.size("head")))
+            for op in graph.ops for operator in op.body if operator.kind in ("attention", "causal_attention")
+        }  # fmt: skip
+        latent = any(head != value for head, value in sizes)
+        return tuple(kind for kind in self.context_exchanges if not latent or kind in self.latent_exchanges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +192,11 @@ class Framework:
         How many times longer operators take, to compute and to issue, than figures of devices and of the framework say: for
         files of one's own, which ``meshwright calibrate`` writes; 1 in all built-in ones.
     overlaps_ring : bool
-        Whether keys and values of a context axis travel beside attention (ring attention, point to point), or all are gathered
-        before it, and gradients of them scattered after it.
+        Whether keys and values of a ring travel beside attention (point to point), or all are gathered before it, and gradients of
+        them scattered after it.
+    overlaps_gather : bool
+        Whether keys and values that are gathered (``all_gather``) arrive beside attention on the rank's own part and gradients of
+        them go round beside it (PyTorch), or attention waits for both (Transformer Engine, Llama 3).
     name : str
         As after ``--for``: ``megatron``, or the path of a file; empty where none is meant.
     variant : str
@@ -214,6 +232,7 @@ class Framework:
     gradient_copy_bytes: float = 0.0
     compute_ratio: float = 1.0
     overlaps_ring: bool = True
+    overlaps_gather: bool = False
     name: str = ""
     variant: str = ""
     version: str = ""
@@ -241,7 +260,7 @@ def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str =
     `precision`, `optimizer`: of products, and what updates weights; empty where it does not matter.
     """
     return tuple(reason for reason in (
-        *_degrees(limits, plan), *_pipeline(limits, plan, graph), *_places(limits, plan), *_recompute(limits, plan, graph),
+        *_degrees(limits, plan), *_exchanges(limits, plan, graph), *_pipeline(limits, plan, graph), *_places(limits, plan), *_recompute(limits, plan, graph),
         f"products in {precision}; it has {_listed(limits.precisions)}"
         if precision and limits.precisions and precision not in limits.precisions else "",
         f"optimizer {optimizer}; it has {_listed(limits.optimizers)}"
@@ -279,6 +298,13 @@ def _degrees(limits: FrameworkLimits, plan: Plan) -> list[str]:
                 f"level {one.shard} sharded over {one.shard_degree} of {one.data} data ranks; it shards over all of them"
             )
     return found
+
+
+def _exchanges(limits: FrameworkLimits, plan: Plan, graph: Graph) -> list[str]:
+    """Return what is wrong with how keys and values are exchanged over context axes."""
+    used = dict.fromkeys(stage.strategy.context_exchange for stage in plan.stages if stage.strategy.context > 1)
+    known = limits.exchanges(graph) if used else ()
+    return [f"context exchange {kind} of this model; it has {_listed(known)}" for kind in used if kind not in known]
 
 
 def _pipeline(limits: FrameworkLimits, plan: Plan, graph: Graph) -> list[str]:

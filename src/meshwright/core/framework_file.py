@@ -18,7 +18,7 @@ from meshwright.base import fields, files, units
 from meshwright.base.errors import InputError
 from meshwright.core.framework import AXES, SCOPES, SHARES, Framework, FrameworkLimits
 from meshwright.core.optimizers import OPTIMIZERS
-from meshwright.core.strategy import is_recompute
+from meshwright.core.strategy import CONTEXT_EXCHANGES, is_recompute
 
 __all__ = ["CIRCUMSTANCES", "Variant", "described", "of_content", "read"]
 
@@ -159,6 +159,9 @@ def _limit(value: Any, name: str, place: str) -> Any:
             fields.text(one, place)
     if name == "degrees" and not set(listed) <= set(AXES):
         raise InputError(f"{place}: names {', '.join(sorted(set(listed) - set(AXES)))}; there are {', '.join(AXES)}")
+    if name in ("context_exchanges", "latent_exchanges") and not set(listed) <= set(CONTEXT_EXCHANGES):
+        strange = ", ".join(sorted(set(listed) - set(CONTEXT_EXCHANGES)))
+        raise InputError(f"{place}: names {strange}; there are {', '.join(CONTEXT_EXCHANGES)}")
     unknown = [word for word in listed if name == "optimizers" and word not in OPTIMIZERS]
     if unknown:
         raise InputError(f"{place}: '{unknown[0]}' is no optimizer; there are {', '.join(OPTIMIZERS)}")

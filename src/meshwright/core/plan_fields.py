@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.base import fields, registry
 from meshwright.base.errors import InputError, InputWarning
 from meshwright.core.optimizers import OPTIMIZERS
-from meshwright.core.strategy import RECOMPUTE, is_recompute
+from meshwright.core.strategy import CONTEXT_EXCHANGES, RECOMPUTE, is_recompute
 
 __all__ = ["FIELDS", "OF_SEARCHES", "check"]
 
@@ -47,7 +47,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
 })  # fmt: skip
 _STAGE = (
     "ops", "devices", "data", "tensor", "context", "expert", "sequence_parallel", "shard", "shard_degree", "recompute", "ring",
-    "peak_bytes", "allocated_bytes", "reserved_bytes", "free_bytes",
+    "context_exchange", "peak_bytes", "allocated_bytes", "reserved_bytes", "free_bytes",
 )  # fmt: skip
 _SPELLING_RATIO = 0.8  # how alike two names are that one may be taken for the other
 
@@ -127,6 +127,9 @@ def _stage(stage: Any, place: str) -> None:
             _one(stage[key], kind, minimum, f"{place}: {key}")
     if stage.get("shard", 0) > 3:
         raise InputError(f"{place}: shard is {stage['shard']}; it must be between 0 and 3")
+    if "context_exchange" in stage and stage["context_exchange"] not in CONTEXT_EXCHANGES:
+        said = fields.show(stage["context_exchange"])
+        raise InputError(f"{place}: context_exchange is {said}; it must be one of {', '.join(CONTEXT_EXCHANGES)}")
     for key in ("ops", "recompute", "devices", "ring"):
         words = key in ("ops", "recompute")
         for value in fields.items(stage.get(key, []), f"{place}: {key}"):

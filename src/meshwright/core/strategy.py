@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ALTERNATE", "MODULES", "RECOMPUTE", "Strategy", "is_recompute"]
+__all__ = ["ALTERNATE", "CONTEXT_EXCHANGES", "MODULES", "RECOMPUTE", "Strategy", "is_recompute"]
 
 RECOMPUTE = ("none", "selective", "full")
 """What a layer recomputes in its backward pass: nothing, its cheap large activations, or its whole forward."""
@@ -15,6 +15,11 @@ the order of their names: ``layernorm+moe_act``."""
 
 ALTERNATE = "every_second_product"
 """What torchtitan calls selective: every second product is computed again, and all between products that are kept."""
+
+CONTEXT_EXCHANGES = ("ring", "all_gather", "all_to_all")
+"""How the ranks of a context axis let every query meet every key: keys and values go round beside attention (ring attention;
+Megatron-LM's ``p2p``); they are gathered before it; or queries, keys, values and outputs change from parts of the sequence to
+parts of the heads and back (DeepSpeed-Ulysses; Megatron-LM's ``a2a``)."""
 
 
 def is_recompute(word: object) -> bool:
@@ -42,6 +47,8 @@ class Strategy:
         (ZeRO-3, FSDP).
     shard_degree : int
         Over how many of the data ranks it is sharded (HSDP when smaller than ``data``); 0 means all of them.
+    context_exchange : str
+        One of `CONTEXT_EXCHANGES`; ``ring`` where the context degree is 1 and nothing is exchanged.
 
     Notes
     -----
@@ -55,6 +62,7 @@ class Strategy:
     sequence_parallel: bool = False
     shard: int = 0
     shard_degree: int = 0
+    context_exchange: str = "ring"
 
     @property
     def n_devices(self) -> int:

@@ -169,11 +169,12 @@ def axis_times(
     assert problem.cluster is not None
     axes = mesh(problem.cluster, devices, strategy, inside_only=inside_only)
     parts = ("all_gather", "reduce_scatter")
+    around = ("all_to_all",) if strategy.context_exchange == "all_to_all" else parts
     between = parts if strategy.shard else ("all_reduce",)
     if optimizer(problem.training.optimizer).form == "matrices" and strategy.shard:
         between = (*between, "all_to_all")
     kinds = (
-        (axes.tensor, (*parts, "all_reduce")), (axes.context, parts), (axes.expert, ("all_to_all",)), (axes.shard, between),
+        (axes.tensor, (*parts, "all_reduce")), (axes.context, around), (axes.expert, ("all_to_all",)), (axes.shard, between),
         (axes.replicate, ("all_reduce",)), (axes.expert_data, between),
     )  # fmt: skip
     times = tuple(axis.lines(kind) for axis, own in kinds if axis is not None for kind in own)
@@ -187,7 +188,10 @@ def _kinds(cluster: Cluster, devices: Sequence[int]) -> list[int]:
 
 def _shape(strategy: Strategy, micro_batch: int) -> Shape:
     """Return the share of a layer that one device computes."""
-    return Shape(micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert, strategy.folded)
+    return Shape(
+        micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert, strategy.folded,
+        strategy.context_exchange,
+    )  # fmt: skip
 
 
 def _layer_load(problem: Problem, work: LayerWork, recompute: str, axes: Mesh, strategy: Strategy, device: Device) -> StageCost:

@@ -14,7 +14,7 @@ from meshwright.core.graph import PACKED_BYTES, Graph, Op, Operator
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.costs.analytic import recomputation
-from meshwright.costs.analytic.layer_transfers import Transfer, transfers
+from meshwright.costs.analytic.layer_transfers import Transfer, exchange_buffer_bytes, transfers
 from meshwright.costs.analytic.roofline import (
     OperatorSeconds,
     Shape,
@@ -285,7 +285,7 @@ def _slower(operator: Operator, shape: Shape, framework: Framework) -> float:
 
     The last rank of a causal ring cut into plain chunks attends to all c chunks, an even share is (c + 1) / 2 of them.
     """
-    if operator.kind == "causal_attention" and shape.context > 1:
+    if operator.kind == "causal_attention" and shape.context > 1 and not shape.by_heads:
         ring = 1.0 + framework.ring_imbalance_ratio * (shape.context - 1) / (shape.context + 1)
         return framework.compute_ratio * ring
     return framework.compute_ratio * (framework.memory_passes_ratio if operator.kind in PASSES else 1.0)
@@ -344,4 +344,4 @@ def _working_bytes(operator: Operator, shape: Shape, training: MixedPrecision, f
         return tokens * operator.size("top_k") * width * max(operator.size("in"), operator.size("out"))
     if operator.kind == "softmax":  # scores of attention that is not fused: their gradient beside that of the probabilities
         return 2.0 * tokens * operator.size("hidden") * width
-    return tokens * operator.size("hidden") * width
+    return tokens * operator.size("hidden") * width + exchange_buffer_bytes(operator, shape, width)

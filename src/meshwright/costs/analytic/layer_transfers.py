@@ -8,7 +8,7 @@ from meshwright.core.graph import Operator
 from meshwright.core.problem import MixedPrecision
 from meshwright.costs.analytic.roofline import OperatorSeconds, Shape
 
-__all__ = ["Transfer", "transfers"]
+__all__ = ["Transfer", "exchange_buffer_bytes", "transfers"]
 
 
 class Transfer(NamedTuple):
@@ -45,7 +45,7 @@ def _all_transfers(
     operator, width = body[i], training.activation_bytes
     tokens = shape.tokens(operator)
     if operator.kind in ("attention", "causal_attention") and shape.context > 1:
-        return _ring(operator, shape, width, times[i])
+        return _across_context(operator, shape, width, times[i])
     if operator.kind in ("dispatch", "combine") and shape.expert > 1:
         n_bytes = tokens * operator.size("top_k") * operator.size("hidden") * width / shape.split(operator)
         exchange = [Transfer("expert", "expert", "all_to_all", n_bytes, n_copies=operator.size("top_k"))]
@@ -94,21 +94,65 @@ def _is_open(body: tuple[Operator, ...], i: int) -> bool:
     return not any(operator.tensor_axis == "in" for operator in body[i + 1 :])
 
 
-def _ring(operator: Operator, shape: Shape, width: int, seconds: OperatorSeconds) -> tuple[list[Transfer], list[Transfer]]:
-    """Return the passing round of keys and values, beside attention on the chunks already there.
+def _across_context(
+    operator: Operator, shape: Shape, width: int, seconds: OperatorSeconds
+) -> tuple[list[Transfer], list[Transfer]]:
+    """Return the exchange over the context axis that attention needs, forward and backward.
 
-    One chunk's attention has nothing to hide behind, hence ``(c - 1) / c``. Backward, keys and values go round again and their
-    gradients with them.
+    A ring passes keys and values on beside attention on the chunks already there. One chunk's attention has nothing to hide behind,
+    hence ``(c - 1) / c``. Backward, keys and values go round again and their gradients with them. Gathered ones are gathered again
+    for the backward pass, where gradients of all of them are scattered; what may run beside is attention on the rank's own chunk
+    (`Framework.overlaps_gather` says whether it does). By all-to-all nothing hides: attention needs all that arrives, and what leaves
+    is its result.
     """
-    keys = shape.micro_batch * operator.size("key_sequence", operator.size("sequence"))
-    heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator))
-    n_bytes = keys * heads * (operator.size("head") + operator.size("value", operator.size("head"))) * width
+    n_bytes = _key_bytes(operator, shape, width)
     part = (shape.context - 1) / shape.context
     half = seconds.backward_input * part / 2.0
+    if shape.by_heads:
+        entering, leaving = _head_bytes(operator, shape, width)
+        both = [Transfer("context", "context", "all_to_all", n) for n in (entering, leaving)]
+        return both, both[::-1]
+    own = 1.0 / shape.context if shape.exchange == "all_gather" else part
     return (
-        [Transfer("context", "context", "all_gather", n_bytes, seconds.forward * part)],
+        [Transfer("context", "context", "all_gather", n_bytes, seconds.forward * own)],
         [
-            Transfer("context", "context", "all_gather", n_bytes, half),
+            Transfer("context", "context", "all_gather", n_bytes, min(half, seconds.backward_input * own)),
             Transfer("context", "context", "reduce_scatter", n_bytes, half),
         ],
     )
+
+
+def _key_bytes(operator: Operator, shape: Shape, width: int) -> float:
+    """Return the bytes of the keys and values of a whole sequence, of the heads of one device.
+
+    In a ring, chunks that no query of a window sees need not go on; gathered ones are all gathered.
+    """
+    keys = operator.size("key_sequence", operator.size("sequence"))
+    if shape.exchange == "all_gather":
+        keys = max(keys, operator.size("sequence"))
+    heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator))
+    return shape.micro_batch * keys * heads * (operator.size("head") + operator.size("value", operator.size("head"))) * width
+
+
+def _head_bytes(operator: Operator, shape: Shape, width: int) -> tuple[float, float]:
+    """Return the bytes that a device holds of queries, keys and values, and of attention's output: what changes by all-to-all."""
+    head, value = operator.size("head"), operator.size("value", operator.size("head"))
+    heads = operator.size("heads") / shape.split(operator)
+    queries = shape.tokens(operator)
+    keys = shape.micro_batch * max(operator.size("key_sequence", 1), operator.size("sequence")) / shape.context
+    key_heads = operator.size("kv_heads", operator.size("heads")) / shape.split(operator)
+    entering = queries * heads * head + keys * key_heads * (head + value)
+    return entering * width, queries * heads * value * width
+
+
+def exchange_buffer_bytes(operator: Operator, shape: Shape, width: int) -> float:
+    """Return what attention's exchange over a context axis holds while it runs, beside what it keeps.
+
+    Gathered keys and values of the whole sequence stand beside their gradients in the backward pass; by all-to-all, what is sent
+    beside what arrives: queries, keys and values, or their gradients. Buffers of a ring, of two chunks, are not counted.
+    """
+    if operator.kind not in ("attention", "causal_attention") or shape.context == 1:
+        return 0.0
+    if shape.by_heads:
+        return max(_head_bytes(operator, shape, width))
+    return 2.0 * _key_bytes(operator, shape, width) if shape.exchange == "all_gather" else 0.0

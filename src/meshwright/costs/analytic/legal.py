@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.core.graph import Graph, Operator
-from meshwright.core.strategy import Strategy
+from meshwright.core.strategy import CONTEXT_EXCHANGES, Strategy
 
 __all__ = ["illegal"]
 
@@ -57,6 +57,10 @@ def _degrees(strategy: Strategy, micro_batch: int) -> str:
             f"the sharding degree {strategy.shard_degree} must divide the data degree {strategy.data}, and something must "
             "be sharded"
         )
+    if strategy.context_exchange not in CONTEXT_EXCHANGES:
+        return f"the context exchange is '{strategy.context_exchange}'; there are {', '.join(CONTEXT_EXCHANGES)}"
+    if strategy.context == 1 and strategy.context_exchange != "ring":
+        return f"the context exchange is {strategy.context_exchange}, but the context degree is 1: nothing is exchanged"
     if strategy.sequence_parallel and strategy.tensor == 1:
         return "sequence parallelism splits over the tensor axis, which has one rank"
     return ""
@@ -74,6 +78,10 @@ def _operator(operator: Operator, strategy: Strategy) -> str:
         sequence = operator.size("sequence")
         if context > 1 and sequence % (2 * context):
             return f"the context degree {context} must split the sequence of {sequence} into two equal chunks per rank"
+        whole = [(heads, "attention heads"), (kv_heads, "key and value heads")]
+        cut = [f"{count} {what}" for count, what in whole if count % (tensor * context)]
+        if strategy.context_exchange == "all_to_all" and cut:
+            return f"the context exchange all_to_all needs tensor times context, {tensor * context}, to divide the {cut[0]}"
     if operator.kind == "grouped_matmul":
         experts = operator.size("experts")
         if experts % strategy.expert:

@@ -45,7 +45,7 @@ class OperatorSeconds(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The share of a layer that one device computes: degrees that split it, whether the tensor axis holds whole experts,
-    and samples.
+    how keys and values are exchanged over the context axis, and samples.
     """
 
     micro_batch: int = 1
@@ -54,6 +54,12 @@ class Shape:
     context: int = 1
     expert: int = 1
     folded: bool = False
+    exchange: str = "ring"
+
+    @property
+    def by_heads(self) -> bool:
+        """Whether the context axis splits attention by heads (all-to-all) instead of by queries."""
+        return self.exchange == "all_to_all" and self.context > 1
 
     def tokens(self, operator: Operator) -> float:
         """Return the positions of one micro-batch on one device before any split over the tensor axis."""
@@ -152,8 +158,9 @@ def _attention(operator: Operator, shape: Shape, device: Device, training: Mixed
     """Fused attention: scores stay on the chip; small heads use the matrix units less, odd ones are padded (`HEAD_TILE`)."""
     heads = operator.size("heads") / shape.split(operator)
     key_heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator))
+    key_heads /= shape.context if shape.by_heads else 1
     head, value = operator.size("head"), operator.size("value", operator.size("head"))
-    tokens = shape.tokens(operator)
+    tokens = shape.tokens(operator)  # with a share of the heads for all tokens the products are as many
     products = 2.0 * tokens * operator.size("key_sequence", operator.size("sequence")) * heads * (head + value)
     if operator.kind == "causal_attention":
         products *= 0.5
@@ -177,6 +184,8 @@ def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, 
     """
     heads = shape.micro_batch * operator.size("heads") / shape.split(operator)
     rows, keys = operator.size("sequence") / shape.context, float(operator.size("key_sequence", operator.size("sequence")))
+    if shape.by_heads:
+        rows, heads = float(operator.size("sequence")), heads / shape.context
     head, value = float(operator.size("head")), float(operator.size("value", operator.size("head")))
     precision, n_aligned = wide_precision(training), math.gcd(int(head), int(value), int(keys))
 

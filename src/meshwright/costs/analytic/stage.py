@@ -128,10 +128,17 @@ def exposed(transfer: Transfer, mesh: Mesh, strategy: Strategy, framework: Frame
     if cause == "expert" and framework.dispatches_once:
         n_bytes *= distinct(mesh.n_expert_targets, n_copies) / n_copies
     seconds = axis.seconds(kind, n_bytes)
-    waited = seconds if cause == "context" and not framework.overlaps_ring else max(0.0, seconds - hidden_seconds)
+    if cause == "context" and not _overlaps(strategy, framework):
+        hidden_seconds = 0.0
+    waited = max(0.0, seconds - hidden_seconds)
     if cause == "tensor" and kind != "all_reduce" and strategy.sequence_parallel:
         waited *= 1.0 - framework.tensor_overlap_ratio
     return n_bytes, seconds, waited
+
+
+def _overlaps(strategy: Strategy, framework: Framework) -> bool:
+    """Return whether the exchange over the context axis runs beside attention."""
+    return framework.overlaps_gather if strategy.context_exchange == "all_gather" else framework.overlaps_ring
 
 
 def distinct(n_targets: int, n_copies: int) -> float:

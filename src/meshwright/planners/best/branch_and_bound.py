@@ -21,7 +21,7 @@ from meshwright.planners.best.goals import Allowance, Goal
 from meshwright.planners.best.incumbents import Incumbent, describe, memory_notes
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
-from meshwright.planners.best.space import ANY, Config, DevicePool, MeshDegrees, meshes, schedules_of
+from meshwright.planners.best.space import ANY, Config, DevicePool, Exchanges, MeshDegrees, meshes, schedules_of
 from meshwright.planners.best.virtual import spread
 
 __all__ = ["BestFirstSearch", "Entry"]
@@ -59,6 +59,7 @@ class BestFirstSearch:
         self.was_stopped = self.is_diving = False
         self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
         self.model = registry.load("costs", problem.costs, "cost model")
+        self.exchanges = Exchanges(problem, self.params.context_exchange)
 
     @property
     def budget(self) -> int:
@@ -116,7 +117,9 @@ class BestFirstSearch:
         if not limits.allowed_pool(pool, problem):
             return
         spaces = limits.settings(problem, self.params)
-        every = Costs(problem, pool, self.chain, spaces[0][0], self.params.memory_ratio, self.params.shard)
+        every = Costs(
+            problem, pool, self.chain, spaces[0][0], self.params.memory_ratio, self.params.shard, exchanges=self.exchanges
+        )  # fmt: skip
         own = [every.recomputing(words, blocks=blocks) for words, blocks in spaces]
         places = range(len(self.costs), len(self.costs) + len(own))
         self.costs += own
@@ -128,8 +131,7 @@ class BestFirstSearch:
         for mesh in meshes(pool, n_layers=n_layers, global_batch=problem.batch.global_batch, degrees=degrees):
             key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch)
             if key not in legal:
-                strategy = Config(mesh, 0, 0, "1f1b", 1, "pipeline").strategy
-                legal[key] = self.model.illegal(problem, strategy, mesh.micro_batch)
+                legal[key] = self.exchanges.refusal(mesh)
             if legal[key]:
                 self.refused[legal[key]] = self.refused.get(legal[key], 0) + 1
                 self.record.illegal.update({(place, mesh): None for place in places})
@@ -171,7 +173,8 @@ class BestFirstSearch:
         elif level == _UNLIT:
             self._push_config(costs, config, pool, _SCHEDULE if config.is_any else _LIGHT, bound)
         elif level == _SCHEDULE:
-            for variant in limits.variants(config, self.problem, costs.pool, self.params.shard):
+            exchanges = self.exchanges.of(config.mesh)
+            for variant in limits.variants(config, self.problem, costs.pool, self.params.shard, exchanges):
                 self._push_config(costs, variant, pool, _LIGHT, bound)
         elif level == _LIGHT:
             full = bounds.of_config(costs, config, self.n_microbatches(config.mesh), self._limit_of_bound(config))
@@ -335,7 +338,7 @@ class BestFirstSearch:
     def certificate(self) -> dict[str, Any]:
         """Return what was closed by which bound: of all plans, or of all configurations where nothing fits."""
         seconds, own = self.proven if self.found else math.inf, [costs.pool for costs in self.costs]
-        return certificate(self.problem, self.params, own, self.record, len(self.chain.layers), seconds)
+        return certificate(self.problem, self.params, own, self.record, len(self.chain.layers), seconds, self.exchanges)
 
     def answer(self, notes: tuple[str, ...]) -> Answer:
         """Return what was found."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.core.problem import Framework, Problem
 from meshwright.planners.best.limits import Limits, variants
-from meshwright.planners.best.space import Config, DevicePool, MeshDegrees, schedules_of
+from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, schedules_of
 
 __all__ = ["FORMAT", "Record", "certificate", "question"]
 
@@ -56,7 +56,13 @@ def question(problem: Problem, params: Limits) -> dict[str, Any]:
 
 
 def certificate(
-    problem: Problem, params: Limits, pools: list[DevicePool], record: Record, n_layers: int, bound_seconds: float
+    problem: Problem,
+    params: Limits,
+    pools: list[DevicePool],
+    record: Record,
+    n_layers: int,
+    bound_seconds: float,
+    exchanges: Exchanges | None = None,
 ) -> dict[str, Any]:
     """Return the certificate of a bound, JSON-ready.
 
@@ -74,6 +80,8 @@ def certificate(
         Layers that stages are made of.
     bound_seconds : float
         What no plan stays below; inf where nothing fits.
+    exchanges : Exchanges or None
+        Which context exchanges meshes have; None for what `params` say.
 
     Returns
     -------
@@ -84,6 +92,7 @@ def certificate(
         ``configurations``, at the bound of the answer; or ``memory`` where nothing fits.
     """
     limit = bound_seconds * (1.0 - _ROUNDING)
+    exchanges = exchanges or Exchanges(problem, params.context_exchange)
     sets: dict[tuple[int, int, int, int, int, str], list[Any]] = {}
     for pool, mesh in record.illegal:
         sets.setdefault((pool, *_shape(mesh), "illegal"), [0, math.inf, 0])[0] += 1
@@ -93,7 +102,7 @@ def certificate(
         own = sets.setdefault((pool, *_shape(mesh), by), [0, math.inf, 0])
         own[0] += 1
         own[1] = min(own[1], seconds)
-        own[2] += 0 if closed else _n_configurations(problem, params, pools[pool], mesh, n_layers)
+        own[2] += 0 if closed else _n_configurations(problem, params, pools[pool], mesh, n_layers, exchanges.of(mesh))
     names = ("pool", "tensor", "context", "expert", "micro_batch", "by")
     return {
         "format": FORMAT,
@@ -113,7 +122,9 @@ def _shape(mesh: MeshDegrees) -> tuple[int, int, int, int]:
     return mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch
 
 
-def _n_configurations(problem: Problem, params: Limits, pool: DevicePool, mesh: MeshDegrees, n_layers: int) -> int:
+def _n_configurations(
+    problem: Problem, params: Limits, pool: DevicePool, mesh: MeshDegrees, n_layers: int, exchanges: tuple[str, ...]
+) -> int:
     """Return how many configurations a mesh falls into."""
     n_microbatches = problem.batch.global_batch // (mesh.data * mesh.micro_batch)
     n_forms = sum(
@@ -121,4 +132,4 @@ def _n_configurations(problem: Problem, params: Limits, pool: DevicePool, mesh: 
         for _, chunks in schedules_of(mesh, n_microbatches, n_layers, params.schedules)
     )
     config = Config(mesh, 0, 0, "1f1b", 1, "")
-    return n_forms * len(variants(config, problem, pool, params.shard))
+    return n_forms * len(variants(config, problem, pool, params.shard, exchanges))

@@ -21,7 +21,7 @@ from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, M
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import Peaks, least_peaks
 from meshwright.planners.best.ranks import SILENT, JoinedLoads, RankClasses, kinds_only, merged, rank_classes, silent
-from meshwright.planners.best.space import Config, DevicePool, MeshDegrees
+from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, after_name
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
 
@@ -50,6 +50,8 @@ class Costs:
         Sharding levels allowed.
     blocks : bool
         Whether the first layers of every stage recompute the last of `recompute`, equally many of each, and the others the first.
+    exchanges : Exchanges or None
+        Which context exchanges meshes have; None for the usual ones.
     """
 
     def __init__(
@@ -61,8 +63,10 @@ class Costs:
         memory_ratio: float = 1.0,
         shards: tuple[int, ...] = (0, 1, 2, 3),
         blocks: bool = False,
+        exchanges: Exchanges | None = None,
     ) -> None:
         self.problem, self.pool, self.chain = problem, pool, chain
+        self.exchanges = exchanges or Exchanges(problem)
         self.recompute, self.memory_ratio, self.shards, self.blocks = recompute, memory_ratio, shards, blocks
         self._in_order = pool.in_order
         self._classes: dict[tuple[object, ...], RankClasses] = {}
@@ -85,7 +89,7 @@ class Costs:
 
     def recomputing(self, words: tuple[str, ...], *, blocks: bool = False) -> Costs:
         """Return the same costs where layers may recompute something else; loads of layers are shared, which do not depend on it."""
-        alike = Costs(self.problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks)
+        alike = Costs(self.problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges)
         alike._classes, alike._places, alike._rows = self._classes, self._places, self._rows
         alike._of_mesh, alike._joined = self._of_mesh, self._joined
         return alike
@@ -101,7 +105,7 @@ class Costs:
         key: tuple[object, ...] = (mesh.pipeline, mesh.rank_size)
         if not config.is_any:
             between = () if light else (config.shard > 0, config.shard_degree)
-            key = (config.layout, mesh.pipeline, mesh.data, mesh.context, mesh.tensor, mesh.expert, between)
+            key = (config.layout, mesh.pipeline, mesh.data, mesh.context, mesh.tensor, mesh.expert, between, config.exchange)
         if key not in self._classes:
             kinds = self.kind_of_rank(config)
             if config.is_any:
@@ -119,7 +123,7 @@ class Costs:
         mesh, found = config.mesh, []
         between = () if light else (mesh.data, config.shard > 0, config.shard_degree)
         for devices, place in zip(classes.devices, classes.keys, strict=True):
-            key = (mesh.context, mesh.tensor, mesh.expert, between, place)
+            key = (mesh.context, config.exchange, mesh.tensor, mesh.expert, between, place)
             if key not in self._places:
                 self._places[key] = (
                     (SILENT,) if place[-1] == SILENT
@@ -178,9 +182,9 @@ class Costs:
         return self._of_mesh[key]
 
     def without_sharding(self, config: Config, classes: RankClasses) -> list[RowLoads]:
-        """Return for every kind of device the least of every figure over layouts and places where nothing is sharded."""
+        """Return for every kind of device the least of every figure over layouts, context exchanges and places where nothing is sharded."""
         of_kind: dict[int, list[RowLoads]] = {kind: [] for kind in classes.kinds}
-        for variant in variants(config, self.problem, self.pool, (0,)):
+        for variant in variants(config, self.problem, self.pool, (0,), self.exchanges.of(config.mesh)):
             own = self.classes(variant, light=True)
             for kind, rows in zip(own.kinds, self.rows(variant, light=True), strict=True):
                 if not any(rows is known for known in of_kind[kind]):
@@ -211,7 +215,7 @@ class Costs:
                 ]
             else:
                 devices = [self.problem.required_cluster.device(int(self.pool.devices[kind][0])) for kind in classes.kinds]
-                seconds = [self.model.compute_seconds(self.problem, config.strategy, mesh.micro_batch, own) for own in devices]
+                seconds = [self.exchanges.compute_seconds(mesh, own) for own in devices]
             self._work[key] = layer_sums.least_work(self.chain, seconds)
         return self._work[key]
 
@@ -392,9 +396,5 @@ def _key(config: Config, light: bool) -> tuple[object, ...]:
     stride = mesh.pipeline if config.layout == "data" and not light else 0
     alone = light and config.shard == 0 and mesh.data * mesh.context % math.lcm(mesh.context, mesh.expert) == 0
     degrees = (0 if alone else mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch)
-    return (*degrees, config.shard, config.shard_degree, stride, light)
-
-
-def after_name(config: Config) -> str:
-    """Return the field of a digest that says what follows the last task of a rank."""
-    return "split_after_seconds" if config.split_backward else "after_seconds"
+    exchange = () if config.exchange == "ring" else (config.exchange,)
+    return (*degrees, config.shard, config.shard_degree, stride, light, *exchange)

@@ -64,6 +64,8 @@ def describe(config: Config) -> str:
         ("expert", mesh.expert),
     ]
     parts = [f"{name} {value}" for name, value in degrees if value > 1] or ["one device"]
+    if config.exchange != "ring":
+        parts.append(f"context exchange {config.exchange}")
     return f"{', '.join(parts)}, micro-batch {mesh.micro_batch}, sharding level {config.shard}"
 
 

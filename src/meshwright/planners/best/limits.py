@@ -13,7 +13,7 @@ from meshwright.core.flops import forward_flops
 from meshwright.core.framework import AXES
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Problem
-from meshwright.core.strategy import ALTERNATE, MODULES, RECOMPUTE
+from meshwright.core.strategy import ALTERNATE, CONTEXT_EXCHANGES, MODULES, RECOMPUTE
 from meshwright.costs import analytic
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.space import VIRTUAL, Config, DevicePool, MeshDegrees, divisors
@@ -57,6 +57,8 @@ class Limits:
         What layers may recompute.
     schedules : tuple of str
         Schedules allowed.
+    context_exchange : tuple of str
+        How keys and values may be exchanged over a context axis; empty for what `meshwright.planners.best.space.Exchanges` says.
     evaluations : int
         How many plans are evaluated at most before the answer is given with the gap reached.
     alternatives : int
@@ -84,6 +86,7 @@ class Limits:
         default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"),
         metadata={"choices": SCHEDULES},
     )
+    context_exchange: tuple[str, ...] = field(default=(), metadata={"choices": CONTEXT_EXCHANGES})
     evaluations: int = field(default=120, metadata={"minimum": 1})
     alternatives: int = field(default=4, metadata={"minimum": 1})
     splits: int = field(default=400, metadata={"minimum": 0})
@@ -196,8 +199,11 @@ def usual(problem: Problem, params: Limits) -> Callable[[MeshDegrees], int]:
     return rank
 
 
-def variants(config: Config, problem: Problem, pool: DevicePool, shards: tuple[int, ...]) -> list[Config]:
-    """Return a configuration with every sharding and layout: replicas as blocks only where no experts are exchanged between them.
+def variants(
+    config: Config, problem: Problem, pool: DevicePool, shards: tuple[int, ...], exchanges: tuple[str, ...] = ("ring",)
+) -> list[Config]:
+    """Return a configuration with every sharding, layout and context exchange: replicas as blocks only where no experts are exchanged
+    between them.
 
     Parameters
     ----------
@@ -209,6 +215,8 @@ def variants(config: Config, problem: Problem, pool: DevicePool, shards: tuple[i
         The devices.
     shards : tuple of int
         Sharding levels allowed; where nothing can be sharded, only none is.
+    exchanges : tuple of str
+        Context exchanges of the mesh.
     """
     mesh = config.mesh
     levels = tuple(level for level in shards if level == 0 or mesh.data * mesh.context > 1) or (0,)
@@ -216,7 +224,8 @@ def variants(config: Config, problem: Problem, pool: DevicePool, shards: tuple[i
     framework = problem.framework.limits
     layouts = ("pipeline", "data") if apart and "data" in framework.layouts else ("pipeline",)
     return [
-        replace(config, shard=level, shard_degree=degree, layout=layout)
+        replace(config, shard=level, shard_degree=degree, layout=layout, exchange=exchange)
+        for exchange in exchanges
         for level in levels
         for layout in layouts
         for degree in (
@@ -296,6 +305,9 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     if not schedules:
         raise _outside(problem, f"schedules {', '.join(params.schedules)}", f"schedules {', '.join(framework.schedules)}")
     shard = tuple(level for level in params.shard if level in framework.shards)
+    known = framework.exchanges(problem.graph)
+    if params.context_exchange and not set(params.context_exchange) & set(known):
+        raise _outside(problem, f"context exchange {', '.join(params.context_exchange)}", f"for this model {', '.join(known) or 'none'}")
     if not shard:
         raise _outside(problem, f"sharding levels {params.shard}", f"sharding levels {framework.shards}")
     return replace(params, schedules=schedules, shard=shard, uniform=params.uniform or not framework.uneven_stages)

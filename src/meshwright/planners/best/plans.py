@@ -300,7 +300,7 @@ def closest(
     while heap:
         n_bytes, config, place = heapq.heappop(heap)
         if config.is_any:
-            for variant in variants(config, problem, costs[place].pool, shards):
+            for variant in variants(config, problem, costs[place].pool, shards, costs[place].exchanges.of(config.mesh)):
                 heapq.heappush(heap, missing(place, variant, True))
         elif n_bytes > 0.0:
             return n_bytes, config
@@ -315,10 +315,12 @@ def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
     mesh = MeshDegrees(len(ranks), own.data, own.context, own.tensor, own.expert, plan.micro_batch)
     used = {word for stage in plan.stages for word in stage.recompute} - {"none"}
     for layout in ("pipeline", "data"):
-        config = Config(mesh, own.shard, own.shard_degree, plan.schedule, len(plan.stages) // len(ranks), layout)
+        config = Config(mesh, own.shard, own.shard_degree, plan.schedule, len(plan.stages) // len(ranks), layout, own.context_exchange)
         for place, known in enumerate(costs if config.strategy == own else ()):
             pool = known.pool
             one_kind = layout == "pipeline" or len(pool.devices) == 1
+            if config.exchange not in known.exchanges.of(mesh):
+                continue
             if not used <= set(known.recompute) or not one_kind or pool.n_devices < mesh.rank_size * mesh.pipeline:
                 continue
             if [tuple(devices.tolist()) for devices in pool.ranks(config)] == ranks:

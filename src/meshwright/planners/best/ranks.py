@@ -198,7 +198,9 @@ def silent(load: StageCost) -> StageCost:
 def least(stage_costs: Sequence[StageCost]) -> StageCost:
     """Return a load of which every figure that bounds read is the smallest of several loads of one layer on one kind of device.
 
-    Lemma: compute is the same in all of them, and bounds rise with every other figure, so a bound on this load is one on each.
+    Lemma: bounds rise with every figure, the gradients of weights are the same in all of them, and so is all that recomputes nothing
+    but attention, whose exchange over a context axis decides what it computes: so a bound on this load is one on each. Compute and
+    communication of a pass are those of the load where both take least together.
     """
     if len(stage_costs) == 1:
         return stage_costs[0]
@@ -206,16 +208,15 @@ def least(stage_costs: Sequence[StageCost]) -> StageCost:
     def smallest(name: str) -> float:
         return float(min(getattr(load, name) for load in stage_costs))
 
-    forward = min(
-        (load.forward_communication for load in stage_costs), key=lambda causes: sum(seconds for _, seconds in causes)
-    )
-    backward = min(
-        (load.backward_communication for load in stage_costs), key=lambda causes: sum(seconds for _, seconds in causes)
-    )
+    forward = min(stage_costs, key=lambda load: load.forward_total_seconds)
+    backward = min(stage_costs, key=lambda load: load.backward_total_seconds - load.recompute_seconds)
     return replace(
         stage_costs[0],
-        forward_communication=forward,
-        backward_communication=backward,
+        forward_seconds=forward.forward_seconds,
+        backward_input_seconds=backward.backward_input_seconds,
+        recompute_seconds=smallest("recompute_seconds"),
+        forward_communication=forward.forward_communication,
+        backward_communication=backward.backward_communication,
         output_bytes=smallest("output_bytes"),
         reduce_seconds=smallest("reduce_seconds"),
         gather_seconds=smallest("gather_seconds"),

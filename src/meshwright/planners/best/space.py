@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.core.cluster import Cluster
+from meshwright.base import registry
+from meshwright.core.cluster import Cluster, Device
+from meshwright.core.problem import Problem
 from meshwright.core.strategy import Strategy
 from meshwright.network import placement
 
-__all__ = ["ANY", "VIRTUAL", "Config", "DevicePool", "MeshDegrees", "divisors", "meshes", "pools", "schedules_of"]
+__all__ = [
+    "ANY", "VIRTUAL", "Config", "DevicePool", "Exchanges", "MeshDegrees", "after_name", "divisors", "meshes", "pools", "schedules_of",
+]  # fmt: skip
 
 ANY = -1
 """The sharding of a configuration that stands for all of them."""
@@ -51,11 +55,11 @@ class MeshDegrees:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Config:
-    """A mesh with what is left to choose before layers are split: sharding, schedule, virtual stages, layout.
+    """A mesh with what is left to choose before layers are split: sharding, schedule, virtual stages, layout, context exchange.
 
     `layout` says which axis changes slowest over the devices: ``pipeline`` (a rank is a block of neighbours) or ``data`` (a
-    replica of the whole pipeline is a block of neighbours). With a sharding of `ANY` the configuration stands for all its shardings
-    and layouts: then it has bounds only.
+    replica of the whole pipeline is a block of neighbours); `exchange` how keys and values are exchanged over the context axis. With a
+    sharding of `ANY` the configuration stands for all its shardings, layouts and exchanges: then it has bounds only.
     """
 
     mesh: MeshDegrees
@@ -64,6 +68,7 @@ class Config:
     schedule: str
     chunks: int
     layout: str
+    exchange: str = "ring"
 
     @property
     def is_any(self) -> bool:
@@ -117,7 +122,68 @@ class Config:
             sequence_parallel=mesh.tensor > 1,
             shard=self.shard,
             shard_degree=self.shard_degree,
+            context_exchange=self.exchange,
         )
+
+
+def after_name(config: Config) -> str:
+    """Return the field of a digest that says what follows the last task of a rank."""
+    return "split_after_seconds" if config.split_backward else "after_seconds"
+
+
+class Exchanges:
+    """Which context exchanges the meshes of a space have, remembered while one problem is searched.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    asked : tuple of str
+        Those allowed; empty for those of the framework, with ``all_gather`` only where it has no ring: it sends as much, and by our
+        prices waits as long at least and holds more.
+    """
+
+    def __init__(self, problem: Problem, asked: tuple[str, ...] = ()) -> None:
+        self._problem = problem
+        known = problem.framework.limits.exchanges(problem.graph)
+        usual = tuple(kind for kind in known if kind != "all_gather" or "ring" not in known)
+        self.allowed = tuple(dict.fromkeys(kind for kind in asked if kind in known)) if asked else usual
+        self._model = registry.load("costs", problem.costs, "cost model")
+        self._reasons: dict[tuple[int, ...], dict[str, str]] = {}
+
+    def _of(self, mesh: MeshDegrees) -> dict[str, str]:
+        """Return every exchange with why it is illegal; empty where it is legal."""
+        key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch)
+        if key not in self._reasons:
+            plain = Config(mesh, 0, 0, "1f1b", 1, "pipeline")
+            kinds = self.allowed if mesh.context > 1 else ("ring",)
+            self._reasons[key] = {
+                kind: self._model.illegal(self._problem, replace(plain, exchange=kind).strategy, mesh.micro_batch) for kind in kinds
+            }
+        return self._reasons[key]
+
+    def of(self, mesh: MeshDegrees) -> tuple[str, ...]:
+        """Return the exchanges of a mesh: ``ring`` where there is nothing to exchange."""
+        return tuple(kind for kind, reason in self._of(mesh).items() if not reason)
+
+    def compute_seconds(self, mesh: MeshDegrees, device: Device) -> dict[int, float]:
+        """Return what every distinct layer of a micro-batch computes at least on a device, by row.
+
+        Lemma: a configuration has one exchange for all layers, so it computes no less of any than the least over all exchanges.
+        """
+        plain = Config(mesh, 0, 0, "1f1b", 1, "pipeline")
+        every = [
+            self._model.compute_seconds(self._problem, replace(plain, exchange=kind).strategy, mesh.micro_batch, device)
+            for kind in self.of(mesh)
+        ]
+        return {row: min(own[row] for own in every) for row in every[0]}
+
+    def refusal(self, mesh: MeshDegrees) -> str:
+        """Return why a mesh is legal with no exchange; empty where it is with one."""
+        reasons = self._of(mesh)
+        if not reasons:
+            return f"{self._problem.framework.word} exchanges keys and values of this model in no way over a context axis"
+        return "" if "" in reasons.values() else next(iter(reasons.values()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,6 +21,8 @@ from meshwright.planners.best.check.space import (
     CheckedPool,
     Form,
     RecomputeSpace,
+    exchanged,
+    exchanges,
     ranks_of,
     sharded,
     strategies,
@@ -79,6 +81,7 @@ class LayerPrices:
         self._compute: dict[tuple[object, ...], dict[int, float]] = {}
         self._mesh: CheckedMesh | None = None
         self._priced: dict[tuple[Strategy, str, bool, frozenset[int]], tuple[list[Table], list[int], list[int]]] = {}
+        self._joined: dict[int, tuple[Table, Table]] = {}
         self._unsharded: dict[CheckedMesh, list[Table]] = {}
 
     def memory_bytes(self, kind: int) -> float:
@@ -86,11 +89,15 @@ class LayerPrices:
         return min(float(self.limits["memory_ratio"]), self.problem.memory_ratio) * self.devices[kind].memory_bytes
 
     def compute(self, mesh: CheckedMesh, kind: int) -> dict[int, float]:
-        """Return the compute of every distinct layer, whatever the network."""
+        """Return the compute of every distinct layer at least, whatever the network and the exchange over the context axis."""
         key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch, mesh.data * mesh.context % mesh.expert, kind)
         if key not in self._compute:
-            strategy = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
-            self._compute[key] = self.model.compute_seconds(self.problem, strategy, mesh.micro_batch, self.devices[kind])
+            base = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
+            every = [
+                self.model.compute_seconds(self.problem, exchanged(base, exchange), mesh.micro_batch, self.devices[kind])
+                for exchange in exchanges(self.problem, mesh, self.limits)
+            ]
+            self._compute[key] = {row: min(own[row] for own in every) for row in every[0]}
         return self._compute[key]
 
     def of_ranks(
@@ -122,11 +129,28 @@ class LayerPrices:
             Layers whose shared weights another layer on their rank holds; see `spare`.
         """
         key = (strategy, layout, inside_only, spare)
+        tables, of_rank, kinds = self._remembered(mesh, *key)
+        return [self._with_repeats(own) for own in tables], of_rank, kinds
+
+    def _remembered(
+        self, mesh: CheckedMesh, strategy: Strategy, layout: str, inside_only: bool, spare: frozenset[int]
+    ) -> tuple[list[Table], list[int], list[int]]:
+        """Return `of_ranks` with what all layers repeat apart from their backward pass."""
+        key = (strategy, layout, inside_only, spare)
         if mesh != self._mesh:  # meshes come one after the other
             self._mesh, self._priced = mesh, {}
         if key not in self._priced:
             self._priced[key] = self._ranks(mesh, *key)
         return self._priced[key]
+
+    def _with_repeats(self, table: Table) -> Table:
+        """Return a table in which what all layers repeat in any case is a part of their backward pass."""
+        if len(self.recompute.words) > 1:
+            return table
+        if id(table) not in self._joined:  # tables are kept, so that none is another
+            joined = {row: own._replace(backward=own.backward + own.again, again=0.0) for row, own in table.items()}
+            self._joined[id(table)] = table, joined
+        return self._joined[id(table)][1]
 
     def _ranks(
         self, mesh: CheckedMesh, strategy: Strategy, layout: str, inside_only: bool, spare: frozenset[int]
@@ -180,26 +204,24 @@ class LayerPrices:
                 ids = range(ids[0], ids[-1] + 1)
             held = {"spare": spare} if spare else {}
             priced = self.model.row_costs(self.problem, strategy, ids, mesh.micro_batch, inside_only=inside_only, **held)
-            table = {row: _layer(load, silent=place[-1] == _SILENT) for row, load in priced.items()}
-            if len(self.recompute.words) == 1:  # what all layers repeat in any case is a part of their backward pass
-                table = {row: own._replace(backward=own.backward + own.again, again=0.0) for row, own in table.items()}
-            self._tables[key] = table
+            self._tables[key] = {row: _layer(load, silent=place[-1] == _SILENT) for row, load in priced.items()}
         return self._tables[key]
 
     def unsharded(self, mesh: CheckedMesh) -> list[Table]:
         """Return, by kind of device, what layers take at least inside a micro-batch, whatever is sharded and wherever ranks lie.
 
         Lemma: sharding adds communication, copies and buffers to a micro-batch and takes nothing off, so nothing sharded (ZeRO-0) is
-        below all; of the ranks of a kind, and of layouts, every figure is the least. Nothing between replicas is counted.
+        below all; of the ranks of a kind, of layouts, and of exchanges over the context axis, every figure is the least (the gradients of
+        weights take the same in all, so that a difference with them is a least one too). Nothing between replicas is counted.
         """
         if mesh not in self._unsharded:
             zero = dict(self.limits, shard=(0,))
             found: dict[int, list[Table]] = {}
             for strategy, layout in strategies(self.problem, mesh, zero, len(self.pool.devices)):
-                tables, of_rank, kinds = self.of_ranks(mesh, strategy, layout, inside_only=True)
+                tables, of_rank, kinds = self._remembered(mesh, strategy, layout, True, frozenset())
                 for own, kind in sorted(set(zip(of_rank, kinds, strict=True))):
                     found.setdefault(kind, []).append(tables[own])
-            self._unsharded[mesh] = [least(found[kind]) for kind in sorted(found)]
+            self._unsharded[mesh] = [self._with_repeats(least(found[kind])) for kind in sorted(found)]
         return self._unsharded[mesh]
 
     def any_sharding(self, mesh: CheckedMesh, spare: frozenset[int]) -> tuple[list[Table], list[int], list[int]]:

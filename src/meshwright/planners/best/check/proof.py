@@ -21,6 +21,8 @@ from meshwright.planners.best.check.space import (
     Form,
     chain_of,
     even_counts,
+    exchanged,
+    exchanges,
     forms,
     meshes,
     pools,
@@ -111,7 +113,10 @@ class BoundProof:
                 key = mesh[:4]
                 if key not in legal:
                     strategy = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
-                    legal[key] = not prices.model.illegal(self.problem, strategy, mesh.micro_batch)
+                    legal[key] = any(
+                        not prices.model.illegal(self.problem, exchanged(strategy, kind), mesh.micro_batch)
+                        for kind in exchanges(self.problem, mesh, self.limits)
+                    )
                 if not legal[key]:
                     self._set(number, mesh, "illegal").add(math.inf)
                     continue

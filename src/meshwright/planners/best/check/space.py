@@ -24,6 +24,8 @@ __all__ = [
     "RecomputeSpace",
     "chain_of",
     "even_counts",
+    "exchanged",
+    "exchanges",
     "forms",
     "inside",
     "meshes",
@@ -317,23 +319,65 @@ def forms(mesh: CheckedMesh, n_microbatches: int, n_layers: int, limits: Mapping
 
 
 def strategies(problem: Problem, mesh: CheckedMesh, limits: Mapping[str, Any], n_kinds: int) -> Iterator[tuple[Strategy, str]]:
-    """Yield every sharding of a mesh with every layout: ranks as blocks of neighbours (``pipeline``), or replicas (``data``)."""
+    """Yield every sharding and context exchange of a mesh with every layout: ranks as blocks of neighbours (``pipeline``), or replicas (``data``)."""
     cluster = problem.required_cluster
     base = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
     apart = mesh.pipeline > 1 and mesh.data > 1 and mesh.expert == 1 and n_kinds == 1
     framework = problem.framework.limits
     in_node = int((cluster.node_of_device == cluster.node_of_device[0]).sum()) // (mesh.tensor * mesh.context)
     levels = [level for level in dict.fromkeys(limits["shard"]) if level == 0 or mesh.data * mesh.context > 1] or [0]
-    for level in levels:
-        hybrid = level == 3 and level in framework.hybrid_shards and 1 < in_node < mesh.data and mesh.data % in_node == 0
-        for degree in (0, in_node) if hybrid else (0,):
-            for layout in ("pipeline", "data") if apart and "data" in framework.layouts else ("pipeline",):
-                yield sharded(base, level, degree), layout
+    for exchange in exchanges(problem, mesh, limits):
+        own = exchanged(base, exchange)
+        for level in levels:
+            hybrid = level == 3 and level in framework.hybrid_shards and 1 < in_node < mesh.data and mesh.data % in_node == 0
+            for degree in (0, in_node) if hybrid else (0,):
+                for layout in ("pipeline", "data") if apart and "data" in framework.layouts else ("pipeline",):
+                    yield sharded(own, level, degree), layout
+
+
+def exchanges(problem: Problem, mesh: CheckedMesh, limits: Mapping[str, Any]) -> list[str]:
+    """Return how a mesh may exchange keys and values over its context axis; empty where none is legal for the model.
+
+    Without a context axis that is told as a ring. By heads every device needs whole ones, of queries, keys and values. Gathered keys
+    and values are part of the space where nothing is asked for and the framework has no ring, or where they are asked for.
+    """
+    if mesh.context == 1:
+        return ["ring"]
+    framework, cores = problem.framework.limits, _cores(problem.graph)
+    known = list(framework.context_exchanges)
+    if any(head != value for _, _, head, value in cores):
+        known = [kind for kind in known if kind in framework.latent_exchanges]
+    if limits["context_exchange"]:
+        known = [kind for kind in dict.fromkeys(limits["context_exchange"]) if kind in known]
+    elif "ring" in known:
+        known = [kind for kind in known if kind != "all_gather"]
+    split = mesh.tensor * mesh.context
+    whole = all(heads % split == 0 and keys % split == 0 for heads, keys, _, _ in cores)
+    return [kind for kind in known if kind != "all_to_all" or whole]
+
+
+def _cores(graph: Graph) -> set[tuple[int, int, int, int]]:
+    """Return heads, key heads and their sizes of every attention."""
+    found = set()
+    for op in graph.ops:
+        for one in op.body:
+            if one.kind in ("attention", "causal_attention"):
+                heads, size = one.size("heads"), one.size("head")
+                found.add((heads, one.size("kv_heads", heads), size, one.size("value", size)))
+    return found
+
+
+def exchanged(base: Strategy, exchange: str) -> Strategy:
+    """Return a strategy with another exchange over the context axis."""
+    return Strategy(
+        base.data, base.tensor, base.context, base.expert, base.sequence_parallel, base.shard, base.shard_degree, exchange
+    )
 
 
 def sharded(base: Strategy, level: int, degree: int = 0) -> Strategy:
     """Return a strategy with another sharding."""
-    return Strategy(base.data, base.tensor, base.context, base.expert, base.sequence_parallel, level, degree)
+    degrees = (base.data, base.tensor, base.context, base.expert, base.sequence_parallel)
+    return Strategy(*degrees, level, degree, base.context_exchange)
 
 
 def ranks_of(pool: CheckedPool, mesh: CheckedMesh, layout: str) -> tuple[list[NDArray[np.int64]], list[int]]:

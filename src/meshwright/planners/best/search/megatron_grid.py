@@ -77,6 +77,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         pipeline=powers,
         micro_batch=(problem.batch.micro_batch,) if problem.batch.micro_batch else (1, 2, 4),
         shard=(1,),
+        context_exchange=("ring",),
         schedules=("1f1b", "interleaved_1f1b"),
         uniform=True,
     )
