@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
-from meshwright.core.strategy import CONTEXT_EXCHANGES, RECOMPUTE
+from meshwright.core.strategy import CONTEXT_EXCHANGES, RECOMPUTE, Strategy
 
 __all__ = [
     "AXES",
@@ -92,6 +92,12 @@ class FrameworkLimits:
         Whether it trains adapters beside frozen weights in four bits.
     optimizers : tuple of str
         Optimizers that it can be told, as `meshwright.core.optimizers.OPTIMIZERS`; empty for all.
+    context_shards : tuple of int
+        Of `shards` those that may stand beside a context axis.
+    whole_experts : bool
+        Whether an expert that is not spread over the tensor axis must stand whole on its device.
+    expert_ranks : tuple of str
+        Axes (``shard``, ``context``, ``tensor``) whose ranks the expert degree divides; empty for any.
     """
 
     degrees: tuple[str, ...] = AXES
@@ -117,6 +123,25 @@ class FrameworkLimits:
     frozen_weights: bool = True
     quantised_base: bool = True
     optimizers: tuple[str, ...] = ()
+    context_shards: tuple[int, ...] = (0, 1, 2, 3)
+    whole_experts: bool = False
+    expert_ranks: tuple[str, ...] = ()
+
+    def unpaired(self, one: Strategy) -> tuple[str, ...]:
+        """Return which degrees of a strategy it does not run beside each other, in sentences without a full stop."""
+        found = []
+        if one.context > 1 and one.shard not in self.context_shards:
+            found.append(f"sharding level {one.shard} beside a context axis; weights are always sharded over it")
+        if self.whole_experts and one.tensor > 1 and one.expert > 1 and not one.folded:
+            found.append("experts split over the tensor axis; it keeps each whole and spreads them over that axis too")
+        shard = (one.shard_degree or one.data) if one.shard else 1
+        sizes = {"shard": shard, "context": one.context, "tensor": one.tensor}
+        n_ranks = math.prod(sizes[axis] for axis in self.expert_ranks)
+        if self.expert_ranks and n_ranks % one.expert:
+            *axes, last = self.expert_ranks
+            words = f"{', '.join(axes)} and {last}" if axes else last
+            found.append(f"an expert degree of {one.expert}; it must divide the {n_ranks} ranks of {words} axis")
+        return tuple(found)
 
     def degrees_for(self, graph: Graph) -> tuple[str, ...]:
         """Return those of `degrees` that may be above 1 for a model: no pipeline where it cannot tie the model's weights."""
@@ -267,6 +292,7 @@ def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str =
         if optimizer and limits.optimizers and optimizer not in limits.optimizers else "",
         "frozen weights in four bits; it has none" if graph.quantised and not limits.quantised_base else "",
         "a model with frozen weights; it trains all weights" if not (limits.frozen_weights or graph.fully_trained) else "",
+        *(reason for one in dict.fromkeys(stage.strategy for stage in plan.stages) for reason in limits.unpaired(one)),
     ) if reason)  # fmt: skip
 
 

@@ -153,7 +153,7 @@ def _limit(value: Any, name: str, place: str) -> Any:
         return value
     listed = tuple(fields.items(value, place))
     for one in listed:
-        if name in ("shards", "hybrid_shards"):
+        if name in ("shards", "hybrid_shards", "context_shards"):
             fields.whole(one, place, minimum=0, maximum=3)
         else:
             fields.text(one, place)

@@ -93,6 +93,8 @@ def check(entry: dict[str, Any], place: str) -> None:
     for name, known in _PARTS.items():
         _unknown(entry.get(name), known, f"{place}: {name}")
     for path, kind, minimum in _OF_THE_PLAN:
+        if entry.get("feasible") is False and entry.get(path.split(".")[0]) is None:
+            continue  # an answer that nothing fits has no plan
         value: Any = entry
         for key in path.split("."):
             if key not in fields.entry(value, f"{place}: {path.split('.')[0]}"):

@@ -297,3 +297,11 @@ def test_megatron_is_told_where_experts_are_and_what_of_the_configuration_is_lef
         told(attention_bias=True)
     options, _ = told(use_sliding_window=True, sliding_window=8, max_window_layers=2)
     assert (options["--window-size"], options["--window-attn-skip-freq"]) == (("7,0",), ("[0,0,1,1]",))
+
+
+def test_an_answer_that_nothing_fits_is_named_as_such_wherever_a_plan_is_asked_for(meshwright: Any) -> None:
+    assert meshwright("plan", "llama-3.1-405b", "--cluster", "dgx-h100:8", "--out", "nothing.json").code == 3
+    for words in (("export", "nothing.json", "--to", "megatron", "--out", "x"), ("simulate", "nothing.json")):
+        found = meshwright(*words)
+        said = "meshwright: nothing.json: holds the answer that nothing fits, so there is no plan to work with\n"
+        assert (found.code, found.err) == (2, said)

@@ -199,3 +199,34 @@ def test_figures_of_a_framework_are_finite_and_in_their_range(name: str, value: 
 
 def test_every_figure_of_a_framework_is_looked_at() -> None:
     assert set(_FIGURES) == {field.name for field in fields(Framework) if field.type == "float"}
+
+
+def test_a_pipeline_is_refused_where_its_ends_share_a_table_that_it_cannot_tie() -> None:
+    limits, tied = FrameworkLimits(tied_pipeline=False), replace(GRAPH, n_shared_parameters=8)
+    (reason,) = exceeded(limits, PLAN, tied)
+    assert reason == "weights shared by embedding and head in a pipeline; it ties them within one stage only"
+    assert exceeded(limits, PLAN, GRAPH) == exceeded(FrameworkLimits(), PLAN, tied) == ()
+    assert limits.degrees_for(tied) == ("tensor", "context", "expert")
+    assert limits.degrees_for(GRAPH) == FrameworkLimits().degrees_for(tied) == ("tensor", "context", "pipeline", "expert")
+
+
+def test_degrees_that_do_not_stand_beside_each_other_are_refused_together_only() -> None:
+    limits = FrameworkLimits(context_shards=(2, 3), whole_experts=True, expert_ranks=("shard", "context", "tensor"))
+    for fine in (
+        Strategy(8), Strategy(8, shard=2, context=2), Strategy(8, tensor=2), Strategy(8, expert=8, shard=3),
+        Strategy(4, tensor=2, expert=8, shard=2), Strategy(8, expert=4, shard=3, shard_degree=4),
+    ):  # fmt: skip
+        assert limits.unpaired(fine) == () == FrameworkLimits().unpaired(fine)
+    refused = {
+        Strategy(8, context=2): "sharding level 0 beside a context axis",
+        Strategy(8, context=2, shard=1): "sharding level 1 beside a context axis",
+        Strategy(8, tensor=2, expert=4, shard=3): "experts split over the tensor axis",
+        Strategy(8, expert=2): "an expert degree of 2; it must divide the 1 ranks of shard, context and tensor axis",
+        Strategy(8, expert=8, shard=3, shard_degree=4): "an expert degree of 8; it must divide the 4 ranks of shard",
+    }
+    for one, reason in refused.items():
+        assert any(found.startswith(reason) for found in limits.unpaired(one)), one
+        assert FrameworkLimits().unpaired(one) == ()
+    assert [reason[:12] for reason in exceeded(limits, staged(expert=2), GRAPH)] == ["an expert de"]
+    alone = FrameworkLimits(expert_ranks=("shard",)).unpaired(Strategy(8, expert=3, shard=3))
+    assert alone == ("an expert degree of 3; it must divide the 8 ranks of shard axis",)

@@ -21,17 +21,7 @@ _SINGLE = ("1f1b", "gpipe", "zb_h1")
 
 def refusals(plan: Plan) -> list[str]:
     """Return what of a plan torchtitan's degrees cannot say, sentences without a full stop."""
-    one, found = plan.stages[0].strategy, []
-    shard = 1 if not one.shard else one.shard_degree or one.data
-    if not one.shard and one.context > 1:
-        found.append("sharding level 0 beside a context axis; weights are always sharded over it")
-    if one.tensor > 1 and one.expert > 1 and not one.folded:
-        found.append("experts split over the tensor axis; it keeps each whole and spreads them over that axis too")
-    if (shard * one.context * one.tensor) % one.expert:
-        found.append(
-            f"an expert degree of {one.expert}; it must divide the {shard * one.context * one.tensor} ranks of shard, context "
-            "and tensor axis"
-        )
+    found = []
     n_ranks, n_stages = len(plan.ranks()), len(plan.stages)
     if n_ranks == 1:
         if n_stages > 1:

@@ -174,8 +174,13 @@ class BestFirstSearch:
             self._push_config(costs, config, pool, _SCHEDULE if config.is_any else _LIGHT, bound)
         elif level == _SCHEDULE:
             exchanges = self.exchanges.of(config.mesh)
-            for variant in limits.variants(config, self.problem, costs.pool, self.params.shard, exchanges):
-                self._push_config(costs, variant, pool, _LIGHT, bound)
+            every = limits.variants(config, self.problem, costs.pool, self.params.shard, exchanges)
+            for variant in every:
+                reasons = self.problem.framework.limits.unpaired(variant.strategy)
+                if reasons:
+                    self.refused[reasons[0]] = self.refused.get(reasons[0], 0) + 1
+                else:
+                    self._push_config(costs, variant, pool, _LIGHT, bound)
         elif level == _LIGHT:
             full = bounds.of_config(costs, config, self.n_microbatches(config.mesh), self._limit_of_bound(config))
             if math.isfinite(full):

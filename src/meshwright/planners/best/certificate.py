@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from meshwright.core.problem import Framework, Problem
-from meshwright.planners.best.limits import Limits, variants
+from meshwright.planners.best.limits import Limits, runnable
 from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, schedules_of
 
 __all__ = ["FORMAT", "Record", "certificate", "question"]
@@ -132,4 +132,4 @@ def _n_configurations(
         for _, chunks in schedules_of(mesh, n_microbatches, n_layers, params.schedules)
     )
     config = Config(mesh, 0, 0, "1f1b", 1, "")
-    return n_forms * len(variants(config, problem, pool, params.shard, exchanges))
+    return n_forms * len(runnable(config, problem, pool, params.shard, exchanges))

@@ -27,6 +27,7 @@ __all__ = [
     "impossible",
     "inside_framework",
     "largest_degrees",
+    "runnable",
     "sample_flops",
     "settings",
     "shard_degrees",
@@ -236,6 +237,14 @@ def variants(
     ]
 
 
+def runnable(
+    config: Config, problem: Problem, pool: DevicePool, shards: tuple[int, ...], exchanges: tuple[str, ...] = ("ring",)
+) -> list[Config]:
+    """Return those of `variants` whose degrees the framework runs beside each other; what they take at least is that of all."""
+    unpaired = problem.framework.limits.unpaired
+    return [one for one in variants(config, problem, pool, shards, exchanges) if not unpaired(one.strategy)]
+
+
 def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[str, tuple[int, ...]]:
     """Return the values each degree may take on some devices: those given, else the powers of two and divisors that can be legal.
 
@@ -307,7 +316,9 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     shard = tuple(level for level in params.shard if level in framework.shards)
     known = framework.exchanges(problem.graph)
     if params.context_exchange and not set(params.context_exchange) & set(known):
-        raise _outside(problem, f"context exchange {', '.join(params.context_exchange)}", f"for this model {', '.join(known) or 'none'}")
+        raise _outside(
+            problem, f"context exchange {', '.join(params.context_exchange)}", f"for this model {', '.join(known) or 'none'}"
+        )
     if not shard:
         raise _outside(problem, f"sharding levels {params.shard}", f"sharding levels {framework.shards}")
     return replace(params, schedules=schedules, shard=shard, uniform=params.uniform or not framework.uneven_stages)

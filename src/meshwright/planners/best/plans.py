@@ -13,7 +13,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.planners.best import inequalities
 from meshwright.planners.best.costs import Costs
-from meshwright.planners.best.limits import variants
+from meshwright.planners.best.limits import runnable
 from meshwright.planners.best.memory import Peaks, RankLayers, RowFigures, peaks_of
 from meshwright.planners.best.space import Config, MeshDegrees
 from meshwright.planners.best.virtual import spread
@@ -300,7 +300,7 @@ def closest(
     while heap:
         n_bytes, config, place = heapq.heappop(heap)
         if config.is_any:
-            for variant in variants(config, problem, costs[place].pool, shards, costs[place].exchanges.of(config.mesh)):
+            for variant in runnable(config, problem, costs[place].pool, shards, costs[place].exchanges.of(config.mesh)):
                 heapq.heappush(heap, missing(place, variant, True))
         elif n_bytes > 0.0:
             return n_bytes, config
@@ -315,7 +315,9 @@ def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
     mesh = MeshDegrees(len(ranks), own.data, own.context, own.tensor, own.expert, plan.micro_batch)
     used = {word for stage in plan.stages for word in stage.recompute} - {"none"}
     for layout in ("pipeline", "data"):
-        config = Config(mesh, own.shard, own.shard_degree, plan.schedule, len(plan.stages) // len(ranks), layout, own.context_exchange)
+        config = Config(
+            mesh, own.shard, own.shard_degree, plan.schedule, len(plan.stages) // len(ranks), layout, own.context_exchange
+        )
         for place, known in enumerate(costs if config.strategy == own else ()):
             pool = known.pool
             one_kind = layout == "pipeline" or len(pool.devices) == 1

@@ -18,7 +18,7 @@ from meshwright.planners.best.check.space import (
     pools,
     ranks_of,
     recompute_spaces,
-    strategies,
+    runnable,
 )
 
 __all__ = ["outside"]
@@ -65,7 +65,7 @@ def outside(problem: Problem, plan: Plan, limits: Mapping[str, Any]) -> str:
     for pool in pools(problem):
         if mesh.pipeline > pool.n_ranks(mesh.rank_size) or mesh not in meshes(problem, pool, len(chain.layers), limits):
             continue
-        for strategy, layout in strategies(problem, mesh, limits, len(pool.devices)):
+        for strategy, layout in runnable(problem, mesh, limits, len(pool.devices)):
             if strategy == own and [tuple(devices.tolist()) for devices in ranks_of(pool, mesh, layout)[0]] == list(ranks):
                 return ""
     return "its degrees, its sharding or its devices are not those of any mesh that the options allow"

@@ -28,7 +28,7 @@ from meshwright.planners.best.check.space import (
     pools,
     ranks_of,
     recompute_spaces,
-    strategies,
+    runnable,
 )
 from meshwright.planners.best.check.virtual_stages import Moments, VirtualStages
 from meshwright.planners.best.check.whole_stages import WholeStages
@@ -136,7 +136,7 @@ class BoundProof:
             if seconds >= self.limit:
                 self._set(number, mesh, by).add(seconds)
                 return
-        n_variants = len(list(strategies(self.problem, mesh, self.limits, len(prices.pool.devices))))
+        n_variants = len(list(runnable(self.problem, mesh, self.limits, len(prices.pool.devices))))
         every = list(forms(mesh, self._n_microbatches(mesh), self.n_layers, self.limits))
         by = "configurations" if math.isfinite(self.bound_seconds) else "memory"
         self._set(number, mesh, by).add(self.bound_seconds, n_variants * len(every))
@@ -179,7 +179,7 @@ class BoundProof:
                 shared[spare] = prices.any_sharding(mesh, spare)
             if self._bounded(prices, mesh, form, shared[spare]).refuted(self.limit):
                 continue
-            for strategy, layout in strategies(self.problem, mesh, self.limits, len(prices.pool.devices)):
+            for strategy, layout in runnable(self.problem, mesh, self.limits, len(prices.pool.devices)):
                 one = Open(prices, mesh, form, strategy, layout)
                 if not self.refuted(one, self.limit):
                     self.open.append(one)

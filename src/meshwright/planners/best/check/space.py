@@ -32,6 +32,7 @@ __all__ = [
     "pools",
     "ranks_of",
     "recompute_spaces",
+    "runnable",
     "strategies",
 ]
 
@@ -372,6 +373,13 @@ def exchanged(base: Strategy, exchange: str) -> Strategy:
     return Strategy(
         base.data, base.tensor, base.context, base.expert, base.sequence_parallel, base.shard, base.shard_degree, exchange
     )
+
+
+def runnable(problem: Problem, mesh: CheckedMesh, limits: Mapping[str, Any], n_kinds: int) -> Iterator[tuple[Strategy, str]]:
+    """Yield those of `strategies` whose degrees the framework runs beside each other."""
+    for strategy, layout in strategies(problem, mesh, limits, n_kinds):
+        if not problem.framework.limits.unpaired(strategy):
+            yield strategy, layout
 
 
 def sharded(base: Strategy, level: int, degree: int = 0) -> Strategy:

@@ -73,6 +73,23 @@ def test_answers_of_models_with_one_table_for_embedding_and_head_are_confirmed(s
     assert code == 0 and said["valid"]
 
 
+@pytest.mark.parametrize(("model", "cluster"), [("gemma-2-9b", "dgx-h100:8"), ("gpt-oss-20b", "dgx-h100:16")])
+def test_a_framework_that_cannot_tie_or_pair_gets_a_plan_that_it_runs_and_that_is_confirmed(
+    model: str, cluster: str, tmp_path: pathlib.Path
+) -> None:
+    # torchtitan ties no weights over a pipeline, and lays experts over ranks that weights are sharded over
+    plan = ["plan", model, "--cluster", cluster, "--for", "torchtitan", "--global-batch", "16", "--sequence-length", "2048"]
+    code, _, err = run(*plan, "--no-what-if", "--out", str(tmp_path / "plan.json"))
+    assert code == 0, err
+    entry = json.loads((tmp_path / "plan.json").read_text())
+    (stage, *more) = entry["stages"]
+    assert not more or model == "gpt-oss-20b"
+    shard = (stage["shard_degree"] or stage["data"]) if stage["shard"] else 1
+    assert shard * stage["context"] * stage["tensor"] % stage["expert"] == 0
+    code, said, _ = checked(entry, tmp_path / "again.json")
+    assert code == 0 and said["valid"]
+
+
 def changed(entry: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
     """Return the answer with another value at a path."""
     entry = copy.deepcopy(entry)
