@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from meshwright.base.errors import InputError
-from meshwright.core.problem import ModelSpec
+from meshwright.core.problem import ModelSpec, Stop
 
 if TYPE_CHECKING:
     from meshwright.planners.topoopt.design import Design
@@ -27,6 +27,7 @@ def codesign(  # noqa: PLR0913  as many as the command line has
     settings: Mapping[str, str] | None = None,
     seed: int = 0,
     file_format: str = "",
+    stop: Stop | None = None,
 ) -> Design:
     """Return plan and network topology found together.
 
@@ -50,6 +51,8 @@ def codesign(  # noqa: PLR0913  as many as the command line has
         Seed of everything random.
     file_format : str
         Format of the model's file where it should not be recognised.
+    stop : Stop or None
+        When to end before the budget is used up, with the best so far; None for never.
 
     Returns
     -------
@@ -86,4 +89,6 @@ def codesign(  # noqa: PLR0913  as many as the command line has
 
     model_spec = reading.model(model, file_format=file_format) if isinstance(model, str) else model
     targets.whole_only(model_spec.graph, room, "codesign")
-    return room.design(model_spec, wires, params, measures=measures, names=topologies, budget=budget, seed=seed)
+    return room.design(
+        model_spec, wires, params, measures=measures, names=topologies, budget=budget, seed=seed, stop=stop or Stop()
+    )

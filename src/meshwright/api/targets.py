@@ -175,8 +175,8 @@ def checked(result: Result, *, searched: bool = False) -> Result:
     reasons = frameworks.refusals(problem.framework, result.plan, problem)
     if reasons and searched:
         raise InputError(
-            f"--for {problem.framework_asked}: the best plan by its limits is one that it cannot run: {'; '.join(reasons)}. Give "
-            "other degrees with --fix, or plan for another framework ('meshwright list frameworks')"
+            f"--for {problem.framework_asked}: the best plan by its limits is one that it cannot run: {'; '.join(reasons)}. "
+            "Give other degrees with --fix, or plan for another framework ('meshwright list frameworks')"
         )
     if reasons:
         raise InputError(

@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
         measures: str = typer.Option("", help="Measured operators (FlexFlow's JSON); without: estimated."),
         topology: str = typer.Option("topoopt", help="Topologies, separated by commas; the fastest is the answer."),
         budget: int = typer.Option(1000, help="Plans to simulate on each topology."),
+        time_limit: str = typer.Option("", metavar="SECONDS", help="Stop the search then, with the best plans so far (30s)."),
         taskgraph: str = typer.Option("", help="Write the task graph (FlatBuffers) to this file."),
         chakra: str = typer.Option("", help="Write Chakra execution traces, one per server, to PATH.<server>.et."),
         astra_network: str = typer.Option("", help="Write the network for ASTRA-sim (YAML) to this file."),
@@ -47,6 +48,8 @@ def register(app: typer.Typer) -> None:
 
         from meshwright import api
         from meshwright.base import files
+        from meshwright.commands import _early
+        from meshwright.core.problem import Stop
         from meshwright.planners.topoopt import text
         from meshwright.planners.topoopt.writers import codesign_json
         from meshwright.report import text as reports
@@ -63,12 +66,14 @@ def register(app: typer.Typer) -> None:
             "--measures-out": measures_out,
         }
         files.check_targets([(option, path) for option, path in outputs.items() if path])
-        with reports.progress(f"designing for {model}"):
+        seconds = _early.seconds_of(time_limit)
+        with reports.progress(f"designing for {model}"), _early.interruptible(True) as asked:
             design = api.codesign(
                 model, servers=servers, degree=degree, link_bandwidth=link_bandwidth, link_latency=link_latency,
                 measures=measures,
                 topologies=tuple(name.strip() for name in topology.split(",") if name.strip()), budget=budget,
                 settings=settings_of(set_), seed=seed, file_format=file_format,
+                stop=Stop(seconds=seconds, asked=asked),
             )  # fmt: skip
         if out:
             codesign_json.write(design, out)

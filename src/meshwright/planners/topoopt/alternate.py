@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.core.problem import Stop
 from meshwright.planners.topoopt import finder, moves, published
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import SEGMENT_BYTES, Placement, Step, data_parallel
@@ -25,6 +26,9 @@ COARSE_SERVERS, COARSE_SEGMENTS = 64, 4
 """From so many servers on plans are compared with segments so much larger; the best is then played as published."""
 
 WARM_RATIO, COLD_RATIO = 3e-3, 1e-5
+
+NEVER = Stop()
+"""A search goes on until its budget is used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,11 @@ def released(
     propagation: bool,
     placement: str,
     alpha_ratio: float,
+    stop: Stop = NEVER,
 ) -> PlanOnNetwork:
     """Return what the released search finds: proposals one at a time, topology by its own annealing.
 
-    `budget`: proposals.
+    `budget`: proposals, fewer where `stop` asks for an end.
     `propagation`, `placement`: see `moves.published_proposal`.
     `alpha_ratio`: a plan slower by x milliseconds is accepted with probability ``exp(-alpha x)``.
 
@@ -108,8 +113,10 @@ def released(
     fabric = best_fabric = wire(current)
     now_ms = best_ms = first_ms = 1e3 * step.seconds(current, fabric)
     topology_ms, n_unchanged, last_reset = best_ms, 0, 0
-    span = min(max(budget // 100, 1), 1000)
+    span, iteration = min(max(budget // 100, 1), 1000), -1
     for iteration in range(budget):
+        if stop.is_asked():
+            break
         if iteration - last_reset >= span:
             current, now_ms, fabric, last_reset = best, best_ms, best_fabric, iteration
         proposal = moves.published_proposal(step.space, current, rng, propagation=propagation, placement=placement)
@@ -128,13 +135,16 @@ def released(
             if math.isfinite(new_ms):
                 topology_ms = new_ms
             fabric, n_unchanged = wire(proposal), 0
-    return PlanOnNetwork(best, best_fabric, best_ms * 1e-3, first_ms * 1e-3, budget)
+    n_proposals = iteration if stop.is_asked() else budget
+    return PlanOnNetwork(best, best_fabric, best_ms * 1e-3, first_ms * 1e-3, n_proposals)
 
 
-def improved(step: Step, wires: NetworkParts, rng: np.random.Generator, budget: int, *, placement: str) -> PlanOnNetwork:
+def improved(
+    step: Step, wires: NetworkParts, rng: np.random.Generator, budget: int, *, placement: str, stop: Stop = NEVER
+) -> PlanOnNetwork:
     """Return the best plan and topology our search finds within a number of simulated plans.
 
-    `step`, `wires`, `rng`, `budget`, `placement`: see `released`; `placement` may also be ``either``.
+    `step`, `wires`, `rng`, `budget`, `placement`, `stop`: see `released`; `placement` may also be ``either``.
 
     Notes
     -----
@@ -150,13 +160,15 @@ def improved(step: Step, wires: NetworkParts, rng: np.random.Generator, budget: 
         rings = published.find(*args[:2], traffic.by_group_size() or {wires.n_servers: 1.0})
         return [*finder.fabrics(traffic, *args, drawn), published.fabric(rings, *args[2:])]
 
-    return alternate(step, candidates, rng, budget, placement)
+    return alternate(step, candidates, rng, budget, placement, stop)
 
 
-def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, placement: str) -> PlanOnNetwork:
+def fixed(
+    step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, placement: str, stop: Stop = NEVER
+) -> PlanOnNetwork:
     """Return the best plan our search finds on a given topology; routes and rings follow the plan.
 
-    `step`, `rng`, `budget`, `placement`: see `improved`.
+    `step`, `rng`, `budget`, `placement`, `stop`: see `improved`.
     """
 
     def candidates(plan: Placement) -> Sequence[Fabric]:
@@ -167,15 +179,16 @@ def fixed(step: Step, fabric: Fabric, rng: np.random.Generator, budget: int, *, 
             found.append(fabric.refitted(traffic.pair_bytes, traffic.group_bytes, min(most, MOST_WAYS)))
         return found
 
-    return alternate(step, candidates, rng, budget, placement)
+    return alternate(step, candidates, rng, budget, placement, stop)
 
 
 def alternate(
-    step: Step, candidates: Callable[[Placement], Sequence[Fabric]], rng: np.random.Generator, budget: int, placement: str
-) -> PlanOnNetwork:
+    step: Step, candidates: Callable[[Placement], Sequence[Fabric]], rng: np.random.Generator, budget: int, placement: str,
+    stop: Stop = NEVER,
+) -> PlanOnNetwork:  # fmt: skip
     """Take turns until neither plan nor topology improves.
 
-    `step`, `rng`, `budget`, `placement`: see `improved`.
+    `step`, `rng`, `budget`, `placement`, `stop`: see `improved`.
     `candidates`: from a plan to the topologies worth trying for it.
     """
     capacity = step.space.servers.memory_bytes
@@ -186,7 +199,9 @@ def alternate(
     shapes = [shapes[0], *sorted(shapes[1:], key=step.compute_seconds)][: max(SIMULATED_STARTS, budget // 100)]
     halves = [plan for plan in moves.beside(step.space, placement) if step.memory_bytes(plan).max() <= capacity]
     few = [plan for plan in moves.fewer(step.space) if step.memory_bytes(plan).max() <= capacity]
-    for plan in [*shapes, *few, *_screened(step, candidates, halves, budget // 10)]:
+    for plan in [*shapes, *few, *_screened(step, candidates, halves, budget // 10, stop)]:
+        if found and stop.is_asked():
+            break
         limit = min((entry[0] for entry in found), default=math.inf)
         if found and plan in few and not _faster(step, plan, found):
             continue
@@ -199,10 +214,10 @@ def alternate(
     states, n_idle, n_done = _distinct(found), 0, 0
     coarse = step.space.servers.n_servers >= COARSE_SERVERS and step.model_of_traffic == "segments"
     walked = Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES) if coarse else step
-    while n_done < budget and n_idle < 3:
+    while n_done < budget and n_idle < 3 and not stop.is_asked():
         part = max(min(budget // N_ROUNDS, budget - n_done) // len(states), 1)
         before = states[0][0]
-        states = [_round(step, walked, candidates, state, rng, part, placement, descend=n_done == 0) for state in states]
+        states = [_round(step, walked, candidates, state, rng, part, placement, stop, descend=n_done == 0) for state in states]
         n_done += part * len(states)
         kept = {plan: (seconds, plan, fabric) for seconds, plan, fabric in sorted(states, key=lambda entry: -entry[0])}
         states = sorted(kept.values(), key=lambda entry: entry[0])[: 2 if n_done < budget // 2 else 1]
@@ -225,13 +240,13 @@ State = tuple[float, Placement, Fabric]
 
 
 def _screened(
-    step: Step, candidates: Callable[[Placement], Sequence[Fabric]], shapes: list[Placement], budget: int
+    step: Step, candidates: Callable[[Placement], Sequence[Fabric]], shapes: list[Placement], budget: int, stop: Stop = NEVER
 ) -> list[Placement]:
     """Return the best shapes, after a descent, on the network of the first fitted to each.
 
     Best are those of which half of the way from their step to their compute alone would be shortest.
     """
-    if not shapes:
+    if not shapes or stop.is_asked():
         return []
     probe = min(candidates(shapes[0]), key=lambda fabric: step.seconds(shapes[0], fabric))
     order: list[tuple[float, int, Fabric]] = []
@@ -241,7 +256,7 @@ def _screened(
         fitted = probe.refitted(traffic.pair_bytes, traffic.group_bytes, wide)
         order.append((step.seconds(plan, fitted) + step.compute_seconds(plan), k, fitted))
     order.sort(key=lambda entry: entry[:2])
-    lower = [_descend(step, shapes[k], fitted, budget) for _, k, fitted in order[: 3 * SCREENED_STARTS]]
+    lower = [_descend(step, shapes[k], fitted, budget, stop) for _, k, fitted in order[: 3 * SCREENED_STARTS]]
     ordered = sorted(lower, key=lambda entry: entry[1])
     return list(dict.fromkeys(plan for plan, _, _ in ordered))[:SCREENED_STARTS]
 
@@ -259,18 +274,20 @@ def _distinct(found: list[tuple[float, int, Placement, Fabric]]) -> list[State]:
 
 def _round(
     step: Step, walked: Step, candidates: Callable[[Placement], Sequence[Fabric]], state: State, rng: np.random.Generator,
-    budget: int, placement: str, *, descend: bool,
+    budget: int, placement: str, stop: Stop = NEVER, *, descend: bool,
 ) -> State:  # fmt: skip
     """Anneal the plan of a state on its network, choose the network for it, then who is last; never worse than the state."""
     seconds, plan, fabric = state
-    start, _, n_played = _descend(walked, plan, fabric, budget) if descend else (plan, 0.0, 0)
-    tried, tried_seconds = _anneal(walked, start, fabric, rng, max(budget - n_played, 1), placement)
+    start, _, n_played = _descend(walked, plan, fabric, budget, stop) if descend else (plan, 0.0, 0)
+    tried, tried_seconds = _anneal(walked, start, fabric, rng, max(budget - n_played, 1), placement, stop)
     if walked is not step:
         tried_seconds = step.seconds(tried, fabric)
     if tried_seconds < seconds:
         plan, seconds = tried, tried_seconds
     elif not descend:
         return state  # the network was chosen for this plan before
+    if stop.is_asked():
+        return seconds, plan, fabric
     for other in candidates(plan):
         other_seconds = step.seconds(plan, other, seconds)
         if other_seconds < seconds:
@@ -288,13 +305,13 @@ def _round(
     return seconds, plan, fabric
 
 
-def _descend(step: Step, plan: Placement, fabric: Fabric, budget: int) -> tuple[Placement, float, int]:
+def _descend(step: Step, plan: Placement, fabric: Fabric, budget: int, stop: Stop = NEVER) -> tuple[Placement, float, int]:
     """Let operators copy the servers of those they exchange tensors with while that helps;
     return also seconds and plans played.
     """
     now, n_played, last_change, i = step.seconds(plan, fabric), 1, 0, 0
     n_ops, capacity = len(plan.choice), step.space.servers.memory_bytes
-    while i - last_change < n_ops and n_played < budget:
+    while i - last_change < n_ops and n_played < budget and not stop.is_asked():
         for k, servers in moves.near(step.space, plan, i % n_ops):
             proposal = plan.with_op(i % n_ops, k, servers)
             if step.compute_seconds(proposal) > now or step.memory_bytes(proposal).max() > capacity:
@@ -323,7 +340,7 @@ def _fitting(step: Step, rng: np.random.Generator, placement: str) -> Placement:
 
 
 def _anneal(
-    step: Step, plan: Placement, fabric: Fabric, rng: np.random.Generator, budget: int, placement: str
+    step: Step, plan: Placement, fabric: Fabric, rng: np.random.Generator, budget: int, placement: str, stop: Stop = NEVER
 ) -> tuple[Placement, float]:
     """Return the best plan of a walk that accepts slower ones less and less;
     the limit of a proposal is drawn before it is played.
@@ -333,6 +350,8 @@ def _anneal(
     current = best = plan
     now = least = step.seconds(plan, fabric)
     for iteration in range(budget):
+        if stop.is_asked():
+            break
         proposal = moves.propose(space, groups, current, rng, placement)
         temperature = least * WARM_RATIO * (COLD_RATIO / WARM_RATIO) ** (iteration / budget)
         threshold = now - temperature * math.log(max(rng.random(), 1e-300))

@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.base import options as _params
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.clusters import wires as _wires
-from meshwright.core.problem import ModelSpec
+from meshwright.core.problem import ModelSpec, Stop
 from meshwright.planners.topoopt import alternate, bounds, components, networks
 from meshwright.planners.topoopt.alternate import NetworkParts, PlanOnNetwork
 from meshwright.planners.topoopt.choices import Servers, SplitSpace, space
@@ -194,12 +194,14 @@ def design(
     names: tuple[str, ...] = ("topoopt",),
     budget: int = 1000,
     seed: int = 0,
+    stop: Stop = alternate.NEVER,
 ) -> Design:
     """Return plan and network for a model.
 
     `measures`: file of measured operators; empty to estimate.
     `names`: topologies, of `networks.NAMES`.
     `budget`: plans to simulate on each.
+    `stop`: when to end before that, with the best so far; topologies that are not begun then are left out, and named.
     Raises `InputError` when the numbers do not fit each other, a name is unknown, or a file is wrong.
     """
     started = time.perf_counter()
@@ -215,11 +217,23 @@ def design(
     missing = _missing(choices)
     proven = missing > 0
     entries: list[tuple[str, Entry]] = []
+    left_out: list[str] = []
+
+    def until(share: float) -> Stop:
+        """Return when to end what may take a share of the time, whatever was not used before included."""
+        return Stop(asked=lambda: stop.is_asked() or 0.0 < share * stop.seconds < time.perf_counter() - started)
+
     if missing <= 0:
-        for name in names:
-            entries += _entries(name, step, wires, params, known, entries, budget, seed)
+        for i, name in enumerate(names):
+            if entries and stop.is_asked():
+                left_out.append(name)
+            else:
+                entries += _entries(name, step, wires, params, known, entries, budget, seed, until((i + 1) / len(names)))
         if missing_plan := _unfit(step, entries):
             missing, entries = missing_plan, []
+    if until(1.0).is_asked():
+        rest = f"; not begun: {', '.join(left_out)}" if left_out else ""
+        notes.append(f"stopped before its end, as asked: these are the best plans so far{rest}")
     injection = max([_injection(wires), *(entry.found.fabric.injection_bytes_per_second() for _, entry in entries)])
     bound = bounds.step_seconds(choices, injection, params.traffic)
     if any(entry.found.changing for _, entry in entries):
@@ -326,13 +340,14 @@ def _entries(
     before: list[tuple[str, Entry]],
     budget: int,
     seed: int,
+    stop: Stop,
 ) -> list[tuple[str, Entry]]:
     """Return what is found on one topology, and on the same one at the cost of the first."""
     if name in ("topoopt", "optical"):
-        return [(name, _found_together(name, step, wires, params, known, budget, seed))]
+        return [(name, _found_together(name, step, wires, params, known, budget, seed, stop))]
     size = (name, wires.n_servers, wires.degree)
     built = networks.build(*size, wires.bytes_per_second, wires.latency_seconds, seed)
-    made = [(name, _on(built, step, params, known, budget, seed))]
+    made = [(name, _on(built, step, params, known, budget, seed, stop))]
     if params.equal_cost and before:
         parts = components.bill(
             name, wires.n_servers, built.degree, built.n_links, built.n_switch_ports, built.port_bytes_per_second
@@ -341,14 +356,16 @@ def _entries(
         if speed > 0:
             ratio = wires.bytes_per_second / built.port_bytes_per_second
             built = networks.build(*size, speed * ratio, wires.latency_seconds, seed)
-            made.append((f"{name}-equal-cost", _on(built, step, params, known, budget, seed)))
+            made.append((f"{name}-equal-cost", _on(built, step, params, known, budget, seed, stop)))
     return made
 
 
-def _on(built: networks.Built, step: Step, params: Params, known: components.Prices, budget: int, seed: int) -> Entry:
+def _on(
+    built: networks.Built, step: Step, params: Params, known: components.Prices, budget: int, seed: int, stop: Stop
+) -> Entry:
     """Search on a fixed topology."""
     rng = np.random.default_rng(seed)
-    found = alternate.fixed(step, built.fabric, rng, budget, placement=params.placement)
+    found = alternate.fixed(step, built.fabric, rng, budget, placement=params.placement, stop=stop)
     parts = components.bill(
         built.fabric.name,
         built.fabric.n_servers,
@@ -361,7 +378,7 @@ def _on(built: networks.Built, step: Step, params: Params, known: components.Pri
 
 
 def _found_together(
-    name: str, step: Step, wires: NetworkParts, params: Params, known: components.Prices, budget: int, seed: int
+    name: str, step: Step, wires: NetworkParts, params: Params, known: components.Prices, budget: int, seed: int, stop: Stop
 ) -> Entry:
     """Search plan and topology together."""
     rng = np.random.default_rng(seed)
@@ -369,14 +386,16 @@ def _found_together(
         from meshwright.planners.topoopt import optical
 
         found = optical.search(
-            step, wires, rng, budget, placement=params.placement, reconfiguration_seconds=params.reconfiguration_seconds
-        )
+            step, wires, rng, budget, placement=params.placement, reconfiguration_seconds=params.reconfiguration_seconds,
+            stop=stop,
+        )  # fmt: skip
     elif params.search == "published":
         placement = "strided" if params.placement == "either" else params.placement
         found = alternate.released(
-            step, wires, rng, budget, propagation=params.propagation, placement=placement, alpha_ratio=params.alpha_ratio
-        )
+            step, wires, rng, budget, propagation=params.propagation, placement=placement, alpha_ratio=params.alpha_ratio,
+            stop=stop,
+        )  # fmt: skip
     else:
-        found = alternate.improved(step, wires, rng, budget, placement=params.placement)
+        found = alternate.improved(step, wires, rng, budget, placement=params.placement, stop=stop)
     parts = components.bill(name, wires.n_servers, wires.degree, len(found.fabric.wires()), 0, wires.bytes_per_second)
     return Entry(found, parts.cost(known), wires.bytes_per_second)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from meshwright.core.problem import Stop
 from meshwright.planners.topoopt import alternate, finder, windows
 from meshwright.planners.topoopt.alternate import NetworkParts, PlanOnNetwork
 from meshwright.planners.topoopt.fabric import Fabric
@@ -49,11 +50,12 @@ def taking_turns(
 
 
 def search(
-    step: Step, wires: NetworkParts, rng: np.random.Generator, budget: int, *, placement: str, reconfiguration_seconds: float
-) -> PlanOnNetwork:
+    step: Step, wires: NetworkParts, rng: np.random.Generator, budget: int, *, placement: str, reconfiguration_seconds: float,
+    stop: Stop = alternate.NEVER,
+) -> PlanOnNetwork:  # fmt: skip
     """Return the best plan with circuits that stay, or take turns.
 
-    `step`, `wires`, `rng`, `budget`, `placement`: see `meshwright.planners.topoopt.alternate.improved`.
+    `step`, `wires`, `rng`, `budget`, `placement`, `stop`: see `meshwright.planners.topoopt.alternate.improved`.
     `reconfiguration_seconds`: how long circuits are dark when they change.
     Returns: plan and circuits. Circuits that stay are those of ``topoopt``. ``changing`` says what the same plan gains
     where circuits are chosen anew during the step.
@@ -75,6 +77,6 @@ def search(
                 made.append(fabric.refitted(traffic.pair_bytes, traffic.group_bytes))
         return made
 
-    found = alternate.alternate(step, candidates, rng, budget, placement)
+    found = alternate.alternate(step, candidates, rng, budget, placement, stop)
     changing = windows.choose(step, found.placement, found.fabric, wires.degree, reconfiguration_seconds, drawn)
     return replace(found, changing=changing)

@@ -1,0 +1,62 @@
+"""A search of plan and network ends when it is asked to, with the best so far, and says what it did not begin."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from meshwright import api
+from meshwright.base.errors import InputError
+from meshwright.core.problem import Stop
+from meshwright.planners.topoopt.design import Design
+
+SPEC = "topoopt:dlrm,tables=3,rows=1000,width=8,bottom=16-16,top=16-16-1,batch=48"
+
+
+def designed(stop: Stop | None = None, names: tuple[str, ...] = ("topoopt", "fat-tree"), **settings: str) -> Design:
+    return api.codesign(
+        SPEC, servers=4, degree=2, link_bandwidth="10 Gbit/s", topologies=names, budget=400, settings=settings, stop=stop
+    )
+
+
+def after(n_questions: int) -> Stop:
+    """Ask for an end from some question on."""
+    count = itertools.count()
+    return Stop(asked=lambda: next(count) >= n_questions)
+
+
+@pytest.mark.parametrize("search", ["improved", "published"])
+@pytest.mark.parametrize("topology", ["topoopt", "fat-tree", "optical"])
+def test_a_search_that_is_stopped_has_a_plan_that_is_no_better_than_the_whole_search(topology: str, search: str) -> None:
+    whole = designed(names=(topology,), search=search).entries[0][1].found
+    played = []
+    for n_questions in (0, 5, 50):
+        design = designed(after(n_questions), (topology,), search=search)
+        found = design.entries[0][1].found
+        assert whole.seconds <= found.seconds * (1 + 1e-9) and found.seconds <= found.start_seconds * (1 + 1e-9)
+        assert any("stopped before its end, as asked" in note for note in design.notes)
+        played.append(found.n_proposals)
+    assert played[0] < whole.n_proposals and played == sorted(played)
+
+
+def test_topologies_that_were_not_begun_are_named_and_one_always_is_searched() -> None:
+    design = designed(after(0), ("topoopt", "fat-tree", "switch"))
+    assert [name for name, _ in design.entries] == ["topoopt"]
+    assert design.notes[-1].endswith("these are the best plans so far; not begun: fat-tree, switch")
+
+
+def test_a_time_limit_is_shared_by_the_topologies_and_nothing_changes_without_one() -> None:
+    short = designed(Stop(seconds=1e-6), ("topoopt", "fat-tree", "switch"))
+    assert [name for name, _ in short.entries] == ["topoopt", "fat-tree", "switch"]
+    assert "not begun" not in short.notes[-1] and "stopped before its end" in short.notes[-1]
+    free, long = designed(), designed(Stop(seconds=3600.0))
+    assert [(name, entry.found.seconds) for name, entry in free.entries] == [
+        (name, entry.found.seconds) for name, entry in long.entries
+    ]
+    assert not any("stopped" in note for note in (*free.notes, *long.notes))
+
+
+def test_a_limit_that_is_no_time_is_refused() -> None:
+    with pytest.raises(InputError, match="must be numbers of at least 0"):
+        Stop(seconds=-1.0)
