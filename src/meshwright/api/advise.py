@@ -21,6 +21,12 @@ from meshwright.validation import MeasuredRun, TraceCauses
 __all__ = ["Advice", "Rung", "advise", "as_json", "framework_of_file"]
 
 _NO_RUNNERS_UP: Mapping[str, str] = MappingProxyType({"alternatives": "1"})
+_SAME_LOGS = (
+    {"megatron", "megatron_bridge", "megatron_deepspeed"},
+    {"deepspeed", "megatron_deepspeed", "transformers", "accelerate"},
+    {"accelerate", "transformers", "fsdp2", "deepspeed"},
+)
+"""Frameworks of which one's log may time another's configuration: one starts the other, or prints its lines."""
 _AXES = ("tensor", "context", "expert", "pipeline", "micro_batch", "shard", "recompute", "schedules")
 
 
@@ -176,7 +182,9 @@ def _measured(path: str, result: Result) -> tuple[TraceCauses | MeasuredRun, flo
     if validation.is_trace(path):
         trace = validation.trace_causes(path)
         return trace, trace.step_seconds
-    run, plan = validation.measured_run(path), result.plan
+    run, plan, name = validation.measured_run(path), result.plan, result.problem.framework.name
+    if not any({run.framework, name} <= alike for alike in _SAME_LOGS) and run.framework != name:
+        run = replace(run, notes=(*run.notes, f"{path}: lines of {run.framework}, for a configuration of {name}"))
     return run, run.seconds_of(plan.global_batch, result.problem.graph.sequence_length, plan.n_devices)
 
 

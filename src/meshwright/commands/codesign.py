@@ -55,16 +55,9 @@ def register(app: typer.Typer) -> None:
         from meshwright.report import text as reports
 
         outputs = {
-            "--out": out,
-            "--taskgraph": taskgraph,
-            "--chakra": chakra,
-            "--astra-network": astra_network,
-            "--dot": dot,
-            "--wiring": wiring,
-            "--trace": trace,
-            "--report": report,
-            "--measures-out": measures_out,
-        }
+            "--out": out, "--taskgraph": taskgraph, "--chakra": chakra, "--astra-network": astra_network, "--dot": dot,
+            "--wiring": wiring, "--trace": trace, "--report": report, "--measures-out": measures_out,
+        }  # fmt: skip
         files.check_targets([(option, path) for option, path in outputs.items() if path])
         seconds = _early.seconds_of(time_limit)
         with reports.progress(f"designing for {model}"), _early.interruptible(True) as asked:

@@ -100,3 +100,15 @@ def test_what_says_nothing_is_one_line(text: str | None, told: str, meshwright: 
         (tmp_path / "x.json").write_text(text)
     done = meshwright("advise", "run.sh", "--cluster", "dgx-h100:4", "--against", "x.json")
     assert done.code == 2 and told in done.err and len(done.err.splitlines()) == 1 and not done.out
+
+
+def test_a_log_of_another_framework_than_the_file_is_said(meshwright: Any, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    words = ("advise", "run.sh", "--cluster", "dgx-h100:4", "--against", "train.log")
+    said = "train.log: lines of maxtext, for a configuration of megatron"
+    for line, foreign in (
+        ("completed step: {i}, seconds: 0.05, TFLOP/s/device: 1.0, loss: 2.0", True),
+        ("iteration {i}/ 9 | elapsed time per iteration (ms): 50.0 | global batch size: 32 |", False),
+    ):
+        (tmp_path / "train.log").write_text("".join(line.format(i=i) + "\n" for i in range(1, 9)))
+        assert (said in meshwright(*words).out) == foreign

@@ -182,3 +182,59 @@ def test_what_is_no_log_is_refused(tmp_path: pathlib.Path) -> None:
         validation.measured_run(tmp_path / "none.log")
     with pytest.raises(InputError, match=r"times no step: line 1: iteration 3 tells no time above 0"):
         validation.measured_run(stored(tmp_path, megatron(3, -1.0)))
+
+
+def nanotron(step: int, milliseconds: str, more: str = "", rank: str = "PP=0") -> str:
+    """Return an iteration line of nanotron."""
+    return (
+        f"10/17/2025 16:31:56 [INFO|DP=0|{rank}|TP=0|node-1]: iteration: {step} / 500 | consumed_tokens: 85.8G | "
+        f"elapsed_time_per_iteration_ms: {milliseconds} | tokens_per_sec: 22.8K | tokens_per_sec_per_gpu: 11.4K | "
+        f"global_batch_size: 64 | lm_loss: 2.38 | lr: 1e-05 | model_tflops_per_gpu: 38.3 | grad_norm: 1.25{more}"
+    )
+
+
+def test_lines_of_nanotron_with_letters_behind_numbers(tmp_path: pathlib.Path) -> None:
+    lines = [nanotron(step, "11.5K", rank=rank) for step in range(1, 21) for rank in ("PP=0", "PP=1")]
+    lines[30] = nanotron(16, "980", " | cuda_memory_allocated: 75.2M | cuda_max_memory_reserved: 54.7G")
+    run = validation.measured_run(stored(tmp_path, *lines))
+    assert (run.framework, run.step_seconds, run.global_batch) == ("nanotron", 11.5, 64)
+    assert (run.n_entries, run.n_warm_up, run.device_tokens_per_second) == (10, 10, 11.4e3)
+    assert run.device_flops_per_second == pytest.approx(38.3e12) and run.reserved_bytes == pytest.approx(54.7e9)
+    with pytest.raises(InputError, match=r"times no step: line 1: iteration 3 tells no time above 0"):
+        validation.measured_run(stored(tmp_path, nanotron(3, "soon")))
+
+
+def test_lines_of_maxtext_in_seconds(tmp_path: pathlib.Path) -> None:
+    head = "I0425 09:31:20 1 maxtext_utils.py:1718] Num_devices: 32, shape (1, 1, 1, 32, 1)"
+    lines = [
+        f"I0425 09:32:00 1 train.py:9] completed step: {step}, seconds: {2.0 + step / 100:.3f}, TFLOP/s/device: 93.9, "
+        f"Tokens/s/device: 14,166.5, total_weights: 65536, loss: 9.4"
+        for step in range(20)
+    ]
+    run = validation.measured_run(stored(tmp_path, head, *lines, "completed step: 20, of which nothing is said"))
+    assert run.framework == "maxtext" and run.step_seconds == pytest.approx(2.145)
+    assert (run.n_entries, run.settings["devices"], run.device_tokens_per_second) == (10, "32", 14166.5)
+    assert run.device_flops_per_second == pytest.approx(93.9e12)
+    assert run.notes == ("line 22: step 20 without its seconds; left out",)
+
+
+def test_lines_of_nemo_and_of_lightnings_bar(tmp_path: pathlib.Path) -> None:
+    lines = [
+        f"[NeMo I 2025-06-13 nemo_logging:393] Training epoch 0, iteration {step}/99 | lr: 1e-07 | global_batch_size: 32 | "
+        f"global_step: {step} | reduced_train_loss: 11.0 | train_step_timing in s: {4.0 + step / 10} | consumed_samples: {step}"
+        for step in range(20)
+    ]
+    run = validation.measured_run(stored(tmp_path, *lines))
+    assert (run.framework, run.global_batch, run.n_entries) == ("megatron", 32, 10)
+    assert run.step_seconds == pytest.approx(5.45)
+    bar = "\r".join(
+        f"Epoch 0: :   {step}%|#  | {step}/100 [00:10<12:00, reduced_train_loss=11.0, global_step={step}.0, "
+        f"train_step_timing in s={4.0 + step / 10}]"
+        for step in range(20)
+        for _ in range(2)
+    )
+    again = validation.measured_run(stored(tmp_path, bar))
+    assert (again.step_seconds, again.n_entries, again.global_batch) == (pytest.approx(5.45), 10, 0)
+    untimed = [line.replace("train_step_timing in s", "something") for line in lines]
+    with pytest.raises(InputError, match=r"times no step: line 1: no train_step_timing: set log_step_timing"):
+        validation.measured_run(stored(tmp_path, *untimed))

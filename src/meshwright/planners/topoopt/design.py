@@ -216,8 +216,7 @@ def design(
     notes = [note for note in model_spec.notes if "codesign" not in note] + list(choices.notes)
     missing = _missing(choices)
     proven = missing > 0
-    entries: list[tuple[str, Entry]] = []
-    left_out: list[str] = []
+    entries, left_out = list[tuple[str, Entry]](), list[str]()
 
     def until(share: float) -> Stop:
         """Return when to end what may take a share of the time, whatever was not used before included."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.base import files
 from meshwright.base.errors import InputError
-from meshwright.validation._logs import deepspeed, megatron, torchtitan, trainer
+from meshwright.validation._logs import deepspeed, maxtext, megatron, nanotron, nemo, torchtitan, trainer
 from meshwright.validation._logs.entries import Line, Reading, TimedLine
 
 __all__ = ["MeasuredRun", "is_log", "measured_run", "measured_runs"]
@@ -29,7 +29,13 @@ SLOW = 1.5
 AGREEMENT = 0.1
 """Figures of one line that say the same thing in two units are to agree to this share."""
 
-KNOWN = "Megatron-LM's iteration lines, torchtitan's, DeepSpeed's or the Hugging Face Trainer's"
+KNOWN = "Megatron-LM's iteration lines, NeMo's, nanotron's, torchtitan's, MaxText's, DeepSpeed's or the Hugging Face Trainer's"
+"""Whose lines are read, in words."""
+
+READERS = (
+    nanotron.reading, nemo.reading, megatron.reading, torchtitan.reading, maxtext.reading, deepspeed.reading, trainer.reading,
+)  # fmt: skip
+"""Tried in this order: lines of nanotron and NeMo begin as Megatron-LM's do; DeepSpeed's and the Trainer's stand in others'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +149,8 @@ def measured_run(path: str | Path) -> MeasuredRun:
     Parameters
     ----------
     path : str or Path
-        What Megatron-LM, Megatron-DeepSpeed, torchtitan, DeepSpeed or the Hugging Face Trainer printed, or the last one's
-        ``trainer_state.json``.
+        What Megatron-LM, Megatron-DeepSpeed, NeMo, nanotron, torchtitan, MaxText, DeepSpeed or the Hugging Face Trainer
+        printed, or the last one's ``trainer_state.json``.
 
     Returns
     -------
@@ -188,7 +194,7 @@ def _reading(path: str | Path) -> Reading:
     if (of_state := trainer.state(text)) is not None:
         return of_state
     lines = _lines(text)
-    for read in (megatron.reading, torchtitan.reading, deepspeed.reading, trainer.reading):
+    for read in READERS:
         found = read(lines)
         if found is not None:
             return found
