@@ -9,7 +9,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.frameworks.megatron.pipeline import whole
 
-__all__ = ["check", "notes"]
+__all__ = ["check", "notes", "sentence"]
 
 Options = Mapping[str, tuple[str, ...]]
 
@@ -70,14 +70,19 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
                                ("--overlap-param-gather", "the gathering of weights is priced"))
             if name in wanted and name not in options
         ]  # fmt: skip
-    kind = options.get("--cp-comm-type", ("p2p",))
-    if one.context > 1 and kind != ("p2p",):
-        found.append(("--cp-comm-type", f"is {' '.join(kind)}; a ring (p2p) is priced"))
+    ring = options.get("--cp-comm-type", ("p2p",))
+    if one.context > 1 and ring != ("p2p",):
+        found.append(("--cp-comm-type", f"is {' '.join(ring)}; a ring (p2p) is priced"))
     dispatched = options.get("--moe-token-dispatcher-type", ("flex",))
     if one.expert > 1 and dispatched != ("flex",) and "--moe-enable-deepep" not in options:
-        found.append(("--moe-token-dispatcher-type", f"is {' '.join(dispatched)}; on hosts where releases have DeepEP or HybridEP "
-                      "each token is priced as sent once to a node"))  # fmt: skip
+        kind = f"is {' '.join(dispatched)}; where releases have DeepEP or HybridEP each token is priced as sent once to a node"
+        found.append(("--moe-token-dispatcher-type", kind))
     group = "--microbatch-group-size-per-virtual-pipeline-stage"
     if group in options and whole(options, group, "") != len(plan.ranks()):
         found.append((group, f"is {' '.join(options[group])}; groups of {len(plan.ranks())} micro-batches are priced"))
     return tuple(found)
+
+
+def sentence(name: str, what: str) -> str:
+    """Return what of an option is priced otherwise, under the name that it has in a file."""
+    return f"{name}{' ' if what.startswith('is ') else ': '}{what}"

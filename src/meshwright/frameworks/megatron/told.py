@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +40,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     aside.check(options, path)
     said = config_of(options, path, graph, n_devices)
     others = (
-        f"{path}: line {_line(text, name)}: {name}: {what}" if name in options else f"{path}: {name} {what}"
+        f"{path}: {f'line {_line(text, name)}: ' if name in options else ''}{aside.sentence(name, what)}"
         for name, what in aside.notes(options, said.plan)
     )
     variant, overlap = variant_of(graph, said.plan, "--tp-comm-overlap" in options)
@@ -173,7 +172,10 @@ def _recompute(options: Mapping[str, tuple[str, ...]], place: str, stages: list[
             raise InputError(f"{place}: --recompute-modules {' '.join(unknown)}: there are {', '.join(MODULES)}")
         n_first, word = last, "+".join(modules)
     elif kind == "full":
-        count, method = pipeline.whole(options, "--recompute-num-layers", place, 1), " ".join(options.get("--recompute-method", ()))
+        count, method = (
+            pipeline.whole(options, "--recompute-num-layers", place, 1),
+            " ".join(options.get("--recompute-method", ())),
+        )
         if method not in ("uniform", "block") or (method == "uniform" and count != 1):
             raise InputError(f"{place}: --recompute-method {method} of {count} layers: our plans have uniform of 1, or block")
         n_first, word = (last if method == "uniform" else count), "full"

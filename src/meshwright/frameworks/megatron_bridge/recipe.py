@@ -128,10 +128,10 @@ def _fields(result: Result) -> dict[str, str]:
     if "--no-gradient-accumulation-fusion" in options:
         said["model.gradient_accumulation_fusion"] = "False"
     if strategy.expert > 1:
-        sent = dict(megatron_options.dispatch(problem, result.plan))
-        said["model.moe_token_dispatcher_type"] = f'"{sent["--moe-token-dispatcher-type"]}"'
-        if "--moe-flex-dispatcher-backend" in sent:
-            said["model.moe_flex_dispatcher_backend"] = f'"{sent["--moe-flex-dispatcher-backend"]}"'
+        sent = [words[1] for words in megatron_options.dispatch(problem, result.plan)]
+        said["model.moe_token_dispatcher_type"] = f'"{sent[0]}"'
+        if len(sent) > 1:
+            said["model.moe_flex_dispatcher_backend"] = f'"{sent[1]}"'
             said["model.moe_shared_expert_overlap"] = "False"
     return dict(sorted(said.items(), key=lambda one: (one[0].split(".")[0] not in _PARTS, one[0].split(".")[0])))
 

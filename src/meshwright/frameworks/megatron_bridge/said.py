@@ -131,7 +131,7 @@ class Said:
         for name, what in aside.notes(options, plan):
             field = fields.ASIDE.get(name) or fields.VALUES.get(name) or fields.FLAGS.get(name, name)
             if field in self.found or name not in fields.FLAGS:  # what overlaps by itself where a recipe leaves it open
-                self.warnings.append(f"{path}: {field} {what.replace('is not set', 'is False')}")
+                self.warnings.append(f"{path}: {aside.sentence(field, what.replace('is not set', 'is False'))}")
         optimizer = self.found.get("optimizer.optimizer", "adam")
         if optimizer != "adam":
             raise InputError(f"{path}: optimizer.optimizer is {optimizer!r}; plans of Megatron-Core have adam")
@@ -167,13 +167,19 @@ class Said:
                 raise InputError(f"{self.path}: {field} is {value!r}; it must be True or False")
             if value:
                 options[option] = ()
-        for option, field in fields.ASIDE.items():
-            value = found.get(field)
-            if value is True or (value and not isinstance(value, bool)):
-                options[option] = () if value is True else tuple(map(str, value if isinstance(value, list) else [value]))
-        if options.get("--outer-dp-sharding-strategy") == ("no_shard",):
-            del options["--outer-dp-sharding-strategy"]
-        return options
+        return options | _aside(found)
+
+
+def _aside(found: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the options of fields that cut layers or are priced otherwise."""
+    options: dict[str, tuple[str, ...]] = {}
+    for option, field in fields.ASIDE.items():
+        value = found.get(field)
+        if value is True:
+            options[option] = ()
+        elif value and value != "no_shard":
+            options[option] = tuple(map(str, value if isinstance(value, list) else [value]))
+    return options
 
 
 def _layout(stages: list[Any], path: str) -> str:

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.run_config import RunConfig
-from meshwright.frameworks import _python_file
-from meshwright.frameworks.megatron_bridge import fields
+from meshwright.frameworks import _exact, _python_file
+from meshwright.frameworks.megatron_bridge import dump, fields
 from meshwright.frameworks.megatron_bridge.said import Said
 
 __all__ = ["read"]
@@ -21,6 +21,8 @@ _CLASSES: Mapping[str, str] = MappingProxyType({
     "CommOverlapConfig": "comm_overlap", "MixedPrecisionConfig": "mixed_precision", "OptimizerConfig": "optimizer",
 })  # fmt: skip
 _ROOTS = ("model", "model_cfg", "model_config", "provider", "model_provider")  # variables that hold the model's part
+
+
 class _Recipe(Said):
     """What a recipe in Python sets."""
 
@@ -91,7 +93,7 @@ def _collect(path: str, tree: ast.Module) -> _Recipe:
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
-    """Return what a recipe says.
+    """Return what a recipe, or a configuration that a run wrote down, says.
 
     `n_devices`: how many there are, where no command in it says so.
 
@@ -100,6 +102,9 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     InputError
         When it cannot be read, a field is wrong, or fields contradict each other or the model.
     """
+    written = _exact.read_text(path)
+    if dump.is_dump(written):
+        return dump.read(path, written, graph, n_devices)
     tree, text = _python_file.parsed(path)
     said = _collect(path, tree)
     n_devices = _python_file.started(text) or n_devices
