@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.base import files
 from meshwright.base.errors import ExportError
 from meshwright.core.result import Result
-from meshwright.frameworks import _exact, _one_config
+from meshwright.frameworks import _adapters, _exact, _one_config
 
 __all__ = ["PRECISIONS", "write"]
 
@@ -119,17 +119,21 @@ def _mesh(result: Result) -> dict[str, int]:
 def _module(result: Result, said: Mapping[str, Any], mesh: Mapping[str, int], launch: str) -> str:
     """Return the Python module."""
     problem = result.problem
+    lora, quantised = _adapters.config(problem), problem.graph.quantised
+    tuned = "get_peft_model(model, adapters())" if lora else "model"
     dictionary = {key: value for key, value in said.items() if isinstance(value, dict)}
     lines = [
         f'"""{problem.model_spec.name} on {result.plan.n_devices} devices{_exact.predicted(result)}; for transformers 5.23.',
         "",
         f"    {launch} TRAIN.py",
         "",
-        "where TRAIN.py is a script of yours: Trainer(model, arguments(), ...) with samples of SEQUENCE_LENGTH tokens.",
+        f"where TRAIN.py is a script of yours: Trainer({tuned}, arguments(), ...) with samples of SEQUENCE_LENGTH tokens.",
         '"""',
         "",
         *(["from accelerate.parallelism_config import ParallelismConfig"] if mesh else []),
-        "from transformers import TrainingArguments",
+        *(["import torch"] if quantised else []),
+        *(["from peft import LoraConfig"] if lora else []),
+        f"from transformers import {'BitsAndBytesConfig, ' if quantised else ''}TrainingArguments",
         "",
         f"SEQUENCE_LENGTH = {problem.graph.sequence_length}",
         "",
@@ -149,7 +153,24 @@ def _module(result: Result, said: Mapping[str, Any], mesh: Mapping[str, int], la
     ]
     if mesh:
         lines.append(f"        parallelism_config=ParallelismConfig({', '.join(f'{k}={v}' for k, v in mesh.items())}),")
-    return "\n".join([*lines, "    )", ""])
+    return "\n".join([*lines, "    )", *_adapters_of(lora, quantised), ""])
+
+
+def _adapters_of(lora: Mapping[str, Any], quantised: bool) -> list[str]:
+    """Return the functions that say adapters, and frozen weights in four bits."""
+    if not lora:
+        return []
+    lines = [
+        "", "", "def adapters() -> LoraConfig:",
+        f"    return LoraConfig({', '.join(f'{name}={_quoted(value)}' for name, value in lora.items())})",
+    ]  # fmt: skip
+    if quantised:
+        lines += [
+            "", "", "def quantised() -> BitsAndBytesConfig:",
+            '    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,',
+            "        bnb_4bit_compute_dtype=torch.bfloat16, bnb_4bit_quant_storage=torch.bfloat16)",
+        ]  # fmt: skip
+    return lines
 
 
 def _quoted(value: Any) -> str:

@@ -15,9 +15,9 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import ModelSpec
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
-from meshwright.frameworks import _exact, _python_file
+from meshwright.frameworks import _adapters, _exact, _python_file
 from meshwright.frameworks.accelerate import config
-from meshwright.frameworks.transformers import command
+from meshwright.frameworks.transformers import adapters, command
 from meshwright.frameworks.transformers.arguments import PRECISIONS
 
 __all__ = ["model_of", "read"]
@@ -44,10 +44,11 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     """
     text = _exact.read_text(path)
     if command.starts(text):
-        said, lines, length, started, told = command.said(path, text)
+        said, lines, length, started = command.said(path, text)
     else:
         said, lines, length = _json(path, text) if text.lstrip().startswith("{") else _python(path)
-        started, told = _python_file.started(text), ()
+        started = _python_file.started(text)
+    lora, told = _adapters_of(said, lines, graph, path, text)
     for name in ("deepspeed", "fsdp_config"):
         if isinstance(said.get(name), str):
             said[name] = command.table(said[name], name, path)
@@ -74,7 +75,17 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     variant = "deepspeed" if by_deepspeed else "compiled" if said.get("torch_compile") else ""
     variant = variant or ("context" if strategy.context > 1 else "")
     precision = _precision(said, path) or config.precision_of(said if "mixed_precision" in said else own, path)
-    return RunConfig(plan, precision, length, tuple(warnings), variant)
+    return RunConfig(plan, precision, length, tuple(warnings), variant, lora)
+
+
+def _adapters_of(
+    said: dict[str, Any], lines: Mapping[str, int], graph: Graph, path: str, text: str
+) -> tuple[str, tuple[str, ...]]:
+    """Return the adapters that a file trains, as after ``--lora``, and what is to be said of them."""
+    if command.starts(text) or text.lstrip().startswith("{"):
+        return adapters.taken(said, graph, path, lines)
+    tree, _ = _python_file.parsed(path)
+    return _adapters.in_python(tree, graph, path, _python_file.constants(tree))
 
 
 def _launched(said: dict[str, Any], path: str, started: int) -> tuple[dict[str, Any], list[str]]:
