@@ -74,7 +74,7 @@ def unsaid(limits: FrameworkLimits, plan: Plan, problem: Problem) -> tuple[str, 
         and plan.global_batch != plan.n_microbatches * plan.micro_batch * one.data
     ):
         found.append(f"a global batch of {plan.global_batch}, which its micro-batches do not make")
-    usual = MixedPrecision.of(problem.training.precision)
+    usual = MixedPrecision.of(problem.training.precision).updated_by(problem.training.optimizer)
     found += [
         f"{name.replace('_', ' ')} {getattr(problem.training, name)}; it has {getattr(usual, name)}"
         for name in ("activation_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes", "state_bytes")

@@ -393,7 +393,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 256},
     "gpt_neo": {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "intermediate_size": 96, "vocab_size": 256,
                 "max_position_embeddings": 64, "attention_types": [[["global", "local"], 1]]},
-    "opt": SMALL | {"ffn_dim": 96, "word_embed_proj_dim": 64}, "mixtral": SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "opt": SMALL | {"ffn_dim": 96, "word_embed_proj_dim": 64},
+    "mixtral": SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3_moe": SMALL | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
 }  # fmt: skip
 

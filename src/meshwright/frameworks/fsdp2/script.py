@@ -16,7 +16,7 @@ from meshwright.core.problem import ModelSpec
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
-from meshwright.frameworks import _adapters, _exact
+from meshwright.frameworks import _adapters, _exact, _optimizers
 
 __all__ = ["model_of", "read", "write"]
 
@@ -102,6 +102,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         "@PARALLEL@": _parallel(strategy),
         "@GATHERED@": _GATHERED if strategy.shard == 2 else "",
         "@STEP@": _step(strategy),
+        "@OPTIMIZER@": _optimizers.in_torch(problem.training.optimizer),
         "@DTYPE@": "PRECISION" if lora else "torch.float32",
         "@ADAPTERS@": _ADAPTERS if lora else "",
         "@ZEROS@": _ZEROS if lora else "",
@@ -114,6 +115,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         f"# torchrun --nnodes {nodes} --nproc-per-node {per_node} --node-rank RANK --master-addr HOST --master-port 29500 "
         f"{Path(path).name}",
         *_imports(strategy, adapters=bool(lora)),
+        *(["from torchao.optim import AdamW8bit"] if problem.training.optimizer == "adam-8bit" else []),
     ]
     files.write(path, "\n".join(head) + f"\n\n{body}")
     return ()
@@ -235,6 +237,7 @@ def read(path: str, graph: Graph) -> RunConfig:
         When it is no Python, a constant is missing or wrong, or they contradict each other or the model.
     """
     told, warnings = _assigned(path)
+    optimizer = str(told.get("optimizer", ""))
     entry = {name: _exact.whole(told, name, path) for name in _NUMBERS}
     missing = [name for name in _OTHERS if name not in told]
     if missing:
@@ -267,7 +270,9 @@ def read(path: str, graph: Graph) -> RunConfig:
         if not isinstance(told["LORA"], dict):
             raise InputError(f"{path}: LORA is {told['LORA']!r}; it must be the arguments of peft's LoraConfig")
         lora, said = _adapters.text_of(told["LORA"], graph, f"{path}: LORA")
-    return RunConfig(plan, precision, entry["SEQUENCE_LENGTH"], (*warnings, *said), lora=lora)
+    return RunConfig(
+        plan, precision, entry["SEQUENCE_LENGTH"], (*warnings, *said), "", lora, _optimizers.held(precision, optimizer)
+    )
 
 
 def model_of(path: str, sequence_length: int) -> ModelSpec:
@@ -305,7 +310,7 @@ def _assigned(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     except SyntaxError as error:
         raise InputError(f"{path}: line {error.lineno}: is no Python: {error.msg}") from None
     found: dict[str, Any] = {}
-    warnings = []
+    warnings: list[str] = []
     for node in tree.body:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue
@@ -314,6 +319,10 @@ def _assigned(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
         pairs = list(zip(target.elts, value.elts, strict=True)) if several else [(target, value)]  # type: ignore[attr-defined]
         for name, own in pairs:
             word = ast.unparse(name)
+            if word == "optimizer":
+                found[word], notes = _optimizers.of_torch(own, f"{path}: line {node.lineno}")
+                warnings += notes
+                continue
             if word not in (*_NUMBERS, *_OTHERS, *_SOMETIMES):
                 if not word.isupper():
                     continue  # what the script computes

@@ -12,7 +12,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import MODULES, Strategy
-from meshwright.frameworks import _command_line, _exact
+from meshwright.frameworks import _command_line, _exact, _optimizers
 from meshwright.frameworks.megatron import aside, pipeline
 
 __all__ = ["config_of", "plan_of", "read", "variant_of"]
@@ -21,6 +21,10 @@ FLAGS = ("--sequence-parallel", "--use-tp-pp-dp-mapping", "--use-distributed-opt
 """Options without a value that a plan depends on."""
 
 _LEVELS: Mapping[str, int] = MappingProxyType({"optim": 1, "optim_grads": 2, "optim_grads_params": 3})
+_OPTIMIZERS: Mapping[str, str] = MappingProxyType(
+    {"adam": "adamw", "sgd": "sgd-momentum", "muon": "muon", "dist_muon": "muon", "lion": "lion"}
+)
+"""Ours of each of its own; its SGD has a momentum of 0.9 unless told."""
 _MOST_DEVICES = 10**7
 
 
@@ -43,9 +47,17 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         f"{path}: {f'line {_line(text, name)}: ' if name in options else ''}{aside.sentence(name, what)}"
         for name, what in aside.notes(options, said.plan)
     )
+    optimizer = _OPTIMIZERS.get(" ".join(options.get("--optimizer", ("adam",))), "")
+    if optimizer == "sgd-momentum" and not " ".join(options.get("--sgd-momentum", ("0.9",))).strip("0."):
+        optimizer = "sgd"
+    if not optimizer:
+        raise InputError(f"{path}: --optimizer is {' '.join(options['--optimizer'])}; priced are {', '.join(_OPTIMIZERS)}")
     variant, overlap = variant_of(graph, said.plan, "--tp-comm-overlap" in options)
     without = (f"{path}: --tp-comm-overlap {overlap}",) if overlap else ()
-    return replace(said, warnings=(*_unknown(options, text, path), *others, *without), variant=variant)
+    return replace(
+        said, warnings=(*_unknown(options, text, path), *others, *without), variant=variant,
+        training=_optimizers.held(said.precision, optimizer),
+    )  # fmt: skip
 
 
 def variant_of(graph: Graph, plan: Plan, overlaps: bool) -> tuple[str, str]:

@@ -39,6 +39,9 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     if one.context > 1 and not one.shard:
         found += ("sharding level 0 beside a context axis; weights are always sharded over it",)
     found += _adapters.refusals(problem, tensor=one.tensor, quantised=True)
+    if one.shard and problem.training.optimizer in ("adafactor", "lion"):
+        own = "transformers' Adafactor" if problem.training.optimizer == "adafactor" else "bitsandbytes' Lion"
+        found += (f"{own} beside sharded weights, whose parts it does not take; plan with --set shard=0",)
     if one.tensor > 1 and "tensor" not in limits.degrees:
         found += ("a tensor axis is told where the model is loaded, not by its arguments; accelerate's file says one",)
     return found

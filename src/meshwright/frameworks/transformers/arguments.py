@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.base import files
 from meshwright.base.errors import ExportError
 from meshwright.core.result import Result
-from meshwright.frameworks import _adapters, _exact, _one_config
+from meshwright.frameworks import _adapters, _exact, _one_config, _optimizers
 
 __all__ = ["PRECISIONS", "write"]
 
@@ -54,13 +54,16 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 def _said(result: Result, family: str) -> dict[str, Any]:
     """Return the arguments, those of the mesh left out."""
     plan, precision = result.plan, result.problem.training.precision
+    optimizer = result.problem.training.optimizer
     one, full = plan.stages[0].strategy, "full" in plan.stages[0].recompute
     said: dict[str, Any] = {
         "output_dir": "out",
         "per_device_train_batch_size": plan.micro_batch,
         "gradient_accumulation_steps": plan.n_microbatches,
-        "optim": "adamw_torch_fused",
+        "optim": _optimizers.TRAINER[optimizer][0],
     }
+    if _optimizers.TRAINER[optimizer][1]:
+        said["optim_args"] = _optimizers.TRAINER[optimizer][1]
     if precision in PRECISIONS:
         said[PRECISIONS[precision]] = True
     if _variant(result) == "compiled":
