@@ -18,8 +18,6 @@ __all__ = ["PRECISIONS", "write"]
 PRECISIONS: Mapping[str, str] = MappingProxyType({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
 """The argument that is true for each precision; none of them for fp32."""
 
-_NO_TENSOR_PLAN = ("gpt2", "gpt_neo", "opt", "gpt_oss")
-
 
 def write(result: Result, path: str) -> tuple[str, ...]:
     """Write the file of a plan that is not refused, whole or not at all; returns how to start a JSON file.
@@ -34,7 +32,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     fields = _exact.decoder("transformers", problem)
     sizes = _exact.launch_sizes("transformers", result)
     said, mesh = _said(result, str(fields["model_type"])), _mesh(result)
-    if one.tensor > 1 and str(fields["model_type"]) in _NO_TENSOR_PLAN:
+    if one.tensor > 1 and str(fields["model_type"]) in _exact.NO_TENSOR_PLAN:
         raise ExportError(f"transformers: it has no plan of tensor parallelism for {fields['model_type']}; plan with tensor=1")
     endpoint = " --node-rank RANK --master-addr HOST" if sizes[0] > 1 else ""
     launch = f"torchrun --nnodes {sizes[0]} --nproc-per-node {sizes[1]}{endpoint}"
