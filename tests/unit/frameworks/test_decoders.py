@@ -15,7 +15,8 @@ SMALL = {
 }  # fmt: skip
 EARLIER = {
     "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4}, "gptj": {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 16},
-    "bloom": {"hidden_size": 64, "n_layer": 2, "n_head": 4}, "falcon": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+    "bloom": {"hidden_size": 64, "n_layer": 2, "n_head": 4},
+    "falcon": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
     "gpt_neo": {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]},
 }  # fmt: skip
 

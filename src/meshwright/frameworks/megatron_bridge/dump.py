@@ -13,7 +13,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks import _exact
 from meshwright.frameworks.megatron_bridge import fields, nemo
-from meshwright.frameworks.megatron_bridge.said import Said
+from meshwright.frameworks.megatron_bridge.said import RecipeFields
 
 __all__ = ["is_dump", "parts", "read"]
 
@@ -39,7 +39,7 @@ def read(path: str, text: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         When it is no YAML, a field is wrong, or fields contradict each other or the model.
     """
     sections, lines = parts(path, text)
-    said = Said(path)
+    said = RecipeFields(path)
     _note_precision(said, sections, lines)
     known = fields.known()
     told = {**known["fields"], **known["dumped"]}
@@ -110,7 +110,9 @@ def _plain(value: Any) -> Any:
     return value.get("_target_", value) if isinstance(value, dict) and "_target_" in value else value
 
 
-def _note_precision(said: Said, sections: Mapping[str, Mapping[str, Any]], lines: Mapping[tuple[str, ...], int]) -> None:
+def _note_precision(
+    said: RecipeFields, sections: Mapping[str, Mapping[str, Any]], lines: Mapping[tuple[str, ...], int]
+) -> None:
     """Keep in which precision products are: by mixed_precision, its name or its fields, else by the model's own flags."""
     mixed, line = sections.get("mixed_precision", {}), lines.get(("mixed_precision",), 1)
     if "recipe" in mixed:
@@ -121,7 +123,7 @@ def _note_precision(said: Said, sections: Mapping[str, Mapping[str, Any]], lines
         said.numbers(sections["model"], lines.get(("model",), 1))
 
 
-def _refuse(said: Said, sections: Mapping[str, Mapping[str, Any]], lines: Mapping[tuple[str, ...], int]) -> None:
+def _refuse(said: RecipeFields, sections: Mapping[str, Mapping[str, Any]], lines: Mapping[tuple[str, ...], int]) -> None:
     """Refuse adapters, which are not priced here."""
     if sections.get("peft"):
         raise InputError(
@@ -130,7 +132,7 @@ def _refuse(said: Said, sections: Mapping[str, Mapping[str, Any]], lines: Mappin
         )
 
 
-def _n_devices(said: Said, sections: Mapping[str, Mapping[str, Any]]) -> int:
+def _n_devices(said: RecipeFields, sections: Mapping[str, Mapping[str, Any]]) -> int:
     """Return how many devices a run had: what the trainer says, or the data ranks it noted times the other degrees; else 0."""
     trainer = sections.get("trainer", {})
     if trainer:

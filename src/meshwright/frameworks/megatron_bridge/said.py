@@ -14,7 +14,7 @@ from meshwright.frameworks.megatron import aside
 from meshwright.frameworks.megatron import told as megatron_told
 from meshwright.frameworks.megatron_bridge import fields
 
-__all__ = ["Said"]
+__all__ = ["RecipeFields"]
 
 _PLANNED = (
     "optimizer.use_distributed_optimizer", "comm_overlap.tp_comm_overlap", "mixed_precision.grad_reduce_in_fp32",
@@ -35,7 +35,7 @@ _FP8_RECIPES: Mapping[str, str] = MappingProxyType({
 """The recipe of mixed precision that each ``fp8_recipe`` is."""
 
 
-class Said:
+class RecipeFields:
     """What a configuration sets: values of fields by their dotted names, with the place of each."""
 
     def __init__(self, path: str) -> None:

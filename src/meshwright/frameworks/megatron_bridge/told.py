@@ -12,7 +12,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks import _exact, _python_file
 from meshwright.frameworks.megatron_bridge import dump, fields
-from meshwright.frameworks.megatron_bridge.said import Said
+from meshwright.frameworks.megatron_bridge.said import RecipeFields
 
 __all__ = ["read"]
 
@@ -23,7 +23,7 @@ _CLASSES: Mapping[str, str] = MappingProxyType({
 _ROOTS = ("model", "model_cfg", "model_config", "provider", "model_provider")  # variables that hold the model's part
 
 
-class _Recipe(Said):
+class _Recipe(RecipeFields):
     """What a recipe in Python sets."""
 
     def __init__(self, path: str, tree: ast.Module) -> None:
