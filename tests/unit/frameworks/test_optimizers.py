@@ -148,3 +148,9 @@ def test_advice_prices_the_optimizer_that_a_file_says(tmp_path: pathlib.Path) ->
         assert found.result.timeline is not None and not found.refusals
         peaks[word] = max(found.result.timeline.peak_bytes)
     assert peaks["adamw_torch"] - peaks["sgd"] > 0.8 * 8 * api.read("llama-3.2-1b").graph.n_parameters / 8
+
+
+def test_a_file_called_like_a_framework_is_not_taken_for_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "accelerate").write_text("#!/bin/bash\nexec accelerate $*\n")
+    monkeypatch.chdir(tmp_path)
+    assert frameworks.find("accelerate").name == "accelerate" and frameworks.find("deepspeed:sc21").variant == "sc21"
