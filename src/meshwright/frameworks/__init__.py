@@ -85,7 +85,7 @@ def find(word: str, told: Mapping[str, str | bool] | None = None) -> Framework:
     InputError
         When there is no such framework or variant, or the file is wrong.
     """
-    if word.endswith(".toml") or Path(word).is_file():
+    if word.endswith(".toml") or (word.partition(":")[0] not in names() and Path(word).is_file()):
         entry = files.read_toml(word)
         named = str(entry.get("base", "")) if isinstance(entry, dict) else ""
         if named.endswith(".toml") or (named and Path(named).is_file()):
