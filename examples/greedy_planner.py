@@ -1,7 +1,7 @@
 """A planner from outside for ``meshwright bench``: a pipeline of equal parts, one device a stage.
 
-Run it with ``meshwright bench --planner "python examples/greedy_planner.py" --problems generated``. It imports nothing of meshwright: it
-reads the problem file and writes a plan file; what both hold is on the page "Compare planners" of the documentation.
+Run it with ``meshwright bench --planner "python3 examples/greedy_planner.py" --problems generated``. It imports nothing of
+meshwright: it reads the problem file and writes a plan file, see docs/howto/compare_planners.md.
 """
 
 import graphlib

@@ -9,7 +9,7 @@ import typer
 from meshwright.commands import _options
 
 if TYPE_CHECKING:
-    from meshwright.suite import Question
+    from meshwright.suite import BenchProblem
     from meshwright.suite.bench import Planner
 
 __all__ = ["register"]
@@ -55,7 +55,7 @@ def _searches(text: str) -> list[str] | None:
     return [] if text.strip() == "none" else compare.searches_of(text)
 
 
-def _listed(asked: tuple[Question, ...], as_json: bool) -> int:
+def _listed(asked: tuple[BenchProblem, ...], as_json: bool) -> int:
     """Print problems, running nothing."""
     import json
 
@@ -94,8 +94,8 @@ def register(app: typer.Typer) -> None:
         from meshwright.base import files
         from meshwright.base.errors import InputError
         from meshwright.commands import _early
-        from meshwright.suite import questions, results
         from meshwright.suite import bench as room
+        from meshwright.suite import questions, results
 
         if out and not out.endswith((".html", ".json")):
             raise InputError(f"--out {out}: must end in .html or .json")

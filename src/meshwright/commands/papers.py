@@ -9,7 +9,8 @@ import typer
 from meshwright.commands import _options
 
 if TYPE_CHECKING:
-    from meshwright.papers import Claim, Paper, Repeated
+    from meshwright.papers import ClaimRepeated, Paper
+    from meshwright.published.claims import Claim
 
 __all__ = ["register"]
 
@@ -19,11 +20,11 @@ def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.5g}"
 
 
-def _table(one: Repeated) -> list[str]:
+def _table(one: ClaimRepeated) -> list[str]:
     """Return the cases of a claim as lines of columns."""
-    from meshwright.papers import divided
+    from meshwright.published.claims import divided
 
-    rows = [("", "published", "ours as published", "of it", "ours improved", "best", "bound")]
+    rows: list[tuple[str, ...]] = [("", "published", "ours as published", "of it", "ours improved", "best", "bound")]
     notes = list(dict.fromkeys(case.note for case in one.cases if case.note))
     for case in one.cases:
         values = (
@@ -38,7 +39,7 @@ def _table(one: Repeated) -> list[str]:
     return lines + [f"    [{i}] {note}" for i, note in enumerate(notes, 1)]
 
 
-def _told(one: Repeated, named: bool) -> list[str]:
+def _told(one: ClaimRepeated, named: bool) -> list[str]:
     """Return a claim with what is computed of it, or why nothing is, as lines."""
     claim = one.claim
     lines = [f"{claim.id}: {claim.says}", f"    published: {claim.place}; known from: {claim.source}"]
@@ -54,25 +55,25 @@ def _told(one: Repeated, named: bool) -> list[str]:
     return [*lines, f"    in {claim.unit}; {better}; took {one.cpu_seconds:.1f} CPU s", *_table(one), ""]
 
 
-def _repeated(paper: Paper, claims: tuple[Claim, ...], named: bool) -> tuple[tuple[Repeated, ...], bool]:
+def _repeated(paper: Paper, claims: tuple[Claim, ...], named: bool) -> tuple[tuple[ClaimRepeated, ...], bool]:
     """Compute claims with a line of progress for each case; also return whether Ctrl-C ended it."""
     import sys
 
     from meshwright import papers
     from meshwright.report.progress import progress
 
-    done: list[papers.Repeated] = []
+    done: list[papers.ClaimRepeated] = []
     try:
         for claim in claims:
             if claim.by_name and not named:
-                done.append(papers.Repeated(claim))
+                done.append(papers.ClaimRepeated(claim))
                 continue
             with progress(f"papers {paper.name}: {claim.id}"):
                 done.append(papers.repeat(paper, claim, lambda line: print(line, file=sys.stderr, flush=True)))
     except KeyboardInterrupt:
         left = claims[len(done) :]
         print(f"meshwright: interrupted; not computed: {', '.join(claim.id for claim in left)}", file=sys.stderr)
-        return (*done, *(papers.Repeated(claim) for claim in left)), True
+        return (*done, *(papers.ClaimRepeated(claim) for claim in left)), True
     return tuple(done), False
 
 

@@ -1,93 +1,25 @@
-"""Headline results of the five published systems, one file a paper, each repeated when asked.
+"""Headline results of the five published systems, each repeated when asked.
 
-A paper's file has ``CASES``: what computes each claim, by its id. What was published stands in ``data/NAME.toml`` (claim, place in the
-paper, how its value is known) or in the tables of `meshwright.published`; what ours gives is computed, never stored.
+A paper lies with its system: ``planners/piper/papers/piper.py`` has ``CASES``, what computes each claim, by its id, from the
+claim and the calls of `meshwright.api`; ``piper.toml`` beside it says what was published, where in the paper, and how that is
+known. Long tables lie in `meshwright.published`. What ours gives is computed, never stored.
 """
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from meshwright import api
 from meshwright.base import files, registry
 from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.published.claims import Case, Claim, divided
 
-__all__ = ["Case", "Claim", "Paper", "Repeated", "as_json", "chosen", "names", "read", "repeat"]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One value of a claim beside what is computed here; None where there is none.
-
-    Parameters
-    ----------
-    name : str
-        Which input: ``"transformer, 32 processors"``.
-    claimed_value : float or None
-        What was published.
-    published_value : float or None
-        What ours gives in the published mode: the same method, or the published plan under the published cost model.
-    improved_value : float or None
-        What our own search of that system gives on the same input.
-    best_value : float or None
-        What search ``best`` gives on the same input, where it takes it.
-    bound_value : float or None
-        Proven: nothing in the space searched is better.
-    note : str
-        What the reader has to know of this case; empty for nothing.
-    """
-
-    name: str
-    claimed_value: float | None = None
-    published_value: float | None = None
-    improved_value: float | None = None
-    best_value: float | None = None
-    bound_value: float | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A headline result of a paper.
-
-    Parameters
-    ----------
-    id : str
-        What the user types after ``--claim``.
-    says : str
-        The claim in a sentence.
-    place : str
-        Table or figure of the paper.
-    source : str
-        How the published values are known here: read in the paper, measured with its released program, ...
-    unit : str
-        Of all values of its cases.
-    higher_is_better : bool
-        Whether a larger value is the better one.
-    ours : str
-        What is computed here, and how it differs from what was published.
-    reason : str
-        Why it cannot be repeated here, in a line; empty where it can.
-    by_name : bool
-        Whether it takes so long that it is computed only where named.
-    values : mapping
-        Published values by case, where they stand with the claim.
-    """
-
-    id: str
-    says: str
-    place: str
-    source: str
-    unit: str
-    higher_is_better: bool
-    ours: str
-    reason: str
-    by_name: bool
-    values: Mapping[str, float]
+__all__ = ["ClaimRepeated", "Paper", "as_json", "chosen", "names", "read", "repeat"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +43,7 @@ class Paper:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class ClaimRepeated:
     """A claim with its cases computed, and the CPU seconds that took; without cases where it was not."""
 
     claim: Claim
@@ -140,7 +72,7 @@ def read(name: str) -> Paper:
     name = name.strip().lower()
     if name not in names():
         raise UnknownNameError("paper", name, names())
-    held = files.read_toml(str(Path(__file__).resolve().parent / "data" / f"{name}.toml"))
+    held = files.read_toml(str(_beside(name)))
     claims = tuple(
         Claim(
             one["id"], one["says"], one["place"], one["source"], one.get("unit", ""), bool(one.get("higher_is_better", False)),
@@ -149,6 +81,12 @@ def read(name: str) -> Paper:
         for one in held["claims"]
     )  # fmt: skip
     return Paper(name, held["title"], held["reference"], claims)
+
+
+def _beside(name: str) -> Path:
+    """Return what was published, beside the file of a paper, which is not imported for it."""
+    home = str(registry.home("papers", name))
+    return Path(__file__).resolve().parents[2].joinpath(*home.split(".")).with_suffix(".toml")
 
 
 def chosen(paper: Paper, claim_id: str) -> tuple[Claim, ...]:
@@ -167,7 +105,7 @@ def chosen(paper: Paper, claim_id: str) -> tuple[Claim, ...]:
     return found
 
 
-def repeat(paper: Paper, claim: Claim, tell: Callable[[str], None] = lambda line: None) -> Repeated:
+def repeat(paper: Paper, claim: Claim, tell: Callable[[str], None] = lambda line: None) -> ClaimRepeated:
     """Compute the cases of a claim.
 
     Parameters
@@ -181,7 +119,7 @@ def repeat(paper: Paper, claim: Claim, tell: Callable[[str], None] = lambda line
 
     Returns
     -------
-    Repeated
+    ClaimRepeated
         The claim with its cases; without any where it cannot be repeated.
 
     Raises
@@ -190,18 +128,18 @@ def repeat(paper: Paper, claim: Claim, tell: Callable[[str], None] = lambda line
         When an input of it is missing from the package.
     """
     if claim.reason:
-        return Repeated(claim)
-    computes: Mapping[str, Callable[[Claim], Iterator[Case]]] = importlib.import_module(f"meshwright.papers.{paper.name}").CASES
+        return ClaimRepeated(claim)
+    computes: Mapping[str, Callable[[Claim, ModuleType], Iterator[Case]]] = registry.load("papers", paper.name, "paper").CASES
     if claim.id not in computes:
         raise InputError(f"papers {paper.name}: claim {claim.id} has neither a computation nor a reason")
     started, cases = time.process_time(), []
-    for case in computes[claim.id](claim):
+    for case in computes[claim.id](claim, api):
         cases.append(case)
         tell(f"{paper.name} {claim.id}: {case.name}")
-    return Repeated(claim, tuple(cases), time.process_time() - started)
+    return ClaimRepeated(claim, tuple(cases), time.process_time() - started)
 
 
-def as_json(paper: Paper, repeated: tuple[Repeated, ...]) -> dict[str, Any]:
+def as_json(paper: Paper, repeated: tuple[ClaimRepeated, ...]) -> dict[str, Any]:
     """Return a paper with its claims as JSON-ready values; what was not computed is null."""
     return {
         "format": "meshwright/papers/1",
@@ -212,7 +150,7 @@ def as_json(paper: Paper, repeated: tuple[Repeated, ...]) -> dict[str, Any]:
     }
 
 
-def _claim_json(one: Repeated) -> dict[str, Any]:
+def _claim_json(one: ClaimRepeated) -> dict[str, Any]:
     claim = one.claim
     return {
         "id": claim.id, "says": claim.says, "place": claim.place, "source": claim.source, "unit": claim.unit or None,
@@ -229,11 +167,6 @@ def _claim_json(one: Repeated) -> dict[str, Any]:
             for case in one.cases
         ],
     }  # fmt: skip
-
-
-def divided(value: float | None, by: float | None) -> float | None:
-    """Return a quotient; None where a side is missing or it has none."""
-    return value / by if value is not None and by else None
 
 
 def gain(claim: Claim, case: Case) -> float | None:

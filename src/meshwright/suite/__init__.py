@@ -1,7 +1,7 @@
 """Planners compared on one fixed set of problems: who answers (`outside`), who judges (`judging`), what comes out (`results`).
 
-A planner is a command that reads a problem file and writes a plan file; our own searches answer through the same files, each in a process
-of its own that is killed at the time limit. One judge reads every plan file alike and believes nothing in it but the plan.
+A planner is a command that reads a problem file and writes a plan file; our own searches answer through the same files, each in
+a process of its own that is killed at the time limit. One judge reads every plan file alike and believes only the plan in it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-__all__ = ["ANSWERED", "NOTHING", "PROBLEM_FORMAT", "Attempt", "Judged", "Question"]
+__all__ = ["ANSWERED", "NOTHING", "PROBLEM_FORMAT", "Attempt", "BenchProblem", "Judged"]
 
 PROBLEM_FORMAT = "meshwright/bench_problem/1"
 
 ANSWERED, NOTHING = "answered", "nothing fits"
-"""What a planner that ends well may have said; other words of `Attempt.status`: ``refused`` (no legal plan that fits), ``declined`` (a
-search of ours does not take this problem), ``failed`` (the command ended with an error or wrote nothing), ``timed out``."""
+"""What a planner that ends well may have said; other words of `Attempt.status`: ``refused`` (no legal plan that fits),
+``declined`` (a search of ours does not take this problem), ``failed`` (an error, or nothing written), ``timed out``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class BenchProblem:
     """A problem of the suite.
 
     Parameters

@@ -11,11 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.base import files
-from meshwright.suite import ANSWERED, NOTHING, Attempt, Question, judging, outside, questions
+from meshwright.suite import ANSWERED, NOTHING, Attempt, BenchProblem, judging, outside, questions
 from meshwright.suite.planning import DECLINED
-from meshwright.suite.results import Run
+from meshwright.suite.results import BenchRun
 
 __all__ = ["Planner", "bench", "planners_of"]
+
+_PROGRAM = (  # this copy of the package, wherever it was imported from
+    f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})\n"
+    "from meshwright.suite import planning; sys.exit(planning.main(sys.argv[1:]))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +37,12 @@ class Planner:
     ours: bool = False
 
 
-def planners_of(question: Question, searches: Sequence[str] | None, others: Sequence[Planner]) -> tuple[Planner, ...]:
+def planners_of(question: BenchProblem, searches: Sequence[str] | None, others: Sequence[Planner]) -> tuple[Planner, ...]:
     """Return who is asked a problem: searches of ours, then the planners from outside.
 
     Parameters
     ----------
-    question : Question
+    question : BenchProblem
         The problem.
     searches : sequence of str or None
         Searches by name; None for those that the suite names for the family.
@@ -45,22 +50,22 @@ def planners_of(question: Question, searches: Sequence[str] | None, others: Sequ
         From outside.
     """
     named = question.searches if searches is None else searches
-    ours = (Planner(name, (sys.executable, "-m", "meshwright.suite.planning", name), ours=True) for name in named)
+    ours = (Planner(name, (sys.executable, "-c", _PROGRAM, name), ours=True) for name in named)
     return (*ours, *others)
 
 
 def bench(
-    asked: Sequence[Question],
+    asked: Sequence[BenchProblem],
     searches: Sequence[str] | None,
     others: Sequence[Planner],
     limit_seconds: float,
     tell: Callable[[str], None],
-) -> tuple[Run, bool]:
+) -> tuple[BenchRun, bool]:
     """Ask every planner every problem.
 
     Parameters
     ----------
-    asked : sequence of Question
+    asked : sequence of BenchProblem
         Of the suite.
     searches, others
         As of `planners_of`.
@@ -71,7 +76,7 @@ def bench(
 
     Returns
     -------
-    run : Run
+    run : BenchRun
         What came out; problems that an interrupt cut short are left out.
     interrupted : bool
         Whether Ctrl-C ended it.
@@ -82,7 +87,7 @@ def bench(
         When a planner cannot be run at all.
     """
     attempts: list[Attempt] = []
-    done: list[Question] = []
+    done: list[BenchProblem] = []
     interrupted = False
     try:
         for one in asked:
@@ -92,12 +97,12 @@ def bench(
     except KeyboardInterrupt:
         interrupted = True
     names = tuple(dict.fromkeys(one.planner for one in attempts))
-    run = Run(questions.VERSION, questions.digest(), limit_seconds, len(asked), tuple(done), names, tuple(attempts))
+    run = BenchRun(questions.VERSION, questions.digest(), limit_seconds, len(asked), tuple(done), names, tuple(attempts))
     return run, interrupted
 
 
 def _attempts(
-    question: Question, planners: Sequence[Planner], limit_seconds: float, tell: Callable[[str], None]
+    question: BenchProblem, planners: Sequence[Planner], limit_seconds: float, tell: Callable[[str], None]
 ) -> Iterator[Attempt]:
     """Yield the attempt of each planner at one problem."""
     with _folder() as own:
@@ -117,7 +122,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="meshwright-bench-", ignore_cleanup_errors=True)
 
 
-def _attempt(question: Question, planner: Planner, problem_path: str, plan_path: str, limit_seconds: float) -> Attempt:
+def _attempt(question: BenchProblem, planner: Planner, problem_path: str, plan_path: str, limit_seconds: float) -> Attempt:
     """Return what comes of one planner and one problem."""
     ran = outside.run((*planner.words, problem_path, plan_path), limit_seconds)
     used = (ran.wall_seconds, ran.cpu_seconds, ran.peak_bytes)

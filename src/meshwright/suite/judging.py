@@ -16,14 +16,7 @@ from meshwright.base.errors import InputError, MeshwrightError
 from meshwright.core import plan_fields
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
-from meshwright.planners.parmesan.operators import costed
-from meshwright.planners.parmesan.operators import question as operators_of
-from meshwright.planners.pase.layer_costs import configurations, data_parallel_splits
-from meshwright.planners.pase.question import PaseSettings, question_of
-from meshwright.planners.pase.tables import splits_cost
-from meshwright.planners.piper.costs.piper import evaluate, stages_of
-from meshwright.planners.piper.problem import PiperInstance
-from meshwright.suite import Judged, Question, questions
+from meshwright.suite import BenchProblem, Judged, questions
 from meshwright.writers import plan_json
 
 __all__ = ["judge"]
@@ -32,12 +25,12 @@ _ROUNDING = 1e-9
 _LARGEST_FILE_BYTES = 2**28
 
 
-def judge(question: Question, path: str) -> Judged:
+def judge(question: BenchProblem, path: str) -> Judged:
     """Return what a plan file is worth.
 
     Parameters
     ----------
-    question : Question
+    question : BenchProblem
         What was asked.
     path : str
         What the planner wrote.
@@ -45,7 +38,7 @@ def judge(question: Question, path: str) -> Judged:
     Returns
     -------
     Judged
-        A value, or the reason why the plan is refused. Of the file nothing but the plan is believed, and the bound is only handed on.
+        A value, or the reason why the plan is refused. Of the file only the plan is believed, and the bound is handed on.
     """
     try:
         with warnings.catch_warnings():
@@ -55,7 +48,7 @@ def judge(question: Question, path: str) -> Judged:
         return Judged(refusal=" ".join(str(error).replace(path, "the plan file").split())[:300])
 
 
-def _judged(question: Question, path: str) -> Judged:
+def _judged(question: BenchProblem, path: str) -> Judged:
     held = files.read_bytes(path)
     if len(held) > _LARGEST_FILE_BYTES:
         raise InputError(f"the plan file has {len(held)} bytes; a plan of this problem has far fewer")
@@ -72,6 +65,8 @@ def _judged(question: Question, path: str) -> Judged:
     _same_question(problem, entry)
     plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)
     if question.objective == "largest_load":
+        from meshwright.planners.parmesan.operators import costed
+
         problem = costed(problem)
     sim.check_plan(problem, plan)
     value = _VALUES[question.objective](question, problem, plan, entry)
@@ -97,7 +92,7 @@ def _same_question(problem: Problem, entry: Mapping[str, Any]) -> None:
         raise InputError(f"its schedule.global_batch is {told!r}; {batch} was asked for")
 
 
-def _step_seconds(question: Question, problem: Problem, plan: Plan, entry: Mapping[str, Any]) -> float:
+def _step_seconds(question: BenchProblem, problem: Problem, plan: Plan, entry: Mapping[str, Any]) -> float:
     """Return the simulated step of a plan that fits."""
     _, timeline = api.evaluate(problem, plan)
     if timeline is None:
@@ -108,8 +103,11 @@ def _step_seconds(question: Question, problem: Problem, plan: Plan, entry: Mappi
     return timeline.step_seconds
 
 
-def _per_microbatch(question: Question, problem: Problem, plan: Plan, entry: Mapping[str, Any]) -> float:
+def _per_microbatch(question: BenchProblem, problem: Problem, plan: Plan, entry: Mapping[str, Any]) -> float:
     """Return Piper's objective of a plan that fits."""
+    from meshwright.planners.piper.costs.piper import evaluate, stages_of
+    from meshwright.planners.piper.problem import PiperInstance
+
     instance = problem.model_spec.instance
     assert isinstance(instance, PiperInstance)
     found = evaluate(instance, stages_of(instance, plan))
@@ -118,8 +116,10 @@ def _per_microbatch(question: Question, problem: Problem, plan: Plan, entry: Map
     return found.seconds
 
 
-def _largest_load(question: Question, problem: Problem, plan: Plan, entry: Mapping[str, Any]) -> float:
+def _largest_load(question: BenchProblem, problem: Problem, plan: Plan, entry: Mapping[str, Any]) -> float:
     """Return the largest load of the stages, by its definition."""
+    from meshwright.planners.parmesan.operators import question as operators_of
+
     operators, n_stages = operators_of(problem).operators, int(question.settings["n_stages"])
     if len(plan.stages) > n_stages or any(stage.strategy.n_devices > 1 for stage in plan.stages):
         raise InputError(f"it must have at most {n_stages} stages of one device each")
@@ -144,8 +144,12 @@ def _largest_load(question: Question, problem: Problem, plan: Plan, entry: Mappi
     return max(loads)
 
 
-def _equivalents(question: Question, problem: Problem, plan: Plan, entry: Mapping[str, Any]) -> float:
+def _equivalents(question: BenchProblem, problem: Problem, plan: Plan, entry: Mapping[str, Any]) -> float:
     """Return the cost of the splits in the field ``shardings``, in PaSE's cost model: of its space, or data parallel."""
+    from meshwright.planners.pase.layer_costs import configurations, data_parallel_splits
+    from meshwright.planners.pase.question import PaseSettings, question_of
+    from meshwright.planners.pase.tables import splits_cost
+
     asked = question_of(problem, PaseSettings(int(question.settings["n_processors"]), 0, 128, 10e12, 16e9), "bench")
     held, splits = entry.get("shardings"), []
     if not isinstance(held, dict):
@@ -165,7 +169,7 @@ def _equivalents(question: Question, problem: Problem, plan: Plan, entry: Mappin
     return float(splits_cost(asked.network, tuple(splits), asked.word_flop))
 
 
-_VALUES: Mapping[str, Callable[[Question, Problem, Plan, Mapping[str, Any]], float]] = MappingProxyType({
+_VALUES: Mapping[str, Callable[[BenchProblem, Problem, Plan, Mapping[str, Any]], float]] = MappingProxyType({
     "step_seconds": _step_seconds, "seconds_per_microbatch": _per_microbatch, "largest_load": _largest_load,
     "flops_equivalent": _equivalents,
 })  # fmt: skip

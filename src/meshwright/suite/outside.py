@@ -1,4 +1,4 @@
-"""A planner's command run in a process of its own: killed with all its children at the time limit, its memory and time counted."""
+"""A planner's command in a process of its own: killed with all its children at the time limit, memory and time counted."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Ran:
     `code`: exit code; negative for the signal that ended it; None where the limit did.
     `said`: the last line on standard error.
     `wall_seconds`, `cpu_seconds`: of the command and the children that it waited for.
-    `peak_bytes`: the most that its largest process was seen to hold, looked at a hundred times a second; 0 where the system does
-    not say.
+    `peak_bytes`: the most that its largest process was seen to hold, looked at a hundred times a second; 0 where the system
+    does not say.
     """
 
     code: int | None
@@ -66,8 +66,7 @@ def run(words: Sequence[str], limit_seconds: float) -> Ran:
         )
     except (OSError, ValueError) as error:
         raise InputError(f"--planner {words[0]}: cannot be run: {getattr(error, 'strerror', None) or error}") from None
-    with _ended(process):
-        said = _Tail(process.stderr)
+    with contextlib.closing(_Tail(process.stderr)) as said, _ended(process):
         status, usage = None, None
         peak_bytes = 0
         while time.monotonic() - started < limit_seconds:
@@ -134,10 +133,13 @@ class _Tail:
             while part := os.read(self._stream.fileno(), 65536):
                 self._held = (self._held + part)[-_LAST_BYTES:]
 
-    def line(self) -> str:
-        """Return the last line that holds anything; waits a moment for the stream's end."""
+    def close(self) -> None:
+        """Wait a moment for the stream's end, and close it."""
         self._thread.join(timeout=1.0)
         if not self._thread.is_alive():
             self._stream.close()
+
+    def line(self) -> str:
+        """Return the last line that holds anything."""
         lines = [line.strip() for line in self._held.decode("utf-8", "replace").splitlines() if line.strip()]
         return "".join(letter if letter.isprintable() else " " for letter in lines[-1])[:300] if lines else ""

@@ -1,4 +1,4 @@
-"""A search of ours as a planner of the bench: ``python -m meshwright.suite.planning SEARCH problem.json plan.json``.
+"""A search of ours as a planner of the bench, in a process of its own: ``main(["SEARCH", "problem.json", "plan.json"])``.
 
 Ends with 0 and a plan file; with 4 and a line where the search does not take the problem.
 """
@@ -70,7 +70,3 @@ def main(words: Sequence[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return DECLINED
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

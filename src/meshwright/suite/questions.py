@@ -15,10 +15,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.flops import model_flops
 from meshwright.core.graph import Graph
 from meshwright.core.problem import Batch, Problem
-from meshwright.planners.dapple.profile import PipeDreamProfile
-from meshwright.planners.parmesan.readers.dnn_partitioning_json import PlacementGraph
-from meshwright.planners.piper.problem import PiperInstance
-from meshwright.suite import PROBLEM_FORMAT, Question, graphs
+from meshwright.suite import PROBLEM_FORMAT, BenchProblem, graphs
 
 __all__ = ["VERSION", "chosen", "digest", "generate", "load", "posed", "problem_json"]
 
@@ -27,7 +24,7 @@ VERSION = 1
 _GENERATED = "generated:"
 
 
-def load() -> tuple[Question, ...]:
+def load() -> tuple[BenchProblem, ...]:
     """Return all problems of the suite, in its order."""
     return tuple(_all(_list()))
 
@@ -36,7 +33,7 @@ def _list() -> dict[str, Any]:
     return files.read_toml(str(Path(__file__).resolve().parent / "data" / f"suite_{VERSION}.toml"))
 
 
-def _all(held: Mapping[str, Any]) -> Iterator[Question]:
+def _all(held: Mapping[str, Any]) -> Iterator[BenchProblem]:
     for family in ("piper", "pase", "dapple", "partition", "generated", "models"):
         entry = held[family]
         objective, searches = entry["objective"], tuple(entry["searches"])
@@ -44,7 +41,7 @@ def _all(held: Mapping[str, Any]) -> Iterator[Question]:
             for name in entry["names"]:
                 for cluster in entry["clusters"]:
                     word = f"{name}@{cluster}"
-                    yield Question(
+                    yield BenchProblem(
                         f"models/{word}", word in entry["quick"], name, objective, searches, cluster, {},
                         entry["global_batch"], entry["sequence_length"],
                     )  # fmt: skip
@@ -63,10 +60,10 @@ def _all(held: Mapping[str, Any]) -> Iterator[Question]:
                 told = settings | ({"n_stages": str(n_stages), "memory_limit": "none"} if n_stages else {})
                 tail = f"-{n_stages}" if n_stages and family == "partition" else ""
                 asked = quick and n_stages in (0, 4)
-                yield Question(f"{family}/{one['id']}{tail}", asked, spec, objective, searches, "", told)
+                yield BenchProblem(f"{family}/{one['id']}{tail}", asked, spec, objective, searches, "", told)
 
 
-def chosen(select: str) -> tuple[Question, ...]:
+def chosen(select: str) -> tuple[BenchProblem, ...]:
     """Return the problems that the user's words name.
 
     Parameters
@@ -97,12 +94,12 @@ def chosen(select: str) -> tuple[Question, ...]:
     return tuple(one for one in every if one.id in found)
 
 
-def generate(question: Question, folder: str) -> Question:
+def generate(question: BenchProblem, folder: str) -> BenchProblem:
     """Return the question with its graph written to a file, where it is a generated one.
 
     Parameters
     ----------
-    question : Question
+    question : BenchProblem
         Of the suite.
     folder : str
         Where the file goes.
@@ -134,14 +131,18 @@ def digest() -> str:
     return found.hexdigest()[:16]
 
 
-def posed(question: Question) -> Problem:
+def posed(question: BenchProblem) -> Problem:
     """Return a question as a problem, completed by what its settings say."""
+    return api.completed(_asked(question), question.searches[0], question.settings)
+
+
+def _asked(question: BenchProblem) -> Problem:
+    """Return a question as a problem, as the file or the name has it."""
     batch = Batch(question.global_batch, 0, question.sequence_length)
-    problem = api.make_problem(question.spec, question.cluster or None, batch=batch)
-    return api.completed(problem, question.searches[0], question.settings)
+    return api.make_problem(question.spec, question.cluster or None, batch=batch)
 
 
-def problem_json(question: Question, limit_seconds: float) -> dict[str, Any]:
+def problem_json(question: BenchProblem, limit_seconds: float) -> dict[str, Any]:
     """Return the problem file that a planner gets, see ``docs/howto/compare_planners.md``."""
     problem = posed(question)
     spec, cluster = problem.model_spec, problem.cluster
@@ -156,14 +157,18 @@ def problem_json(question: Question, limit_seconds: float) -> dict[str, Any]:
         "sequence_length": question.sequence_length or None,
         "n_devices": n_devices or None,
         "memory_bytes": None if cluster is None else min(kind.memory_bytes for kind in cluster.kinds),
-        "n_microbatches": spec.instance.n_microbatches if isinstance(spec.instance, PiperInstance) else None,
-        "layers": _layers(problem),
+        "n_microbatches": getattr(spec.instance, "n_microbatches", None),
+        "layers": _layers(_asked(question)),
         "edges": [[edge.source, edge.target] for edge in problem.graph.edges],
     }  # fmt: skip
 
 
 def _layers(problem: Problem) -> list[dict[str, Any]]:
     """Return name, weights and, where the file tells, seconds (forward and backward on one device) or operations of a layer."""
+    from meshwright.planners.dapple.profile import PipeDreamProfile
+    from meshwright.planners.parmesan.readers.dnn_partitioning_json import PlacementGraph
+    from meshwright.planners.piper.problem import PiperInstance
+
     instance, graph = problem.model_spec.instance, problem.graph
     seconds: list[float | None] = [None] * len(graph.ops)
     if isinstance(instance, PlacementGraph):

@@ -9,16 +9,16 @@ from html import escape
 from typing import Any
 
 from meshwright.base.units import format_bytes
-from meshwright.suite import ANSWERED, NOTHING, Attempt, Question
+from meshwright.suite import ANSWERED, NOTHING, Attempt, BenchProblem
 
-__all__ = ["Run", "as_json", "page", "table"]
+__all__ = ["BenchRun", "as_json", "page", "table"]
 
 _ROUNDING = 1e-9
 _STATUSES = (ANSWERED, NOTHING, "refused", "declined", "failed", "timed out")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BenchRun:
     """All attempts of one run of the bench.
 
     `version`, `digest`: of the suite.
@@ -33,7 +33,7 @@ class Run:
     digest: str
     limit_seconds: float
     n_asked: int
-    questions: tuple[Question, ...]
+    questions: tuple[BenchProblem, ...]
     planners: tuple[str, ...]
     attempts: tuple[Attempt, ...]
 
@@ -55,7 +55,7 @@ class Run:
         return min((one.value for one in self.of(question_id) if one.value is not None), default=None)
 
 
-def _ratios(run: Run, attempt: Attempt) -> tuple[float | None, float | None]:
+def _ratios(run: BenchRun, attempt: Attempt) -> tuple[float | None, float | None]:
     """Return value over bound and value over the best plan of the run; None where a side is missing."""
     bound, best = run.bound_value(attempt.question_id), run.best_value(attempt.question_id)
     if attempt.value is None:
@@ -63,7 +63,7 @@ def _ratios(run: Run, attempt: Attempt) -> tuple[float | None, float | None]:
     return attempt.value / bound if bound else None, attempt.value / best if best else None
 
 
-def _note(run: Run, attempt: Attempt) -> str:
+def _note(run: BenchRun, attempt: Attempt) -> str:
     """Say what is odd about an attempt; empty for nothing."""
     to_bound, _ = _ratios(run, attempt)
     if to_bound is not None and to_bound < 1.0 - _ROUNDING:
@@ -78,7 +78,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
 
-def _summary(run: Run, planner: str) -> dict[str, Any]:
+def _summary(run: BenchRun, planner: str) -> dict[str, Any]:
     """Return one planner's figures over all its attempts."""
     mine = [one for one in run.attempts if one.planner == planner]
     ratios = [_ratios(run, one) for one in mine]
@@ -95,7 +95,7 @@ def _summary(run: Run, planner: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_json(run: Run) -> dict[str, Any]:
+def as_json(run: BenchRun) -> dict[str, Any]:
     """Return a run as JSON-ready values; what is not known is null."""
     return {
         "format": "meshwright/bench/1",
@@ -114,7 +114,7 @@ def as_json(run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _attempt_json(run: Run, one: Attempt) -> dict[str, Any]:
+def _attempt_json(run: BenchRun, one: Attempt) -> dict[str, Any]:
     to_bound, to_best = _ratios(run, one)
     return {
         "planner": one.planner, "status": one.status, "value": one.value, "bound": one.bound_value,
@@ -131,9 +131,9 @@ def _number(value: float | None, digits: str = ".4g") -> str:
     return "-" if value is None else format(value, digits)
 
 
-def _cells(run: Run) -> list[tuple[str, ...]]:
+def _cells(run: BenchRun) -> list[tuple[str, ...]]:
     """Return one row of text for each planner."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in run.planners:
         one = _summary(run, name)
         counts = (str(one[f"n_{status.replace(' ', '_')}"] or "-") for status in _STATUSES)
@@ -145,9 +145,9 @@ def _cells(run: Run) -> list[tuple[str, ...]]:
     return rows
 
 
-def _rows(run: Run) -> list[tuple[str, ...]]:
+def _rows(run: BenchRun) -> list[tuple[str, ...]]:
     """Return one row of text for each attempt."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for one in run.attempts:
         to_bound, to_best = _ratios(run, one)
         rows.append((
@@ -166,14 +166,14 @@ def _columns(rows: Sequence[tuple[str, ...]], n_left: int) -> list[str]:
     ]
 
 
-def _verdict(run: Run) -> str:
+def _verdict(run: BenchRun) -> str:
     """Return a sentence on what was run."""
     of = "" if run.complete else f"{len(run.questions)} of "
     asked = f"{of}{run.n_asked} problem{'' if run.n_asked == 1 else 's'}"
     return f"suite {run.version} ({run.digest}): {asked}, {run.limit_seconds:g} s each; seconds and memory of whole commands"
 
 
-def table(run: Run) -> str:
+def table(run: BenchRun) -> str:
     """Return a run as text: every attempt, then one row for each planner."""
     lines = [_verdict(run), ""]
     if run.attempts:
@@ -194,12 +194,12 @@ def _html_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]
     return f"<table><caption>{escape(caption)}</caption><thead><tr>{cells}</tr></thead><tbody>\n{lines}</tbody></table>\n"
 
 
-def page(run: Run, words: Mapping[str, str]) -> str:
+def page(run: BenchRun, words: Mapping[str, str]) -> str:
     """Return a run as one HTML page, without script or network.
 
     Parameters
     ----------
-    run : Run
+    run : BenchRun
         What came out.
     words : mapping
         What is said of the run besides, by title: the release, the commands of outside planners.

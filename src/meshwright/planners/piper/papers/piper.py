@@ -6,18 +6,19 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
-from meshwright import api, published
+from meshwright import published
 from meshwright.base import options as _params
 from meshwright.core.problem import ModelSpec, Stop
-from meshwright.papers import Case, Claim, divided
+from meshwright.core.result import Answer
 from meshwright.planners.piper import solve
 from meshwright.planners.piper.costs.piper import evaluate
 from meshwright.planners.piper.menu import Options
 from meshwright.planners.piper.problem import PiperInstance
 from meshwright.planners.piper.readers.piper_json import flat_cluster, with_limits
 from meshwright.planners.piper.search import piper_equal_split
+from meshwright.published.claims import Case, Claim, divided
 
 __all__ = ["CASES"]
 
@@ -42,11 +43,12 @@ _RESNET = tuple(
 """Devices and their GiB in the table of ResNet, as the authors' program asks them; 7,680 samples, 25 GiB/s."""
 
 
-def _spec(name: str) -> ModelSpec:
+def _spec(api: ModuleType, name: str) -> ModelSpec:
     """Return an input of the paper; ``bert96`` is BERT-32 grown."""
     grown = {"bert48": "#layers=48", "bert64": "#layers=64", "bert96": "#layers=96"}
     file = "bert32a100" if name in grown else name
-    return api.read(published.path(f"piper/{file}.json") + grown.get(name, ""))
+    spec: ModelSpec = api.read(published.path(f"piper/{file}.json") + grown.get(name, ""))
+    return spec
 
 
 def _asked(spec: ModelSpec, row: Mapping[str, str]) -> ModelSpec:
@@ -69,7 +71,7 @@ def _solved(spec: ModelSpec, options: Options) -> tuple[float | None, float | No
     return (evaluate(instance, solution.stages).seconds if solution.stages else None), solution.lower_seconds
 
 
-def _split(spec: ModelSpec, row: Mapping[str, str], **more: str) -> float | None:
+def _split(api: ModuleType, spec: ModelSpec, row: Mapping[str, str], **more: str) -> float | None:
     """Return the time of the best equal split, None where none fits."""
     n = row.get("mbsInBatch") or row["N"]
     settings = {"max_devices": row["maxDevices"], "n_microbatches": n, "bandwidth": row["bandwidth"], "memory": row["memory"]}
@@ -78,9 +80,9 @@ def _split(spec: ModelSpec, row: Mapping[str, str], **more: str) -> float | None
     return None if answer.objective is None else answer.objective.value
 
 
-def _best(spec: ModelSpec) -> float | None:
+def _best(api: ModuleType, spec: ModelSpec) -> float | None:
     """Return what search best answers."""
-    answer = api.plan(spec, search="best").answer
+    answer: Answer = api.plan(spec, search="best").answer
     return None if answer.objective is None else answer.objective.value
 
 
@@ -98,11 +100,11 @@ def _rows(experiment: str, *variants: str, name: str = "") -> list[dict[str, str
     ]  # fmt: skip
 
 
-def _plans(experiment: str, name: str) -> Callable[[Claim], Iterator[Case]]:
+def _plans(experiment: str, name: str) -> Callable[[Claim, ModuleType], Iterator[Case]]:
     """Return what yields the time of Piper's plan for every row of an experiment."""
 
-    def cases(claim: Claim) -> Iterator[Case]:
-        spec = _spec(name)
+    def cases(claim: Claim, api: ModuleType) -> Iterator[Case]:
+        spec = _spec(api, name)
         for row in _rows(experiment, "piper", name=name):
             asked = _asked(spec, row)
             claimed = float(row["objective_time_per_sample"]) if row["objective_time_per_sample"] else None
@@ -110,15 +112,15 @@ def _plans(experiment: str, name: str) -> Callable[[Claim], Iterator[Case]]:
             exact, bound = _solved(asked, Options())
             note = "" if row["source"] == "algo.cpp" else "published value: an independent program's"
             note = "nothing fits, there and here" if claimed is None and exact is None else note
-            best = None if exact is None else _best(asked)
+            best = None if exact is None else _best(api, asked)
             yield Case(_shown(row), claimed, greedy, exact, best, None if exact is None else bound, note)
 
     return cases
 
 
-def figure_1_gains(claim: Claim) -> Iterator[Case]:
+def figure_1_gains(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield how much slower the variants and equal splits are, of rows in which they fit."""
-    spec = _spec("bert32a100")
+    spec = _spec(api, "bert32a100")
     of = {(row["variant"], row["maxDevices"], row["memory"]): row for row in _rows("plots", "piper", *_VARIANTS, *_SPLITS)}
     for (variant, devices, memory), row in of.items():
         whole = of.get(("piper", devices, memory))
@@ -133,14 +135,14 @@ def figure_1_gains(claim: Claim) -> Iterator[Case]:
             other, _ = _solved(asked, options)
         else:
             words, more = _SPLITS[variant]
-            other = _split(asked, row, **dict(more))
+            other = _split(api, asked, row, **dict(more))
         yield Case(f"{words}, {_shown(row)}", claimed, divided(other, ours))
 
 
-def figure_3(claim: Claim) -> Iterator[Case]:
+def figure_3(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield CPU seconds of planning."""
     for name in ("bert32a100", "bert96"):
-        spec = _spec(name)
+        spec = _spec(api, name)
         for row in _rows("scalability", "piper", name=name):
             if row["mbsInBatch"] != "1920" or row["source"] != "algo.cpp":
                 continue
@@ -151,12 +153,14 @@ def figure_3(claim: Claim) -> Iterator[Case]:
                 seconds.append(time.process_time() - started)
             note = "theirs was stopped there" if row["cpu_s"].startswith(">") else ""
             layers = "BERT-96" if name == "bert96" else "BERT-32"
-            yield Case(f"{layers}, {row['maxDevices']} devices", float(row["cpu_s"].lstrip(">")), *seconds, note=note)
+            yield Case(
+                f"{layers}, {row['maxDevices']} devices", float(row["cpu_s"].lstrip(">")), seconds[0], seconds[1], note=note
+            )
 
 
-def figure_4(claim: Claim) -> Iterator[Case]:
+def figure_4(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the given plans, and beside each the best plan of its question."""
-    spec = _spec("bert32a100")
+    spec = _spec(api, "bert32a100")
     for row in published.rows("piper/piper_fixed_plans.csv"):
         asked = _asked(spec, row)
         fixed = {
@@ -165,19 +169,19 @@ def figure_4(claim: Claim) -> Iterator[Case]:
         }  # fmt: skip
         exact, bound = _solved(asked, Options())
         name = f"{row['stages']} stages of {row['d']} x {row['t']} devices, batch {row['N']}"
-        yield Case(name, float(row["objective"]), _split(asked, row, **fixed), exact, _best(asked), bound)
+        yield Case(name, float(row["objective"]), _split(api, asked, row, **fixed), exact, _best(api, asked), bound)
 
 
-def resnet(claim: Claim) -> Iterator[Case]:
+def resnet(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the least and the largest gain over equal splits of ResNet's table."""
-    spec, gains, n_nothing, n_split = _spec("resnet"), [], 0, 0
+    spec, gains, n_nothing, n_split = _spec(api, "resnet"), [], 0, 0
     for devices, memory in _RESNET:
         row = {
             "maxDevices": str(devices), "mbsInBatch": "7680", "bandwidth": repr(25 * _GIB), "memory": repr(memory * _GIB)
         }  # fmt: skip
         asked = _asked(spec, row)
         ours, _ = _solved(asked, Options(exact=False))
-        equal = None if ours is None else _split(asked, row, layers="true", tensor_parallel="false")
+        equal = None if ours is None else _split(api, asked, row, layers="true", tensor_parallel="false")
         n_nothing += ours is None
         n_split += ours is not None and equal is None
         found = divided(equal, ours)
@@ -188,7 +192,7 @@ def resnet(claim: Claim) -> Iterator[Case]:
         yield Case(name, claimed, value, note=note)
 
 
-CASES: Mapping[str, Callable[[Claim], Iterator[Case]]] = MappingProxyType(
+CASES: Mapping[str, Callable[[Claim, ModuleType], Iterator[Case]]] = MappingProxyType(
     {
         "figure-1": _plans("plots", "bert32a100"),
         "figure-1-gains": figure_1_gains,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 import numpy as np
 
-from meshwright import api, published
+from meshwright import published
 from meshwright.base.errors import InputError
 from meshwright.core.result import Answer
-from meshwright.papers import Case, Claim
+from meshwright.published.claims import Case, Claim
 
 __all__ = ["CASES"]
 
@@ -19,11 +19,11 @@ _GRAPHS = (("alexnet", "alexnet"), ("inception3", "inception"), ("rnnlm", "rnnlm
 """Graphs, and what the table of planning times calls them."""
 
 
-def _answer(graph: str, n_processors: str, batch: str = "128", search: str = "pase") -> tuple[Answer, float]:
+def _answer(api: ModuleType, graph: str, n_processors: str, batch: str = "128", search: str = "pase") -> tuple[Answer, float]:
     """Return an answer in PaSE's cost model, and the CPU seconds it took."""
     settings = {"n_processors": n_processors, "batch": batch}
     started = time.process_time()
-    answer = api.plan(f"pase:{graph}", search=search, costs="pase", settings=settings).answer
+    answer: Answer = api.plan(f"pase:{graph}", search=search, costs="pase", settings=settings).answer
     return answer, time.process_time() - started
 
 
@@ -31,26 +31,26 @@ def _value(answer: Answer) -> float | None:
     return None if answer.objective is None else answer.objective.value
 
 
-def planning_times(claim: Claim) -> Iterator[Case]:
+def planning_times(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the seconds of every graph and number of processors of the paper's table."""
-    _answer("alexnet", "4")  # the first call loads kernels
+    _answer(api, "alexnet", "4")  # the first call loads kernels
     for row in published.rows("pase/pase_paper_planning_seconds.csv"):
         for graph, column in _GRAPHS:
-            answer, seconds = _answer(graph, row["p"])
+            answer, seconds = _answer(api, graph, row["p"])
             bound = answer.bound
             proof = "not proven" if bound is None else f"gap {abs(bound.gap_ratio(answer.objective)):.0e}"  # type: ignore[arg-type]
             note = f"proof: {proof}"
             yield Case(f"{graph}, {row['p']} processors", float(row[f"{column}_PaSE"]), None, seconds, note=note)
 
 
-def optima(claim: Claim) -> Iterator[Case]:
+def optima(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the cost of the best strategy of every graph that the released program could solve."""
     for row in published.rows("pase/pase.csv"):
         if row["algo"] != "0" or row["status"] != "ok":
             continue
-        answer, _ = _answer(row["graph"], row["p"], row["batch"])
+        answer, _ = _answer(api, row["graph"], row["p"], row["batch"])
         try:
-            naive = _value(_answer(row["graph"], row["p"], row["batch"], "pase_naive")[0])
+            naive = _value(_answer(api, row["graph"], row["p"], row["batch"], "pase_naive")[0])
             note = f"in the published breadth-first order: {naive!r}"
         except InputError:
             note = ""  # offered on paths only: it counts operators twice where branches meet
@@ -61,7 +61,7 @@ def optima(claim: Claim) -> Iterator[Case]:
         )  # fmt: skip
 
 
-def figure_6(gpu: str) -> Callable[[Claim], Iterator[Case]]:
+def figure_6(gpu: str) -> Callable[[Claim, ModuleType], Iterator[Case]]:
     """Return what yields the bars of one half of figure 6, as ratios of costs.
 
     Parameters
@@ -71,12 +71,12 @@ def figure_6(gpu: str) -> Callable[[Claim], Iterator[Case]]:
     """
     graphs = {"AlexNet": "alexnet", "Inception": "inception3", "RNNLM": "rnnlm", "Transformer": "transformer"}
 
-    def cases(claim: Claim) -> Iterator[Case]:
+    def cases(claim: Claim, api: ModuleType) -> Iterator[Case]:
         pairs = []
         for row in published.rows("pase/pase_paper_speedups.csv"):
             if row["gpu"] != gpu or row["strategy"] != "PaSE":
                 continue
-            answer, _ = _answer(graphs[row["model"]], row["p"])
+            answer, _ = _answer(api, graphs[row["model"]], row["p"])
             baselines, value = answer.extra["baselines"], _value(answer)
             assert isinstance(baselines, dict) and value is not None
             bound, claimed = answer.bound, float(row["speedup_over_dp_digitised_from_vector_pdf"])
@@ -87,12 +87,13 @@ def figure_6(gpu: str) -> Callable[[Claim], Iterator[Case]]:
                 "a ratio of costs, beside measured seconds",
             )  # fmt: skip
         ranks = np.argsort(np.argsort(np.array(pairs), axis=0), axis=0)
-        yield Case("rank correlation (Spearman) of the bars above", None, float(np.corrcoef(ranks.T)[0, 1]))
+        related = np.asarray(np.corrcoef(ranks.T))
+        yield Case("rank correlation (Spearman) of the bars above", None, float(related[0, 1]))
 
     return cases
 
 
-CASES: Mapping[str, Callable[[Claim], Iterator[Case]]] = MappingProxyType(
+CASES: Mapping[str, Callable[[Claim, ModuleType], Iterator[Case]]] = MappingProxyType(
     {
         "planning-times": planning_times,
         "optima": optima,

@@ -3,55 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 import numpy as np
 
 from meshwright import clusters, models, published
-from meshwright.api import codesign
-from meshwright.papers import Case, Claim
 from meshwright.planners.topoopt import jobs, networks
 from meshwright.planners.topoopt.design import Design
 from meshwright.planners.topoopt.readers import taskgraph_fbuf
+from meshwright.published.claims import Case, Claim
 
 __all__ = ["CASES"]
 
-_WORKLOADS = MappingProxyType(
-    {"dlrm16": "dlrm16", "bert16": "transformer16", "candle16": "candle16", "vgg16": "vgg16"}
-)
+_WORKLOADS = MappingProxyType({"dlrm16": "dlrm16", "bert16": "transformer16", "candle16": "candle16", "vgg16": "vgg16"})
 """Workloads as the tables call them, and their files of measured times."""
 _BUDGET, _FEW = 600, 60
 _SERVERS = 16
 
 
-def _design(name: str, degree: int, budget: int, networks_asked: tuple[str, ...] = ("topoopt",), **settings: str) -> Design:
+def _design(
+    api: ModuleType, name: str, degree: int, budget: int, networks_asked: tuple[str, ...] = ("topoopt",), **settings: str
+) -> Design:
     """Return plan and network for a workload on 16 servers."""
     word = "vgg16_16node" if name == "vgg16" else name
-    return codesign(
+    found: Design = api.codesign(
         f"{published.path('topoopt/workloads.json')}#{word}", servers=_SERVERS, degree=degree, link_bandwidth=100e9 / 8,
         measures=published.path(f"topoopt/measures/{_WORKLOADS[name]}.json"), topologies=networks_asked, budget=budget,
         settings=settings,
     )  # fmt: skip
+    return found
 
 
 def _found_ms(design: Design) -> float:
     return design.entry.found.seconds * 1e3
 
 
-def released(claim: Claim) -> Iterator[Case]:
+def released(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the step found for every workload and degree of the released program's rows."""
     for row in published.rows("topoopt/topoopt_search.csv"):
         name, degree = row["workload"], int(row["degree"])
         if row["topology"] != "topoopt" or (name == "candle16") != claim.id.endswith("candle"):
             continue
-        theirs, ours = (_design(name, degree, _BUDGET, search=search) for search in ("published", "improved"))
+        theirs, ours = (_design(api, name, degree, _BUDGET, search=search) for search in ("published", "improved"))
         yield Case(
             f"{name}, {degree} interfaces", float(row["best_ms_in_search"]), _found_ms(theirs), _found_ms(ours), None,
             ours.bound_seconds * 1e3,
         )  # fmt: skip
 
 
-def packets(claim: Claim) -> Iterator[Case]:
+def packets(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the step of every task graph that the package holds."""
     held = ("100dlrm_16.fbuf", "100vgg_16.fbuf", "200candle_16.fbuf", "400transformer_16.fbuf")
     for row in published.rows("topoopt/topoopt_packet_level.csv"):
@@ -64,11 +64,11 @@ def packets(claim: Claim) -> Iterator[Case]:
         yield Case(f"{row['taskgraph']}, {gbit:g} Gbit/s", float(row["iter_ms"]), step.step_seconds * 1e3)
 
 
-def equal_cost(claim: Claim) -> Iterator[Case]:
+def equal_cost(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the gain over a fat tree of equal cost of every workload, then the largest."""
     gains = []
     for name in _WORKLOADS:
-        design = _design(name, 4, _FEW, ("topoopt", "fat-tree"), equal_cost="true")
+        design = _design(api, name, 4, _FEW, ("topoopt", "fat-tree"), equal_cost="true")
         entries = dict(design.entries)
         found, tree = entries["topoopt"], entries["fat-tree-equal-cost"]
         gains.append(tree.found.seconds / found.found.seconds)
@@ -78,10 +78,10 @@ def equal_cost(claim: Claim) -> Iterator[Case]:
         yield Case(name, claimed, None, max(gains))
 
 
-def shared(claim: Claim) -> Iterator[Case]:
+def shared(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield mean and tail of four jobs, each alone on wires of its own, against all on one fat tree."""
     tree = "fat-tree-equal-cost"
-    designs = {name: _design(name, 4, _FEW, ("topoopt", "fat-tree"), equal_cost="true") for name in _WORKLOADS}
+    designs = {name: _design(api, name, 4, _FEW, ("topoopt", "fat-tree"), equal_cost="true") for name in _WORKLOADS}
     rows = {name: dict(design.entries) for name, design in designs.items()}
     own = np.array([rows[name]["topoopt"].found.seconds for name in _WORKLOADS])
     n = _SERVERS * len(_WORKLOADS)
@@ -98,7 +98,7 @@ def shared(claim: Claim) -> Iterator[Case]:
         yield Case(name, claimed, None, gain)
 
 
-CASES: Mapping[str, Callable[[Claim], Iterator[Case]]] = MappingProxyType({
+CASES: Mapping[str, Callable[[Claim, ModuleType], Iterator[Case]]] = MappingProxyType({
     "released-search": released, "released-search-candle": released, "packets": packets, "equal-cost": equal_cost,
     "shared": shared,
 })  # fmt: skip

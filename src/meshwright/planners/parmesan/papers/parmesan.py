@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 import numpy as np
 
-from meshwright import api, clusters, published
+from meshwright import clusters, published
 from meshwright.core.problem import Problem
-from meshwright.papers import Case, Claim
 from meshwright.planners.parmesan.operators import question
 from meshwright.planners.parmesan.search.parmesan import cut_published
+from meshwright.published.claims import Case, Claim
 from meshwright.solvers.mapping.backtracking import backtrack
 from meshwright.solvers.mapping.problem import StageGraph
 from meshwright.solvers.mapping.search import consecutive, evaluate, map_stages, pair_seconds, point_to_point
@@ -49,7 +49,7 @@ def _mapped(spec: str) -> tuple[float, float, float, float, float]:
     return simple[0], simple[1], theirs, ours.seconds, ours.bound_seconds
 
 
-def mappings(claim: Claim) -> Iterator[Case]:
+def mappings(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the gain over the heuristic of table III, or over the better one of table VI."""
     for spec, claimed in claim.values.items():
         stages, replicas, theirs, ours, bound = _mapped(spec)
@@ -57,7 +57,7 @@ def mappings(claim: Claim) -> Iterator[Case]:
         yield Case(spec, claimed, base / theirs, base / ours, None, base / bound)
 
 
-def mapper_seconds(claim: Claim) -> Iterator[Case]:
+def mapper_seconds(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the CPU seconds of a mapping."""
     for name, claimed in claim.values.items():
         spec, _, shape = name.rpartition(", ")
@@ -69,7 +69,7 @@ def mapper_seconds(claim: Claim) -> Iterator[Case]:
         yield Case(name, claimed, None, time.process_time() - started, note=note)
 
 
-def partitions(claim: Claim) -> Iterator[Case]:
+def partitions(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the largest load of the published flow and of ours."""
     for row in published.rows("partitioning/partitioning_stages.csv"):
         path = published.path(f"partitioning/{row['graph']}.json")
@@ -91,7 +91,7 @@ def partitions(claim: Claim) -> Iterator[Case]:
         )  # fmt: skip
 
 
-CASES: Mapping[str, Callable[[Claim], Iterator[Case]]] = MappingProxyType(
+CASES: Mapping[str, Callable[[Claim, ModuleType], Iterator[Case]]] = MappingProxyType(
     {"table-3": mappings, "table-6": mappings, "table-10": mapper_seconds, "partitions": partitions}
 )
 """What computes each claim."""

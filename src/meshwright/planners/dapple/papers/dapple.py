@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 import numpy as np
 
-from meshwright import api, published
+from meshwright import published
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
-from meshwright.papers import Case, Claim
 from meshwright.planners.dapple import published as released
 from meshwright.planners.dapple.states import States, interval_tables, states_of
+from meshwright.published.claims import Case, Claim
 
 __all__ = ["CASES"]
 
@@ -64,13 +64,15 @@ _EXAMPLE: Mapping[str, tuple[_Stages, _Stages]] = MappingProxyType({
 PipeDream's VGG-19 begins at 11 there, which the stage before has already; it is taken as 17 where a plan has to be legal."""
 
 
-def _spec(name: str) -> ModelSpec:
-    return api.read(published.path(f"dapple/{name}.txt"))
+def _spec(api: ModuleType, name: str) -> ModelSpec:
+    spec: ModelSpec = api.read(published.path(f"dapple/{name}.txt"))
+    return spec
 
 
-def _planned(spec: ModelSpec, place: str | None, **settings: str) -> Result:
+def _planned(api: ModuleType, spec: ModelSpec, place: str | None, **settings: str) -> Result:
     """Return what --search dapple answers."""
-    return api.plan(spec, place, search="dapple", settings=_SETTINGS[spec.name].words(**settings))
+    result: Result = api.plan(spec, place, search="dapple", settings=_SETTINGS[spec.name].words(**settings))
+    return result
 
 
 def _alone_seconds(spec: ModelSpec, n_samples: int) -> float:
@@ -90,45 +92,48 @@ def _answered() -> dict[str, dict[str, str]]:
     }  # fmt: skip
 
 
-def speedups(claim: Claim) -> Iterator[Case]:
+def speedups(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the published speed-up of every profile."""
     for name, row in _answered().items():
-        result = _planned(_spec(name), None, machines="8,16", mode="published")
+        result = _planned(api, _spec(api, name), None, machines="8,16", mode="published")
         objective = result.answer.objective
         batch = f"{row['gbs']} samples"
         yield Case(f"{name}, {batch}", float(row["best_hybrid_speedup"]), None if objective is None else objective.value)
 
 
-def simulated(claim: Claim) -> Iterator[Case]:
+def simulated(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield speed-ups in our simulator: of the released planner's plans, of ours, and what is proven."""
     for name, setting in _SETTINGS.items():
-        spec = _spec(name)
+        spec = _spec(api, name)
         alone = _alone_seconds(spec, setting.global_batch)
-        theirs, ours = (_planned(spec, None, machines="8,16", mode=mode) for mode in ("published", "corrected"))
-        steps = [None if one.timeline is None else alone / one.timeline.step_seconds for one in (theirs, ours)]
+        theirs, ours = (_planned(api, spec, None, machines="8,16", mode=mode) for mode in ("published", "corrected"))
+        found = [None if one.timeline is None else alone / one.timeline.step_seconds for one in (theirs, ours)]
         bound = ours.answer.bound
         limit = None if bound is None or not bound.value else alone / bound.value
-        yield Case(f"{name}, {setting.global_batch} samples", None, *steps, None, limit)
+        yield Case(f"{name}, {setting.global_batch} samples", None, found[0], found[1], None, limit)
 
 
-def planning_times(claim: Claim) -> Iterator[Case]:
+def planning_times(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield CPU seconds of the released planner and of both modes of ours."""
-    _planned(_spec("vgg-19-pbs-32"), None, machines="2,4", mode="published")  # the first calls load kernels
-    _planned(_spec("vgg-19-pbs-32"), None, machines="2,4")
+    _planned(api, _spec(api, "vgg-19-pbs-32"), None, machines="2,4", mode="published")  # the first calls load kernels
+    _planned(api, _spec(api, "vgg-19-pbs-32"), None, machines="2,4")
     for name, row in _answered().items():
         seconds = []
         for mode in ("published", "corrected"):
             started = time.process_time()
-            _planned(_spec(name), None, machines="8,16", mode=mode)
+            _planned(api, _spec(api, name), None, machines="8,16", mode=mode)
             seconds.append(time.process_time() - started)
-        yield Case(name, float(row["cpu_s"]), *seconds)
+        yield Case(name, float(row["cpu_s"]), seconds[0], seconds[1])
 
 
-def _over_data_parallel(spec: ModelSpec, place: str) -> tuple[float, float] | None:
+def _over_data_parallel(api: ModuleType, spec: ModelSpec, place: str) -> tuple[float, float] | None:
     """Return how many times quicker the best hybrid is than one stage in our simulator, and what is proven of that; None where
     one of them does not fit.
     """
-    hybrid, alone = _planned(spec, place, global_batch="128"), _planned(spec, place, global_batch="128", max_stages="1")
+    hybrid, alone = (
+        _planned(api, spec, place, global_batch="128"),
+        _planned(api, spec, place, global_batch="128", max_stages="1"),
+    )
     if hybrid.timeline is None or alone.timeline is None:
         return None
     bound = hybrid.answer.bound
@@ -136,18 +141,18 @@ def _over_data_parallel(spec: ModelSpec, place: str) -> tuple[float, float] | No
     return step / hybrid.timeline.step_seconds, step / (bound.value if bound is not None else 0.0)
 
 
-def hybrids(claim: Claim) -> Iterator[Case]:
+def hybrids(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the mean gain over data parallelism on each configuration."""
     for name, claimed in claim.values.items():
         theirs, ours = [], []
         for profile in _SETTINGS:
-            spec = _spec(profile)
+            spec = _spec(api, profile)
             if name in _ENDS:
-                result = _planned(spec, None, machines=_ENDS[name], mode="published", global_batch="128")
+                result = _planned(api, spec, None, machines=_ENDS[name], mode="published", global_batch="128")
                 baselines, objective = result.answer.extra["baselines"], result.answer.objective
                 assert isinstance(baselines, dict) and objective is not None
                 theirs.append(objective.value / max(value for value in baselines.values() if value is not None))
-            found = _over_data_parallel(spec, _CLUSTERS[name])
+            found = _over_data_parallel(api, spec, _CLUSTERS[name])
             ours += [found] if found is not None else []
         means = np.mean(np.array(ours), axis=0)
         note = f"{len(ours)} of {len(_SETTINGS)} profiles fit both ways"
@@ -177,7 +182,7 @@ def _theirs(spec: ModelSpec, states: States, stages: _Stages) -> float:
     return released.recursive_speedup(instance, asked, _candidate(stages))
 
 
-def _step_seconds(problem: Problem, states: States, stages: _Stages, micro_batch: int) -> float:
+def _step_seconds(api: ModuleType, problem: Problem, states: States, stages: _Stages, micro_batch: int) -> float:
     """Return the step of a given plan in our simulator, with micro-batches of the size that suits it best."""
     earlier = replace(states, inside=np.logical_or.accumulate(states.inside, axis=0))
     lasts = [stop - 1 for _, stop, _ in stages[:-1]] + [states.n_states - 1]
@@ -186,7 +191,8 @@ def _step_seconds(problem: Problem, states: States, stages: _Stages, micro_batch
         Stage(ops, cards, Strategy(data=len(cards)), ("none",) * len(ops))
         for ops, cards in zip(earlier.ops_of_stages(lasts), candidate.cards, strict=True)
     )
-    widest, found = max(len(cards) for cards in candidate.cards), []
+    widest = max(len(cards) for cards in candidate.cards)
+    found: list[float] = []
     while micro_batch <= n:
         _, timeline = api.evaluate(problem, Plan(made, n // micro_batch, -(-micro_batch // widest), "1f1b", n))
         assert timeline is not None
@@ -195,16 +201,16 @@ def _step_seconds(problem: Problem, states: States, stages: _Stages, micro_batch
     return min(found)
 
 
-def vs_pipedream(claim: Claim) -> Iterator[Case]:
+def vs_pipedream(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield the ratio of the two given plans, by both simulators; then the largest."""
     largest = [0.0, 0.0, 0.0]
     for name, (dapple, pipedream) in _EXAMPLE.items():
-        spec, setting = _spec(name), _SETTINGS[name]
+        spec, setting = _spec(api, name), _SETTINGS[name]
         states = states_of(spec, fold=False)
         problem = api.completed(api.make_problem(spec), "dapple", setting.words(machines="8,16"))
         legal = tuple((pipedream[i - 1][1] if i else 0, stop, n) for i, (_, stop, n) in enumerate(pipedream))
-        steps = [_step_seconds(problem, states, stages, setting.micro_batch) for stages in (dapple, legal)]
-        corrected = _planned(spec, None, machines="8,16").timeline
+        steps = [_step_seconds(api, problem, states, stages, setting.micro_batch) for stages in (dapple, legal)]
+        corrected = _planned(api, spec, None, machines="8,16").timeline
         assert corrected is not None
         ratios = (
             _theirs(spec, states, dapple) / _theirs(spec, states, pipedream), steps[1] / steps[0],
@@ -213,7 +219,7 @@ def vs_pipedream(claim: Claim) -> Iterator[Case]:
         largest = [max(pair) for pair in zip(largest, ratios, strict=True)]
         yield Case(f"{name}, {setting.global_batch} samples", None, *ratios)
     for name, claimed in claim.values.items():
-        yield Case(name, claimed, *largest, note="here: of the two profiles that are published")
+        yield Case(name, claimed, largest[0], largest[1], largest[2], note="here: of the two profiles that are published")
 
 
 def _even(problem: Problem, spec: ModelSpec) -> tuple[Stage, ...]:
@@ -224,9 +230,9 @@ def _even(problem: Problem, spec: ModelSpec) -> tuple[Stage, ...]:
     return tuple(Stage(tuple(ops), (i,), recompute=("none",) * len(ops)) for i, ops in enumerate(groups))
 
 
-def gpipe(claim: Claim) -> Iterator[Case]:
+def gpipe(claim: Claim, api: ModuleType) -> Iterator[Case]:
     """Yield throughput and memory of the early-backward schedule over GPipe's."""
-    spec = _spec("bert-48-pbs-2")
+    spec = _spec(api, "bert-48-pbs-2")
     setting, played = _SETTINGS[spec.name], {}
     for schedule, counts in (("gpipe", range(1, 17)), ("early_backward_a", (16,))):
         for count in counts:
@@ -246,7 +252,7 @@ def gpipe(claim: Claim) -> Iterator[Case]:
         yield Case(name, claimed, ours[i] / theirs[i], note=note)
 
 
-CASES: Mapping[str, Callable[[Claim], Iterator[Case]]] = MappingProxyType(
+CASES: Mapping[str, Callable[[Claim, ModuleType], Iterator[Case]]] = MappingProxyType(
     {
         "speedups": speedups,
         "plans-simulated": simulated,
