@@ -6,6 +6,7 @@ import fnmatch
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +121,9 @@ def _graph(word: str) -> str:
     return graphs.placement_graph(shape, int(n), seed=int(n))
 
 
+@cache
 def digest() -> str:
-    """Return a check sum of the suite: its problems, the files they name, and the graphs it makes."""
+    """Return a check sum of the suite: its problems, the files they name, and the graphs it makes; none of them changes."""
     found = hashlib.sha256(json.dumps(_list(), sort_keys=True).encode())
     for one in dict.fromkeys(question.spec.partition("#")[0] for question in load() if question.family != "models"):
         if one.startswith(_GENERATED):

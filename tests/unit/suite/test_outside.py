@@ -55,7 +55,8 @@ def test_a_command_and_its_children_are_killed_at_the_limit(tmp_path: pathlib.Pa
 
 def test_children_that_a_command_leaves_behind_are_killed_too(tmp_path: pathlib.Path) -> None:
     pids = tmp_path / "pid"
-    program = f"import os, time\nif os.fork() == 0:\n    open({str(pids)!r}, 'w').write(str(os.getpid())); time.sleep(60)\ntime.sleep(0.5)"
+    child = f"open({str(pids)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    program = f"import os, time\nif os.fork() == 0:\n    {child}\ntime.sleep(0.5)"
     assert run(program).code == 0
     assert gone(int(pids.read_text()))
 
