@@ -29,6 +29,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     Raises `InputError` when something is wrong.
     """
     from meshwright.runtime.job import checkpoints, preflight
+    from meshwright.runtime.job.holdings import names_of
     from meshwright.runtime.model import source
     from meshwright.runtime.model.data import example_of
     from meshwright.runtime.ranks import meshes, message_order
@@ -43,10 +44,10 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
             source.load(getattr(job, word), "--" + word.replace("_", "-"))
     preflight.check_optimizer(read.entry, job.optimizer, job.plan)
     model, examples = source.build(job.model, job.seed)
+    if job.resume == "last":
+        checkpoints.check(job.save, names_of(model))
     sample = example_of(model, examples, read.sequence_length)
     units = preflight.check_model(model, read.names, read.plan, sample, job.plan)
-    if job.resume == "last":
-        checkpoints.check(job.save, read.plan)
     differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
     return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing,
             *preflight.notes_of(units, read.plan, sample)]  # fmt: skip
