@@ -12,6 +12,7 @@ import typer
 from meshwright.commands import _options
 
 if TYPE_CHECKING:
+    from meshwright.commands._elastic import Leg, Outcome
     from meshwright.core.result import Result
     from meshwright.runtime.job.job import Job
     from meshwright.runtime.job.launch import Failure
@@ -124,9 +125,7 @@ def reference(job: Job, read: PlanFile) -> list[float]:
     return [step.loss for step in steps]
 
 
-def launched(
-    job: Job, read: PlanFile, predicted: Result | None, timeout_seconds: float, emulate: bool
-) -> dict[str, Any] | Failure:
+def launched(leg: Leg, timeout_seconds: float, emulate: bool) -> dict[str, Any] | Failure:
     """Start the processes, on the machine's own network or on an emulation of the plan's cluster; return what happened.
 
     Raises `InputError` when the cluster is not known or cannot be emulated here.
@@ -135,14 +134,14 @@ def launched(
     from meshwright.runtime.job import launch, namespaces
     from meshwright.runtime.ranks.layout import layout
 
+    n_ranks, devices = leg.read.plan.n_devices, layout(leg.read.plan).device_of_rank
     if not emulate:
-        return launch.run(job, read.plan.n_devices, timeout_seconds=timeout_seconds)
-    cluster = None if predicted is None else predicted.problem.cluster
+        return launch.run(leg.job, n_ranks, timeout_seconds=timeout_seconds, gpus=leg.visible)
+    cluster = None if leg.predicted is None else leg.predicted.problem.cluster
     if cluster is None:
-        raise InputError(f"--emulate: the cluster of {job.plan} is not known; plan on a cluster, or give --profile too")
-    devices = layout(read.plan).device_of_rank
+        raise InputError(f"--emulate: the cluster of {leg.job.plan} is not known; plan on a cluster, or give --profile too")
     with namespaces.emulated(cluster) as prefixes:
-        return launch.run(job, len(devices), timeout_seconds=timeout_seconds, prefixes=[prefixes[device] for device in devices])
+        return launch.run(leg.job, n_ranks, timeout_seconds=timeout_seconds, prefixes=[prefixes[i] for i in devices])
 
 
 def tell(notes: list[str]) -> None:
@@ -175,28 +174,36 @@ def print_torchrun(job: Job, read: PlanFile, predicted: Result | None, profile: 
     return 0
 
 
-def joined(job: Job, read: PlanFile, predicted: Result | None, emulate: bool) -> Measured | int:
-    """Train as one of the processes that torchrun started; return what was measured, or the exit status of other ranks than 0.
+def joined(leg: Leg, emulate: bool) -> tuple[Leg, Measured | int]:
+    """Train as one of the processes that torchrun started; return what was trained under which plan, and what was measured, or
+    the exit status of other ranks than 0.
 
-    Raises
-    ------
-    InputError
-        When torchrun started another number of processes than the plan has devices, or links should be emulated.
+    Raises `InputError` when torchrun started another number of processes than the plan has devices, or links should be
+    emulated.
     """
     import signal
 
     from meshwright.base.errors import InputError
+    from meshwright.commands import _elastic
     from meshwright.runtime.job import launch, worker
 
     if emulate:
         raise InputError("--emulate starts the processes itself; run it without torchrun")
-    launch.check_ranks(worker.world_size(), read.plan.n_devices, job.plan)
+    n_ranks = worker.world_size()
+    if not (leg.job.elastic and n_ranks < leg.read.plan.n_devices):
+        launch.check_ranks(n_ranks, leg.read.plan.n_devices, leg.job.plan)
+    elif worker.rank() == 0:
+        found = _elastic.fitted(leg, n_ranks, lambda other: prepare(other.job, other.read, other.predicted))
+        if found is None:
+            return leg, 3
+        leg = found
+        launch.check_ranks(n_ranks, leg.read.plan.n_devices, leg.job.plan)
     if worker.rank() == 0:
-        tell(prepare(job, read, predicted))
-    measured = worker.join(job)
+        tell(prepare(leg.job, leg.read, leg.predicted))
+    measured = worker.join(leg.job)
     if measured is not None and "stopped_after" in measured:
-        return told_to_stop(job, measured, signal.SIGTERM)
-    return 0 if measured is None else measured
+        return leg, told_to_stop(leg.job, measured, signal.SIGTERM)
+    return leg, 0 if measured is None else measured
 
 
 def told_to_stop(job: Job, measured: Measured, number: int) -> int:
@@ -215,41 +222,38 @@ def left_of(job: Job) -> str:
     return f"the checkpoint is {newest}" if newest else "there is no checkpoint" if job.save else "nothing was saved: no --save"
 
 
-def started(
-    job: Job, read: PlanFile, prediction: tuple[Result | None, str], limits: tuple[int, float], emulate: bool
-) -> Measured | int:
-    """Start the processes and train; return what was measured, or the exit status where one of them failed.
+def attempt(leg: Leg, limits: tuple[int, float], emulate: bool) -> Outcome:
+    """Start the processes and train; return what was measured, which process failed, or the exit status after Ctrl-C.
 
-    Parameters
-    ----------
-    job, read
-        What to train, and the plan.
-    prediction : tuple
-        The predicted step, or None and why there is none.
-    limits : tuple
-        ``--processes`` and ``--timeout``.
-    emulate : bool
-        ``--emulate``.
+    `limits`: ``--processes`` and ``--timeout``.
     """
     import signal
     import sys
 
-    from meshwright.runtime.job import launch, preflight
+    from meshwright.runtime.job import preflight
     from meshwright.runtime.ranks.layout import layout
 
-    predicted, why = prediction
-    preflight.check_machine(layout(read.plan), job.backend, limits[0], job.plan)
-    tell([*prepare(job, read, predicted), *([why] if why else [])])
+    preflight.check_machine(layout(leg.read.plan), leg.job.backend, limits[0], leg.job.plan)
+    tell([*prepare(leg.job, leg.read, leg.predicted), *([leg.why] if leg.why else [])])
     try:
-        outcome = launched(job, read, predicted, limits[1], emulate)
+        return launched(leg, limits[1], emulate)
     except KeyboardInterrupt:
-        print(f"meshwright: ended at once; {left_of(job)}", file=sys.stderr)
+        print(f"meshwright: ended at once; {left_of(leg.job)}", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def ended(leg: Leg, outcome: Outcome) -> Measured | int:
+    """Say how a run ended where it did before its time; return what was measured, or the exit status."""
+    import signal
+    import sys
+
+    from meshwright.runtime.job import launch
+
     if isinstance(outcome, launch.Failure):
-        print(f"meshwright: {launch.describe(outcome, read.plan)}", file=sys.stderr)
+        print(f"meshwright: {launch.describe(outcome, leg.read.plan)}", file=sys.stderr)
         return 2 if outcome.wrong_input else 1
-    if "stopped_after" in outcome:
-        return told_to_stop(job, outcome, int(outcome["signal"]))
+    if isinstance(outcome, dict) and "stopped_after" in outcome:
+        return told_to_stop(leg.job, outcome, int(outcome.get("signal", signal.SIGTERM)))
     return outcome
 
 
@@ -272,6 +276,7 @@ def compare(job: Job, read: PlanFile, measured: Measured, predicted: Result | No
 
     losses = reference(job, read) if how.reference else None
     entry = comparison.as_json(read.plan, measured, predicted, losses)
+    entry |= {"restarts": measured["restarts"]} if "restarts" in measured else {}
     if how.trace:
         comparison.write_trace(how.trace, measured, predicted)
     if how.calibrate and predicted is not None:
@@ -295,7 +300,10 @@ def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool,
     how : Comparison
         How measured and predicted are compared.
     """
-    from meshwright.runtime.job import launch
+    from functools import partial
+
+    from meshwright.commands import _elastic
+    from meshwright.runtime.job import launch, preflight
     from meshwright.runtime.ranks.plan_file import read_plan
     from meshwright.runtime.step import autocast
 
@@ -305,11 +313,18 @@ def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool,
     job = replace(job, order=order_of(predicted))
     if n_machines > 0:
         return print_torchrun(job, read, predicted, how.profile, n_machines)
-    alone = not launch.under_torchrun()
-    told = started(job, read, (predicted, why), limits, emulate) if alone else joined(job, read, predicted, emulate)
+    leg = _elastic.Leg(job, read, predicted, why)
+    if launch.under_torchrun():
+        leg, told = joined(leg, emulate)
+    elif not job.elastic:
+        told = ended(leg, attempt(leg, limits, emulate))
+    else:
+        allowed = preflight.most_processes(job.backend, limits[0])
+        leg, outcome = _elastic.run(leg, _elastic.check(job), partial(attempt, limits=limits, emulate=emulate), allowed)
+        told = ended(leg, outcome)
     if isinstance(told, int):
         return told
-    compare(job, read, told, predicted, how)
+    compare(leg.job, leg.read, told, leg.predicted, how)
     return 0
 
 
@@ -340,6 +355,10 @@ def register(app: typer.Typer) -> None:
         resume: bool = typer.Option(
             False, "--resume", help="Go on from the last checkpoint of --save; --resume auto: the newest whole one, if any."
         ),
+        elastic: bool = typer.Option(
+            False, "--elastic", help="When a device is lost, plan again for those left and go on from the last checkpoint."
+        ),
+        max_restarts: int = typer.Option(3, help="Devices that a run with --elastic may lose."),
         non_finite: str = typer.Option("stop", help="A loss or gradient that is not finite: stop the run, or skip the step."),
         clip_norm: float = typer.Option(0.0, help="Largest norm of the gradient, to which it is scaled down; 0: no limit."),
         log: str = typer.Option("", help="Add a line of JSON a step to this file: loss, gradient norm, tokens a second."),
@@ -365,9 +384,10 @@ def register(app: typer.Typer) -> None:
         job = Job(
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,
             "auto" if auto else "last" if resume else "", non_finite, backend, precision=precision, clip_norm_value=clip_norm,
-            lr_schedule=lr_schedule, keep_every=keep_every, log=str(Path(log).absolute()) if log else "",
+            lr_schedule=lr_schedule, keep_every=keep_every, log=str(Path(log).absolute()) if log else "", elastic=elastic,
+            max_restarts=max_restarts,
         )  # fmt: skip
-        options.check(job, (processes, timeout), (costs, calibrate))
+        options.check(job, (processes, timeout), (costs, calibrate), emulate=emulate)
         for path, option in ((trace, "--trace"), (calibrate, "--calibrate"), (log, "--log")):
             if path:
                 files.check_target(path, option)

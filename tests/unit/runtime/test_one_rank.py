@@ -368,7 +368,7 @@ def test_what_cannot_be_gone_on_from_is_refused_and_never_passed_over(
 def test_a_checkpoint_of_another_model_is_refused_with_the_weight_that_differs(
     trained: tuple[Any, pathlib.Path, str], tmp_path: pathlib.Path
 ) -> None:
-    _, saved, path = trained
+    _, saved, _ = trained
     changes: list[tuple[str, Any, str]] = [
         ("2.weight", torch.nn.Parameter(torch.zeros(2, 2)), r"'\S+' has shape \(.*\) there and \(2, 2\) here"),
         ("2.more", torch.nn.Parameter(torch.zeros(3)), r"'2.more' is not in it"),

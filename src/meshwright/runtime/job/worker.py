@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import faulthandler
 import json
@@ -13,9 +14,11 @@ import signal
 import socket
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -201,10 +204,23 @@ def join(job: Job) -> dict[str, Any] | None:
         job.backend, init_method=rendezvous, rank=rank(), world_size=world_size(), timeout=_PATIENCE, device_id=device
     )
     # Where training fails the groups stay: taking them apart would make other ranks fail too, before this one has told why.
-    result = train(job)
+    result = train(_shared(job) if job.elastic else job)
     dist.barrier()
     dist.destroy_process_group()
     return result
+
+
+def _shared(job: Job) -> Job:
+    """Return the job with the plan of rank 0, which may have made it for the processes that came up."""
+    told = [(Path(job.plan).read_text(encoding="utf-8"), job.order, job.resume) if rank() == 0 else None]
+    dist.broadcast_object_list(told)
+    if rank() == 0 or told[0] is None:
+        return job
+    content, order, resume = told[0]
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="meshwright-plan-", suffix=".json", delete=False) as file:
+        file.write(content)
+    atexit.register(os.unlink, file.name)
+    return replace(job, plan=file.name, order=order, resume=resume)
 
 
 def world_size() -> int:
