@@ -100,9 +100,8 @@ def run(first: Leg, question: Result, attempt: Callable[[Leg], Outcome], n_allow
     told: list[dict[str, Any]] = []
     waiting: Iterable[Leg] = [first]
     if len(first.devices) > n_allowed:
-        lost = first.devices[n_allowed:]
         _say(f"the plan needs {len(first.devices)} processes, but {n_allowed} may be started: planning for so many")
-        question, waiting = _planned_again(first, question, lost, told)
+        question, waiting = _planned_again(first, question, _all_but(question, first.devices[:n_allowed]), told)
     while question.answer.plan is not None:
         leg, outcome = _first_that_runs(waiting, attempt)
         if told:
@@ -128,8 +127,15 @@ def fitted(leg: Leg, n_ranks: int, check_plan: Callable[[Leg], object]) -> Leg |
     Raises `InputError` when the plan cannot be made anew, or none of the plans found can be run.
     """
     _say(f"the plan needs {len(leg.devices)} processes, but torchrun started {n_ranks}: planning for so many")
-    found, waiting = _planned_again(leg, check(leg.job), leg.devices[n_ranks:], [])
+    question = check(leg.job)
+    found, waiting = _planned_again(leg, question, _all_but(question, leg.devices[:n_ranks]), [])
     return None if found.answer.plan is None else _first_that_runs(waiting, check_plan)[0]
+
+
+def _all_but(question: Result, kept: Sequence[int]) -> list[int]:
+    """Return the devices of a question's cluster but for some."""
+    cluster = question.problem.cluster
+    return [] if cluster is None else [device for device in range(cluster.n_devices) if device not in kept]
 
 
 def _first_that_runs(waiting: Iterable[Leg], attempt: Callable[[Leg], Any]) -> tuple[Leg, Any]:

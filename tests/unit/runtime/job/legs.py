@@ -14,6 +14,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from typing import Any
 
@@ -57,6 +58,30 @@ def _server() -> subprocess.Popen:
     return server
 
 
+def kill_during(case: dict, n_ranks: int, folder: pathlib.Path, after: tuple[int, float], victim: int) -> list[int]:
+    """Train a leg of one case that does not end by itself, and kill one of its processes so many steps, and then seconds, later;
+    return who failed.
+    """
+    (folder / "cases.json").write_text(json.dumps({"case": case}))
+    (folder / "rendezvous").unlink(missing_ok=True)
+    named, log = folder / f"pid-{victim}", pathlib.Path(case["log"])
+    named.unlink(missing_ok=True)
+    wanted = _n_lines(log) + after[0]
+    server = _server()
+    print(n_ranks, folder, file=server.stdin, flush=True)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not (named.exists() and named.read_text()) or _n_lines(log) < wanted:
+        assert time.monotonic() < deadline, "it never came so far"
+        time.sleep(0.005)
+    time.sleep(after[1])
+    os.kill(int(named.read_text()), signal.SIGKILL)
+    return json.loads(server.stdout.readline())
+
+
+def _n_lines(path: pathlib.Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
 def run_leg(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path) -> dict[str, dict]:
     """Train a leg of every case in as many processes; return by case its losses, and the message where it was refused.
 
@@ -74,6 +99,7 @@ def run_leg(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path) -> dict[
 
 def train(rank: int, world: int, folder: pathlib.Path) -> None:
     """Be one of the processes of a leg."""
+    (folder / f"pid-{rank}").write_text(str(os.getpid()))
     import torch
     import torch.distributed as dist
 
@@ -108,9 +134,14 @@ def _one(path: str, case: dict) -> dict:
     make = OPTIMIZERS[case["optimizer"]]
     trainer = assemble(model, read.names, layout(read.plan), sample, optimizer=make, loss=default_loss)
     try:
-        first = checkpoints.load_newest_whole(trainer, case["folder"])
-        losses = [trainer.step(*batches(step)) for step in range(first, case["last"])]
-        checkpoints.save(trainer, case["folder"], case["last"])
+        first, losses = checkpoints.load_newest_whole(trainer, case["folder"]), []
+        for step in range(first, case["last"]):
+            losses.append(trainer.step(*batches(step)))
+            if trainer.rank == 0 and case.get("log"):
+                with open(case["log"], "a", encoding="utf-8") as file:
+                    file.write(f"{step} {losses[-1]!r}\n")
+            if case.get("save_all") or step == case["last"] - 1:
+                checkpoints.save(trainer, case["folder"], step + 1)
     except InputError as error:
         return {"refused": str(error)}
     return {"first": first, "losses": losses}
