@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,7 +104,7 @@ def run(first: Leg, question: Result, attempt: Callable[[Leg], Outcome], n_allow
     waiting: Iterable[Leg] = [first]
     if len(first.devices) > n_allowed:
         _say(f"the plan needs {len(first.devices)} processes, but {n_allowed} may be started: planning for so many")
-        question, waiting = _planned_again(first, question, _all_but(question, first.devices[:n_allowed]), told)
+        question, waiting = _planned_again(first, question, _all_but(question, first.devices[:n_allowed]), told, first.job.save)
     while question.answer.plan is not None:
         leg, outcome = _first_that_runs(waiting, attempt)
         if told:
@@ -115,21 +118,28 @@ def run(first: Leg, question: Result, attempt: Callable[[Leg], Outcome], n_allow
         if len(told) >= leg.job.max_restarts:
             _say(f"{leg.job.max_restarts} restarts are allowed (--max-restarts): the run ends")
             return leg, outcome
-        question, waiting = _planned_again(leg, question, [device], told)
+        question, waiting = _planned_again(leg, question, [device], told, leg.job.save)
     return first, 3
 
 
-def fitted(leg: Leg, n_ranks: int, check_plan: Callable[[Leg], object]) -> Leg | None:
+def fitted(leg: Leg, n_ranks: int, rank: int, check_plan: Callable[[Leg], object]) -> Leg | None:
     """Return a leg for the processes that torchrun started, where these are fewer than the plan's devices.
 
+    Every process plans for itself, since the same question has the same answer; the first one tells of it.
+
+    `n_ranks`, `rank`: how many there are, and which this one is.
     `check_plan`: raises `InputError` where a plan cannot be run.
     Returns: None where nothing fits on so many devices.
     Raises `InputError` when the plan cannot be made anew, or none of the plans found can be run.
     """
-    _say(f"the plan needs {len(leg.devices)} processes, but torchrun started {n_ranks}: planning for so many")
-    question = check(leg.job)
-    found, waiting = _planned_again(leg, question, _all_but(question, leg.devices[:n_ranks]), [])
-    return None if found.answer.plan is None else _first_that_runs(waiting, check_plan)[0]
+    question, place = check(leg.job), leg.job.save
+    if rank:
+        place = tempfile.mkdtemp(prefix="meshwright-plan-")
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+    else:
+        _say(f"the plan needs {len(leg.devices)} processes, but torchrun started {n_ranks}: planning for so many")
+    found, waiting = _planned_again(leg, question, _all_but(question, leg.devices[:n_ranks]), [], place, quiet=rank > 0)
+    return None if found.answer.plan is None else _first_that_runs(waiting, check_plan, quiet=rank > 0)[0]
 
 
 def _all_but(question: Result, kept: Sequence[int]) -> list[int]:
@@ -138,13 +148,13 @@ def _all_but(question: Result, kept: Sequence[int]) -> list[int]:
     return [] if cluster is None else [device for device in range(cluster.n_devices) if device not in kept]
 
 
-def _first_that_runs(waiting: Iterable[Leg], attempt: Callable[[Leg], Any]) -> tuple[Leg, Any]:
+def _first_that_runs(waiting: Iterable[Leg], attempt: Callable[[Leg], Any], *, quiet: bool = False) -> tuple[Leg, Any]:
     """Run the first of several legs that the runtime can run; where there is none, the last one says why."""
     from meshwright.base.errors import InputError
 
     refused = InputError("no plan was found")
     for i, leg in enumerate(waiting):
-        if i:
+        if i and not quiet:
             _say(f"{refused}; the next best plan is tried: {leg.job.plan}")
         try:
             return leg, attempt(leg)
@@ -153,11 +163,14 @@ def _first_that_runs(waiting: Iterable[Leg], attempt: Callable[[Leg], Any]) -> t
     raise refused
 
 
-def _planned_again(leg: Leg, question: Result, lost: Sequence[int], told: list[dict[str, Any]]) -> tuple[Result, Iterator[Leg]]:
+def _planned_again(
+    leg: Leg, question: Result, lost: Sequence[int], told: list[dict[str, Any]], folder: str, *, quiet: bool = False
+) -> tuple[Result, Iterator[Leg]]:
     """Plan for the devices that are left; return the new question, and a leg for each plan found, best first.
 
     `lost`: devices of the question's cluster.
     `told`: restarts so far; this one is added.
+    `folder`: where the plans are written.
     """
     from meshwright.api import replanning
 
@@ -165,8 +178,10 @@ def _planned_again(leg: Leg, question: Result, lost: Sequence[int], told: list[d
     n_left = found.problem.cluster.n_devices if found.problem.cluster is not None else 0
     known = leg.gpus or _numbers(leg.devices, n_left + len(lost))
     gpus = tuple(number for device, number in enumerate(known) if device not in lost)
-    place = Path(leg.job.save) / f"plan-{len(told) + 1}"
+    place = Path(folder) / f"plan-{len(told) + 1}"
     told.append({"lost_devices": list(lost), "n_devices": n_left, "plan": ""})
+    if quiet:
+        return found, _legs(leg, found, place, gpus)
     if found.answer.plan is None:
         _say(f"nothing fits on the {n_left} devices left{f'; nearest: {found.answer.nearest}' if found.answer.nearest else ''}")
     else:

@@ -189,18 +189,21 @@ def joined(leg: Leg, emulate: bool) -> tuple[Leg, Measured | int]:
 
     if emulate:
         raise InputError("--emulate starts the processes itself; run it without torchrun")
-    n_ranks = worker.world_size()
-    if not (leg.job.elastic and n_ranks < leg.read.plan.n_devices):
-        launch.check_ranks(n_ranks, leg.read.plan.n_devices, leg.job.plan)
-    elif worker.rank() == 0:
-        found = _elastic.fitted(leg, n_ranks, lambda other: prepare(other.job, other.read, other.predicted))
+    n_ranks, rank = worker.world_size(), worker.rank()
+    if leg.job.elastic and n_ranks < leg.read.plan.n_devices:
+        found = _elastic.fitted(leg, n_ranks, rank, lambda other: prepare(other.job, other.read, other.predicted))
         if found is None:
             return leg, 3
         leg = found
-        launch.check_ranks(n_ranks, leg.read.plan.n_devices, leg.job.plan)
-    if worker.rank() == 0:
+    n_used = leg.read.plan.n_devices
+    if leg.job.elastic and n_used <= rank:
+        tell([f"rank {rank} has nothing to do: the plan has {n_used} devices"])
+        return leg, 0
+    if not leg.job.elastic:
+        launch.check_ranks(n_ranks, n_used, leg.job.plan)
+    if rank == 0:
         tell(prepare(leg.job, leg.read, leg.predicted))
-    measured = worker.join(leg.job)
+    measured = worker.join(leg.job, n_used)
     if measured is not None and "stopped_after" in measured:
         return leg, told_to_stop(leg.job, measured, signal.SIGTERM)
     return leg, 0 if measured is None else measured

@@ -105,8 +105,11 @@ def test_fewer_processes_than_devices_are_planned_for_at_once(
     leg, outcome, seen = _run(plan, tmp_path, [DONE], n_allowed=1)
     assert len(leg.devices) == 1 and len(seen) == 1 and outcome["restarts"][0]["n_devices"] == 1
     assert f"the plan needs {n_devices} processes, but 1 may be started" in capsys.readouterr().err
-    joined = _elastic.fitted(_leg(plan, tmp_path), 1, lambda _: None)
-    assert joined is not None and joined.devices == leg.devices and joined.job.resume == "auto"
+    for rank in (0, 1):
+        joined = _elastic.fitted(_leg(plan, tmp_path), 1, rank, lambda _: None)
+        assert joined is not None and joined.read.plan == leg.read.plan and joined.job.resume == "auto"
+        assert (joined.job.plan == str(tmp_path / "saved" / "plan-1.json")) == (rank == 0), "no two write the same file"
+        assert bool(capsys.readouterr().err) == (rank == 0)
 
 
 def test_the_end_is_told_where_nothing_fits_on_what_is_left(

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import atexit
 import datetime
 import faulthandler
 import json
@@ -14,11 +13,9 @@ import signal
 import socket
 import statistics
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -191,9 +188,10 @@ def _typical(seconds: list[float], spans: list[tuple[float, list[Span]]]) -> tup
     return spans[chosen[0]]
 
 
-def join(job: Job) -> dict[str, Any] | None:
+def join(job: Job, n_ranks: int = 0) -> dict[str, Any] | None:
     """Join the other processes as torchrun, or `meshwright.runtime.job.launch`, tells through the environment; train; leave.
 
+    `n_ranks`: how many processes train, where the last of those that were started do not; 0 for all.
     Returns: see `train`.
     """
     rendezvous = os.environ.get("MESHWRIGHT_RENDEZVOUS", "env://")
@@ -201,26 +199,18 @@ def join(job: Job) -> dict[str, Any] | None:
     if device is not None:
         torch.cuda.set_device(device)
     dist.init_process_group(
-        job.backend, init_method=rendezvous, rank=rank(), world_size=world_size(), timeout=_PATIENCE, device_id=device
+        job.backend,
+        init_method=rendezvous,
+        rank=rank(),
+        world_size=n_ranks or world_size(),
+        timeout=_PATIENCE,
+        device_id=device,
     )
     # Where training fails the groups stay: taking them apart would make other ranks fail too, before this one has told why.
-    result = train(_shared(job) if job.elastic else job)
+    result = train(job)
     dist.barrier()
     dist.destroy_process_group()
     return result
-
-
-def _shared(job: Job) -> Job:
-    """Return the job with the plan of rank 0, which may have made it for the processes that came up."""
-    told = [(Path(job.plan).read_text(encoding="utf-8"), job.order, job.resume) if rank() == 0 else None]
-    dist.broadcast_object_list(told)
-    if rank() == 0 or told[0] is None:
-        return job
-    content, order, resume = told[0]
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="meshwright-plan-", suffix=".json", delete=False) as file:
-        file.write(content)
-    atexit.register(os.unlink, file.name)
-    return replace(job, plan=file.name, order=order, resume=resume)
 
 
 def world_size() -> int:

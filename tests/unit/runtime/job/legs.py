@@ -59,8 +59,8 @@ def _server() -> subprocess.Popen:
 
 
 def kill_during(case: dict, n_ranks: int, folder: pathlib.Path, after: tuple[int, float], victim: int) -> list[int]:
-    """Train a leg of one case that does not end by itself, and kill one of its processes so many steps, and then seconds, later;
-    return who failed.
+    """Train a leg of one case that does not end by itself, and kill one of its processes so many steps, and then seconds,
+    later; return who failed.
     """
     (folder / "cases.json").write_text(json.dumps({"case": case}))
     (folder / "rendezvous").unlink(missing_ok=True)

@@ -31,7 +31,7 @@ def test_twenty_kills_at_random_moments_under_changing_plans_change_no_loss(tmp_
     for _ in range(20):
         plan = drawn.choice(PLANS)
         n_ranks = len({device for stage in plan["stages"] for device in stage["devices"]})
-        after = drawn.randrange(3), drawn.uniform(0.0, 0.3)
+        after = drawn.randrange(4), drawn.uniform(0.0, 0.3)
         failed = kill_during({**case, "plan": plan}, n_ranks, tmp_path, after, drawn.randrange(n_ranks))
         killed += bool(failed)
     told = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
