@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import shutil
 import sys
 import tempfile
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from meshwright.runtime.job.launch import Failure
     from meshwright.runtime.ranks.plan_file import PlanFile
 
-__all__ = ["Leg", "Outcome", "check", "fitted", "run"]
+__all__ = ["Leg", "Outcome", "check", "fitted", "order_of", "run"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +49,21 @@ class Leg:
 
 Outcome: TypeAlias = "dict[str, Any] | Failure | int"
 """What a leg measured, who failed, or an exit status."""
+
+
+def order_of(predicted: Result | None) -> list[list[tuple[int, int, int]]]:
+    """Return the order of work that was simulated, which zero-bubble schedules fit to durations;
+    nothing where there was none.
+    """
+    if predicted is None or predicted.timeline is None or not predicted.stage_costs:
+        return []
+    from meshwright.sim import tasks, transfers
+
+    sends = transfers.transfers(predicted.problem, predicted.plan, predicted.stage_costs)
+    slots = tasks.order(predicted.plan, tasks.times(predicted.stage_costs, sends.seconds[0, :-1]))
+    work = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
+    first = slots.first.tolist()
+    return [work[start:stop] for start, stop in itertools.pairwise(first)]
 
 
 def check(job: Job) -> Result:
@@ -196,7 +212,6 @@ def _planned_again(
 def _legs(leg: Leg, found: Result, place: Path, gpus: tuple[int, ...]) -> Iterator[Leg]:
     """Yield a leg for each plan of an answer, each written to a file once it is asked for."""
     from meshwright.api import replanning
-    from meshwright.commands.run import order_of
     from meshwright.runtime.ranks.plan_file import read_plan
     from meshwright.writers import plan_json
 

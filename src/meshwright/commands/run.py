@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from meshwright.commands import _options
+from meshwright.commands._elastic import order_of
 
 if TYPE_CHECKING:
     from meshwright.commands._elastic import Leg, Outcome
@@ -81,21 +81,6 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
     plan = plan_json.plan_from_json(dict(read.entry), names, path)
     stage_costs, timeline = api.evaluate(problem, plan)
     return Result(problem, "", 0, Answer(plan=plan), stage_costs, timeline), ""
-
-
-def order_of(predicted: Result | None) -> list[list[tuple[int, int, int]]]:
-    """Return the order of work that was simulated, which zero-bubble schedules fit to durations;
-    nothing where there was none.
-    """
-    if predicted is None or predicted.timeline is None or not predicted.stage_costs:
-        return []
-    from meshwright.sim import tasks, transfers
-
-    sends = transfers.transfers(predicted.problem, predicted.plan, predicted.stage_costs)
-    slots = tasks.order(predicted.plan, tasks.times(predicted.stage_costs, sends.seconds[0, :-1]))
-    work = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
-    first = slots.first.tolist()
-    return [work[start:stop] for start, stop in itertools.pairwise(first)]
 
 
 def reference(job: Job, read: PlanFile) -> list[float]:
@@ -358,9 +343,7 @@ def register(app: typer.Typer) -> None:
         resume: bool = typer.Option(
             False, "--resume", help="Go on from the last checkpoint of --save; --resume auto: the newest whole one, if any."
         ),
-        elastic: bool = typer.Option(
-            False, "--elastic", help="When a device is lost, plan again for those left and go on from the last checkpoint."
-        ),
+        elastic: bool = typer.Option(False, "--elastic", help="When a device is lost, plan again for those left and go on."),
         max_restarts: int = typer.Option(3, help="Devices that a run with --elastic may lose."),
         non_finite: str = typer.Option("stop", help="A loss or gradient that is not finite: stop the run, or skip the step."),
         clip_norm: float = typer.Option(0.0, help="Largest norm of the gradient, to which it is scaled down; 0: no limit."),
@@ -368,9 +351,7 @@ def register(app: typer.Typer) -> None:
         costs: str = typer.Option("", "--profile", help="Predict from this profile instead of the plan's own costs."),
         calibrate: str = typer.Option("", help="Write the profile of --profile, corrected by what was measured, to this file."),
         trace: str = typer.Option("", help="Write measured and predicted step as one Chrome trace to this file."),
-        emulate: bool = typer.Option(
-            False, "--emulate", help="Limit links to the rates of the plan's cluster (Linux, as root)."
-        ),
+        emulate: bool = typer.Option(False, "--emulate", help="Limit links to the rates of the plan's cluster (Linux, root)."),
         torchrun: int = typer.Option(0, help="Print the torchrun command of each of so many machines, and start nothing."),
         timeout: float = typer.Option(0.0, help="Seconds after which the run is given up; 0: never."),
         reference_: bool = typer.Option(False, "--reference", help="Also train in one process and compare the losses."),

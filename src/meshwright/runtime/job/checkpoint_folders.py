@@ -59,6 +59,7 @@ def sum_of(path: Path) -> list[int]:
 
 
 def is_as_written(path: Path, wanted: list[int]) -> bool:
+    """Whether a file has the length and CRC-32 told."""
     try:
         return sum_of(path) == wanted
     except OSError:
@@ -84,10 +85,12 @@ def check(folder: str, names: ModelNames) -> tuple[Path, dict[str, Any]]:
 
 
 def nothing(folder: str) -> str:
+    """Say that a folder has nothing to go on from."""
     return f"--resume: {folder or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin"
 
 
 def damage(place: Path) -> str:
+    """Say that a file of a checkpoint is damaged."""
     return f"--resume: {place} is not what was written (cut off or changed); --resume auto takes an older checkpoint"
 
 

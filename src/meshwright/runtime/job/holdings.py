@@ -16,7 +16,7 @@ from meshwright.runtime.parallel.experts import ExpertParallel
 from meshwright.runtime.parallel.sharding import StageWeights, local
 from meshwright.runtime.ranks.layout import Layout
 
-__all__ = ["Holding", "ModelNames", "NamedOwner", "Region", "boxes", "holdings_of", "names_of", "owners_of", "regions_of"]
+__all__ = ["HeldTensor", "ModelNames", "NamedOwner", "Region", "boxes", "holdings_of", "names_of", "owners_of", "regions_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ class NamedOwner:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Holding:
+class HeldTensor:
     """A tensor of the model as far as this rank holds it.
 
     `name`: in the whole model.
@@ -82,7 +82,7 @@ class Region:
     `start`: where its elements begin in the flattened weights of a pool (ZeRO-1 and 2); -1 where the weight is updated itself.
     """
 
-    holding: Holding
+    holding: HeldTensor
     offset: tuple[int, ...]
     sizes: tuple[int, ...]
     start: int
@@ -132,7 +132,7 @@ def owners_of(layer: nn.Module, names: ModelNames) -> tuple[NamedOwner, ...]:
 
 def holdings_of(
     places: Layout, rank: int, weights: Mapping[int, StageWeights], owners: Sequence[Sequence[NamedOwner]], names: ModelNames
-) -> tuple[Holding, ...]:
+) -> tuple[HeldTensor, ...]:
     """Return what a rank holds, once its stages are split and sharded, and before they run.
 
     Parameters
@@ -152,7 +152,7 @@ def holdings_of(
     for stage, part in enumerate(places.plan.stages):
         for owner in (owner for op in part.ops for owner in owners[op]):
             first.setdefault(owner.name, stage)
-    found: dict[tuple[str, int], Holding] = {}
+    found: dict[tuple[str, int], HeldTensor] = {}
     for stage, held in sorted(weights.items()):
         seat = places.seat(rank, stage)
         spread = {id(part.experts): part for part in held.module.modules() if isinstance(part, ExpertParallel)}
@@ -164,7 +164,7 @@ def holdings_of(
             if experts is not None and weight is not None:
                 offset = (offset[0] + held.groups.expert_index * experts.n_held, *offset[1:])
             writes = stage == first[owner.name] and (weight is not None or (seat.data == 0 and seat.inner == 0))
-            holding = Holding(owner.name, names.shapes[owner.name], offset, weight, owner, writes)
+            holding = HeldTensor(owner.name, names.shapes[owner.name], offset, weight, owner, writes)
             found.setdefault((owner.name, id(tensor)), holding)
     return tuple(found.values())
 
@@ -177,7 +177,7 @@ def _offset(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(placed)
 
 
-def regions_of(weights: Iterable[StageWeights], holdings: Iterable[Holding]) -> dict[nn.Parameter, list[Region]]:
+def regions_of(weights: Iterable[StageWeights], holdings: Iterable[HeldTensor]) -> dict[nn.Parameter, list[Region]]:
     """Return the boxes of weights that everything this rank's optimizer updates stands for.
 
     `weights`: of its stages.

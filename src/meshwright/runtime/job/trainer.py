@@ -12,7 +12,7 @@ from torch import nn
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.job import preflight
-from meshwright.runtime.job.holdings import Holding, ModelNames, holdings_of, names_of, owners_of
+from meshwright.runtime.job.holdings import HeldTensor, ModelNames, holdings_of, names_of, owners_of
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, default_loss, example_of, repeated
 from meshwright.runtime.parallel import tensor_parallel
@@ -57,7 +57,7 @@ class Trainer:
         Updates what this rank holds.
     names : ModelNames
         Of the whole model's weights and buffers.
-    holdings : tuple of Holding
+    holdings : tuple of HeldTensor
         Which parts of them this rank holds.
 
     Attributes
@@ -88,7 +88,7 @@ class Trainer:
         weights: dict[int, StageWeights],
         optimizer: torch.optim.Optimizer,
         names: ModelNames,
-        holdings: tuple[Holding, ...],
+        holdings: tuple[HeldTensor, ...],
     ) -> None:
         self.executor, self.weights, self.optimizer = executor, weights, optimizer
         self.names, self.holdings = names, holdings
