@@ -132,7 +132,7 @@ def run(first: Leg, question: Result, attempt: Callable[[Leg], Outcome], n_allow
         device = leg.devices[outcome.rank]
         _say(f"rank {outcome.rank} (device {device}) is lost: {outcome.text}")
         if len(told) >= leg.job.max_restarts:
-            _say(f"{leg.job.max_restarts} restarts are allowed (--max-restarts): the run ends")
+            _say(f"no more restarts (--max-restarts {leg.job.max_restarts}): the run ends")
             return leg, outcome
         question, waiting = _planned_again(leg, question, [device], told, leg.job.save)
     return first, 3

@@ -67,7 +67,7 @@ def test_a_lost_device_leads_to_a_plan_for_the_others_and_to_the_newest_checkpoi
     assert [told["plan"] for told in outcome["restarts"]] == [part.job.plan for part in seen[1:]]
     lost = [part.devices[1] for part in seen[:2]]
     assert [told["lost_devices"] for told in outcome["restarts"]] == [[device] for device in lost]
-    first, second = ([part.gpus for part in seen[1:]])
+    first, second = [part.gpus for part in seen[1:]]
     assert first == tuple(gpu for gpu in range(4) if gpu != lost[0])
     assert second == tuple(gpu for i, gpu in enumerate(first) if i != lost[1])
     told = capsys.readouterr().err.splitlines()
@@ -84,7 +84,7 @@ def test_a_leg_without_losses_is_as_without_the_option(plan: str, tmp_path: path
 def test_restarts_have_a_limit(plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, outcome, seen = _run(plan, tmp_path, [LOST] * 3, max_restarts=1)
     assert outcome is LOST and len(seen) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "meshwright: 1 restarts are allowed (--max-restarts): the run ends"
+    assert capsys.readouterr().err.splitlines()[-1] == "meshwright: no more restarts (--max-restarts 1): the run ends"
 
 
 def test_a_plan_that_cannot_be_run_makes_way_for_the_next_best(

@@ -45,10 +45,35 @@ CHAINS: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
         [plan_of([(3, [1, 0, 2], {"expert": 3}), (3, [3], {})]), plan_of([(6, [0], {})]),
          plan_of([(6, [0, 1, 2, 3], {"expert": 2, "shard": 1})])],
     ),
+}  # fmt: skip
+
+MORE: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
     "hybrid sharding, contexts, zero-bubble in a V": (
         "zoo:shallow", "momentum",
         [plan_of([(5, [0, 1, 2, 3], {"shard": 3, "shard_degree": 2})]), plan_of([(5, [0, 1], {"context": 2})]),
          plan_of([(1, [0], {}), (1, [1], {}), (2, [1], {}), (1, [0], {})], schedule="zb_v")],
+    ),
+    "groups of ZeRO-1 placed out of order, interleaved, sequence parallel": (
+        "zoo:shallow", "sgd",
+        [plan_of([(2, [2, 0], {"shard": 2}), (3, [3, 1], {"shard": 1})]),
+         plan_of([(1, [0], {}), (1, [1], {}), (2, [0], {}), (1, [1], {})], schedule="interleaved_1f1b"),
+         plan_of([(5, [0, 1, 2, 3], {"tensor": 2, "sequence_parallel": True, "shard": 1})])],
+    ),
+    "experts over all ranks, with contexts, over stages": (
+        "zoo:Mixture", "momentum",
+        [plan_of([(6, [0, 1, 2, 3], {"expert": 2, "tensor": 2, "sequence_parallel": True, "shard": 3})]),
+         plan_of([(6, [0, 1, 2, 3], {"expert": 2, "context": 2})]),
+         plan_of([(2, [0, 1], {"expert": 2, "shard": 2}), (4, [2, 3], {"expert": 2})])],
+    ),
+    "contexts inside replicas, optimizer state in groups, one layer at two places": (
+        "zoo:SharedLayers", "adamw",
+        [plan_of([(6, [0, 1, 2, 3], {"shard": 1, "shard_degree": 2})]), plan_of([(6, [0, 1], {"shard": 3})]),
+         plan_of([(6, [0, 1, 2], {"shard": 2})], global_batch=16)],
+    ),
+    "gpt2 over stages, whole, on one rank in two stages": (
+        "gpt2", "adamw",
+        [plan_of([(2, [0], {}), (4, [1], {})]), plan_of([(6, [0, 1], {"shard": 1})]),
+         plan_of([(2, [0], {}), (1, [1], {}), (1, [1], {}), (2, [0], {})], schedule="zb_v")],
     ),
 }  # fmt: skip
 
@@ -106,3 +131,9 @@ def check_chains(chains: dict[str, Any], folder: pathlib.Path) -> None:
 
 def test_every_plan_goes_on_from_the_checkpoint_of_every_other(tmp_path: pathlib.Path) -> None:
     check_chains(CHAINS, tmp_path)
+
+
+@pytest.mark.slow
+def test_more_plans_go_on_from_the_checkpoints_of_others(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
+    check_chains(MORE, tmp_path)
