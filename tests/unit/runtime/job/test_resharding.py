@@ -71,7 +71,7 @@ MORE: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
          plan_of([(6, [0, 1, 2], {"shard": 2})], global_batch=16)],
     ),
     "gpt2 over stages, whole, on one rank in two stages": (
-        "gpt2", "adamw",
+        "models:gpt2", "adamw",
         [plan_of([(2, [0], {}), (4, [1], {})]), plan_of([(6, [0, 1], {"shard": 1})]),
          plan_of([(2, [0], {}), (1, [1], {}), (1, [1], {}), (2, [0], {})], schedule="zb_v")],
     ),
