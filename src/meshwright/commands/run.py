@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.commands import _options
+from meshwright.commands import _options, _scripts
 
 if TYPE_CHECKING:
     from meshwright.core.result import Result
@@ -318,8 +318,11 @@ def register(app: typer.Typer) -> None:
     @app.command(context_settings={"allow_extra_args": True})
     def run(
         context: typer.Context,
-        plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it."),
-        model: str = typer.Option(..., help="package.module:callable that returns the torch.nn.Module."),
+        plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it; or SCRIPT.py of one's own."),
+        model: str = typer.Option(
+            "", help="package.module:callable that returns the torch.nn.Module; needed with a plan file."
+        ),
+        script_plan: str = typer.Option("", "--plan", metavar="PLAN", help="With SCRIPT.py, whose words follow --: its plan."),
         steps: int = typer.Option(5, help="Steps to train."),
         data: str = typer.Option("", help="package.module:callable(step, n_samples) -> (inputs, targets); default: synthetic."),
         loss: str = typer.Option("", help="package.module:callable(output, target) -> mean loss; default: cross entropy."),
@@ -355,12 +358,18 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Train with the plan: start the processes (or join them under torchrun), and compare measured with predicted."""
         from meshwright.base import files
+        from meshwright.base.errors import InputError
         from meshwright.runtime.job import options
         from meshwright.runtime.job.job import Job
         from meshwright.runtime.model import source
 
-        plan, auto = plan_and_resume([plan, *context.args], resume)
         source.require_torch()
+        if plan.endswith(".py"):
+            return _scripts.run_script(context, script_plan, backend, torchrun, (processes, timeout))
+        if script_plan or not model:
+            wrong = "--plan goes with SCRIPT.py" if script_plan else "--model is missing"
+            raise InputError(f"run: {wrong}; write 'run PLAN --model package.module:callable' or 'run SCRIPT.py --plan PLAN'")
+        plan, auto = plan_and_resume([plan, *context.args], resume)
         job = Job(
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,
             "auto" if auto else "last" if resume else "", non_finite, backend, precision=precision, clip_norm_value=clip_norm,

@@ -35,7 +35,7 @@ PlanSource = str | os.PathLike[str] | Mapping[str, Any] | Result | None
 """A plan file, its content, an answer, or None for the plan that ``meshwright run SCRIPT.py --plan`` names."""
 
 Example = torch.Tensor | Sample | Mapping[str, torch.Tensor] | None
-"""Samples of what the model takes: a tensor, several, or tensors by name; None where the model begins with a table or product."""
+"""Samples of what the model takes: a tensor, several, or some by name; None where it begins with a table or a linear layer."""
 
 _PATIENCE = datetime.timedelta(minutes=10)
 
@@ -87,7 +87,8 @@ def _plan(plan: PlanSource) -> tuple[PlanFile, str]:
     if plan is None:
         plan = os.environ.get("MESHWRIGHT_PLAN", "")
         if not plan:
-            raise InputError("no plan: call parallelize(model, 'plan.json'), or start with: meshwright run SCRIPT.py --plan PLAN")
+            raise InputError("no plan: call parallelize(model, 'plan.json'), or start 'meshwright run SCRIPT.py --plan PLAN'")
+        os.environ["MESHWRIGHT_PLAN_USED"] = "1"  # who started the script says so where its plan was for nothing
     if isinstance(plan, Result):
         from meshwright.writers import plan_json
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.job import checkpoints
 from meshwright.runtime.job.trainer import Trainer
 from meshwright.runtime.open.grouping import GroupOf, grouped_optimizer, groups_of
 from meshwright.runtime.open.names import Tensors
@@ -200,6 +202,15 @@ class Engine:
         dist.all_reduce(total)
         return float(total) / counted
 
+    def heed_signals(self) -> None:
+        """Take SIGTERM, by which schedulers and ``meshwright run`` end jobs, as the wish to end after a step: `stopping`."""
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self.trainer, "asked_to_stop", True))
+
+    @property
+    def stopping(self) -> bool:
+        """Whether any process was asked to stop before its last step ended; the same in every process."""
+        return self.trainer.stopping
+
     def own(self, batch: Any) -> Any:
         """Return the samples of this process out of a batch that holds all samples of a step, for data that comes whole."""
         from torch.utils._pytree import tree_map_only
@@ -222,6 +233,35 @@ class Engine:
         `everywhere`: whether every process gets them; else process 0 does, and the others an empty one.
         """
         return self._tensors.whole(everywhere=everywhere)
+
+    def save(self, folder: str, step: int, *, keep: int = 2, keep_every: int = 0) -> None:
+        """Write a checkpoint of weights, optimizer, schedule and random numbers; called in every process at once.
+
+        Parameters
+        ----------
+        folder : str
+            Of checkpoints; made if it does not exist.
+        step : int
+            Steps trained so far.
+        keep, keep_every : int
+            How many checkpoints stay, the newest ones; those of every so many steps stay, too (0: none).
+
+        Raises
+        ------
+        InputError
+            When there is no optimizer yet.
+        """
+        self._require_optimizer()
+        checkpoints.save(self.trainer, folder, step, keep, keep_every)
+
+    def resume(self, folder: str) -> int:
+        """Go on from the newest checkpoint of a folder whose files are as they were written; called in every process at once.
+
+        Returns: steps trained so far; 0 where there is no such checkpoint, which is told.
+        Raises `InputError` when there is no optimizer yet, or the checkpoint does not fit.
+        """
+        self._require_optimizer()
+        return checkpoints.load_newest_whole(self.trainer, folder)
 
     def _require_optimizer(self) -> None:
         if not self._has_optimizer:

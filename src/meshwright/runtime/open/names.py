@@ -49,7 +49,7 @@ class Names:
         self.entries = tuple(Entry(key, self._first.get(id(v), key), tuple(v.shape), v.dtype) for key, v in kept.items())
         self.trained = {self._first[id(p)]: tuple(p.shape) for p in model.parameters() if p.requires_grad}
         self.untouched: dict[str, torch.Tensor] = {}
-        self._alive: tuple[torch.Tensor, ...] = (*model.parameters(), *model.buffers())  # an address is a name only as long as its tensor lives
+        self._alive: tuple[torch.Tensor, ...] = (*model.parameters(), *model.buffers())  # what lives keeps its address
 
     def of_stages(self, units: Sequence[nn.Module], places: Layout) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
         """Return the names of the weights and of the buffers of every stage, in the order in which its layers hold them.

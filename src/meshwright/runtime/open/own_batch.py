@@ -71,8 +71,8 @@ class BatchReader:
         for i, (value, sizes) in enumerate(zip(self.inputs(batch), self.sizes, strict=False)):
             if tuple(value.shape[1:]) != sizes:
                 raise InputError(
-                    f"input {i} has samples of shape {tuple(value.shape[1:])}, but the stages of this plan exchange what samples "
-                    f"of shape {sizes} lead to; pad to that, or plan with another --sequence-length"
+                    f"input {i} has samples of shape {tuple(value.shape[1:])}, but the stages of this plan exchange what "
+                    f"samples of shape {sizes} lead to; pad to that, or plan with another --sequence-length"
                 )
 
     def _named(self, batch: Any) -> dict[str, Any]:
@@ -84,8 +84,8 @@ class BatchReader:
             unused = [name for name in batch if name in self.known and name not in (*self.names, "labels")]
             if unused:
                 raise InputError(
-                    f"the batch has '{unused[0]}', which {self.kind} takes, but it was built for {', '.join(self.names)} alone; "
-                    "name it in parallelize(model, plan, example={...}), or leave it out of the batch"
+                    f"the batch has '{unused[0]}', which {self.kind} takes, but it was built for {', '.join(self.names)} "
+                    "alone; name it in parallelize(model, plan, example={...}), or leave it out of the batch"
                 )
             return {f"'{name}'": value for name, value in batch.items()}
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:

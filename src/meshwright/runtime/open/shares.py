@@ -46,15 +46,16 @@ def share_of(places: Layout, rank: int) -> DataShare:
     seats = {stage: places.seat(rank, stage).data for stage in mine}
     batches = [places.microbatch_rows(i) for i in range(places.plan.n_microbatches)]
     if not alike:
-        pieces = [
-            tuple((start + low, start + high) for start, stop in batches for low, high in [places.rows(end, seats[end], stop - start)])
-            if end in seats
-            else ()
+        slices = {
+            end: [(start, *places.rows(end, seats[end], stop - start)) for start, stop in batches]
             for end in ends
-        ]  # fmt: skip
-        why = "have the same devices in unlike orders" if degrees[0] == degrees[1] else f"have {degrees[0]} and {degrees[1]} replicas"
+            if end in seats
+        }
+        first, last = (tuple((start + low, start + high) for start, low, high in slices.get(end, [])) for end in ends)
+        degree = " and ".join(map(str, degrees))
+        why = f"have {degree} replicas" if degrees[0] != degrees[1] else "have their devices in unlike orders"
         note = f"first and last stage {why}: every process is given all samples of a step, and takes its own out of them"
-        return DataShare(0, 1, tuple(range(places.plan.global_batch)), pieces[0], pieces[1], note)
+        return DataShare(0, 1, tuple(range(places.plan.global_batch)), first, last, note)
     place = seats.get(0, seats.get(ends[1], next(iter(seats.values())) % degrees[0]))
     rows: list[int] = []
     held: list[tuple[int, int]] = []
@@ -62,9 +63,7 @@ def share_of(places: Layout, rank: int) -> DataShare:
         low, high = rows_of(stop - start, degrees[0], place)
         held.append((len(rows), len(rows) + high - low))
         rows += range(start + low, start + high)
-    return DataShare(
-        place, degrees[0], tuple(rows), tuple(held) if 0 in seats else (), tuple(held) if ends[1] in seats else ()
-    )
+    return DataShare(place, degrees[0], tuple(rows), tuple(held) if 0 in seats else (), tuple(held) if ends[1] in seats else ())
 
 
 class StepSampler:

@@ -71,7 +71,8 @@ def test_two_processes_train_as_one(tmp_path: pathlib.Path) -> None:
         assert {group["weight_decay"] for group in first["groups"]} == {0.0, 0.1}, name
         ranks, rows = (first["data_rank"], second["data_rank"]), [*first["rows"], *second["rows"]]
         assert ranks == ((0, 1) if found["n_data_ranks"] == 2 else (0, 0)), name
-        assert sorted(rows if found["n_data_ranks"] == 2 else first["rows"]) == list(range(13 if "divide" in name else 16)), name
+        n_samples = 13 if "divide" in name else 16
+        assert sorted(rows if found["n_data_ranks"] == 2 else first["rows"]) == list(range(n_samples)), name
         assert found["notes"] == [], name
 
 
