@@ -209,6 +209,8 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
             process.kill()
     for process in processes:
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _failure(processes: list[subprocess.Popen[bytes]], folder: Path, failed: int | None) -> Failure | None:

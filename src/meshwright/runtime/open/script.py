@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import runpy
 import shlex
 import socket
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.job import launch, preflight
+from meshwright.runtime.open.script_process import run_here
 from meshwright.runtime.ranks import meshes, message_order
 from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.plan_file import read_plan
@@ -130,13 +129,6 @@ def join(script: Script) -> int:
     os.environ.update({key: value for key, value in script.environment.items() if value})
     run_here(script.path, script.arguments)
     return 0
-
-
-def run_here(path: str, arguments: Sequence[str]) -> None:
-    """Run a script as ``python path arguments`` would, in this process."""
-    sys.argv[:] = [path, *arguments]
-    sys.path.insert(0, str(Path(path).absolute().parent))
-    runpy.run_path(path, run_name="__main__")
 
 
 def torchrun_lines(script: Script, n_machines: int) -> list[str]:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import runpy
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from meshwright.base.errors import MeshwrightError
 from meshwright.runtime.job import lifeline
-from meshwright.runtime.open.script import run_here
 
-__all__ = ["main"]
+__all__ = ["main", "run_here"]
+
+
+def run_here(path: str, arguments: Sequence[str]) -> None:
+    """Run a script as ``python path arguments`` would, in this process."""
+    sys.argv[:] = [path, *arguments]
+    sys.path.insert(0, str(Path(path).absolute().parent))
+    runpy.run_path(path, run_name="__main__")
 
 
 def main() -> int:
