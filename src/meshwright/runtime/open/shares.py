@@ -36,25 +36,24 @@ def share_of(places: Layout, rank: int) -> DataShare:
     """Return the samples that a process gives: those of its replica, or all where first and last stage deal them out unlike.
 
     The first stage takes the inputs of samples, the last one their labels: a process can do with the samples of its replica
-    only where both stages have as many replicas, and one that works for both has the same place among them.
+    only where both stages have as many. One that works for both has the same place in both: their devices stand in one order.
     """
     ends = (0, places.n_stages - 1)
     degrees = [places.plan.stages[stage].strategy.data for stage in ends]
-    both = set(places.ranks_of_stage[0]) & set(places.ranks_of_stage[-1])
-    alike = degrees[0] == degrees[1] and all(places.seat(r, 0).data == places.seat(r, ends[1]).data for r in both)
     mine = places.stages_of(rank)
     seats = {stage: places.seat(rank, stage).data for stage in mine}
     batches = [places.microbatch_rows(i) for i in range(places.plan.n_microbatches)]
-    if not alike:
+    if degrees[0] != degrees[1]:
         slices = {
             end: [(start, *places.rows(end, seats[end], stop - start)) for start, stop in batches]
             for end in ends
             if end in seats
         }
         first, last = (tuple((start + low, start + high) for start, low, high in slices.get(end, [])) for end in ends)
-        degree = " and ".join(map(str, degrees))
-        why = f"have {degree} replicas" if degrees[0] != degrees[1] else "have their devices in unlike orders"
-        note = f"first and last stage {why}: every process is given all samples of a step, and takes its own out of them"
+        note = (
+            f"first and last stage have {degrees[0]} and {degrees[1]} replicas: every process is given all samples of a step, "
+            "and takes its own out of them"
+        )
         return DataShare(0, 1, tuple(range(places.plan.global_batch)), first, last, note)
     place = seats.get(0, seats.get(ends[1], next(iter(seats.values())) % degrees[0]))
     rows: list[int] = []
