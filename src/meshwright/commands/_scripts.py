@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import typer
 
-__all__ = ["run_script"]
+__all__ = ["is_asked", "run_script"]
 
 _WITH_SCRIPTS = ("plan", "script_plan", "backend", "processes", "timeout", "torchrun")
+
+
+def is_asked(word: str, plan: str, model: str) -> bool:
+    """Whether ``meshwright run`` was given a script instead of a plan file.
+
+    `word`: its first one.
+    `plan`, `model`: of ``--plan``, which scripts have, and of ``--model``, which plan files need.
+    Raises `InputError` when a plan file is given what scripts are, or no model.
+    """
+    from meshwright.base.errors import InputError
+
+    if word.endswith(".py"):
+        return True
+    if plan or not model:
+        wrong = "--plan goes with SCRIPT.py" if plan else "--model is missing"
+        raise InputError(f"run: {wrong}; write 'run PLAN --model package.module:callable' or 'run SCRIPT.py --plan PLAN'")
+    return False
 
 
 def run_script(context: typer.Context, plan: str, backend: str, n_machines: int, limits: tuple[int, float]) -> int:

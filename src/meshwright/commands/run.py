@@ -319,9 +319,7 @@ def register(app: typer.Typer) -> None:
     def run(
         context: typer.Context,
         plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it; or SCRIPT.py of one's own."),
-        model: str = typer.Option(
-            "", help="package.module:callable that returns the torch.nn.Module; needed with a plan file."
-        ),
+        model: str = typer.Option("", help="package.module:callable that returns the torch.nn.Module; with a plan file."),
         script_plan: str = typer.Option("", "--plan", metavar="PLAN", help="With SCRIPT.py, whose words follow --: its plan."),
         steps: int = typer.Option(5, help="Steps to train."),
         data: str = typer.Option("", help="package.module:callable(step, n_samples) -> (inputs, targets); default: synthetic."),
@@ -348,9 +346,7 @@ def register(app: typer.Typer) -> None:
         costs: str = typer.Option("", "--profile", help="Predict from this profile instead of the plan's own costs."),
         calibrate: str = typer.Option("", help="Write the profile of --profile, corrected by what was measured, to this file."),
         trace: str = typer.Option("", help="Write measured and predicted step as one Chrome trace to this file."),
-        emulate: bool = typer.Option(
-            False, "--emulate", help="Limit links to the rates of the plan's cluster (Linux, as root)."
-        ),
+        emulate: bool = typer.Option(False, "--emulate", help="Limit links to the rates of the plan's cluster (Linux, root)."),
         torchrun: int = typer.Option(0, help="Print the torchrun command of each of so many machines, and start nothing."),
         timeout: float = typer.Option(0.0, help="Seconds after which the run is given up; 0: never."),
         reference_: bool = typer.Option(False, "--reference", help="Also train in one process and compare the losses."),
@@ -358,17 +354,13 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Train with the plan: start the processes (or join them under torchrun), and compare measured with predicted."""
         from meshwright.base import files
-        from meshwright.base.errors import InputError
         from meshwright.runtime.job import options
         from meshwright.runtime.job.job import Job
         from meshwright.runtime.model import source
 
         source.require_torch()
-        if plan.endswith(".py"):
+        if _scripts.is_asked(plan, script_plan, model):
             return _scripts.run_script(context, script_plan, backend, torchrun, (processes, timeout))
-        if script_plan or not model:
-            wrong = "--plan goes with SCRIPT.py" if script_plan else "--model is missing"
-            raise InputError(f"run: {wrong}; write 'run PLAN --model package.module:callable' or 'run SCRIPT.py --plan PLAN'")
         plan, auto = plan_and_resume([plan, *context.args], resume)
         job = Job(
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,

@@ -14,13 +14,13 @@ from torch.distributed.tensor import DTensor
 from meshwright.base.errors import InputError
 from meshwright.runtime.parallel.sharding import StageWeights
 
-__all__ = ["GroupOf", "Groups", "grouped_optimizer", "groups_of"]
+__all__ = ["GroupOf", "WeightGroups", "grouped_optimizer", "groups_of"]
 
 GroupOf = Mapping[str, Mapping[str, Any]] | Callable[[str, tuple[int, ...]], Mapping[str, Any]]
 """Options of an optimizer by pattern of names (the first that fits counts), or from name and whole shape to options."""
 
 
-class Groups:
+class WeightGroups:
     """Groups of weights, the same in every process.
 
     `options`: of each group, in order.
@@ -31,7 +31,7 @@ class Groups:
         self.options, self.number = tuple(options), dict(number)
 
 
-def groups_of(trained: Mapping[str, tuple[int, ...]], told: GroupOf | None) -> Groups:
+def groups_of(trained: Mapping[str, tuple[int, ...]], told: GroupOf | None) -> WeightGroups:
     """Return the group of every weight.
 
     `trained`: names and whole shapes of the model's trained weights, in its order.
@@ -57,7 +57,7 @@ def groups_of(trained: Mapping[str, tuple[int, ...]], told: GroupOf | None) -> G
         if dict(found) not in options:
             options.append(dict(found))
         number[name] = options.index(dict(found))
-    return Groups(options or [{}], number)
+    return WeightGroups(options or [{}], number)
 
 
 def _some(names: Mapping[str, Any]) -> str:
@@ -67,7 +67,7 @@ def _some(names: Mapping[str, Any]) -> str:
 def grouped_optimizer(
     weights: Sequence[StageWeights],
     name_of: Mapping[nn.Parameter, str],
-    groups: Groups,
+    groups: WeightGroups,
     make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
     device: torch.device,
 ) -> torch.optim.Optimizer:

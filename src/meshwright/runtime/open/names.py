@@ -15,11 +15,11 @@ from meshwright.runtime.parallel.experts import ExpertParallel
 from meshwright.runtime.parallel.sharding import StageWeights
 from meshwright.runtime.ranks.layout import Layout
 
-__all__ = ["Entry", "Names", "Tensors"]
+__all__ = ["Names", "StateEntry", "Tensors"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StateEntry:
     """A tensor of the whole model's ``state_dict``.
 
     `key`: its name there.
@@ -46,7 +46,7 @@ class Names:
         state = model.state_dict(keep_vars=True)
         kept = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
         self.left_out = tuple(key for key in state if key not in kept)
-        self.entries = tuple(Entry(key, self._first.get(id(v), key), tuple(v.shape), v.dtype) for key, v in kept.items())
+        self.entries = tuple(StateEntry(key, self._first.get(id(v), key), tuple(v.shape), v.dtype) for key, v in kept.items())
         self.trained = {self._first[id(p)]: tuple(p.shape) for p in model.parameters() if p.requires_grad}
         self.untouched: dict[str, torch.Tensor] = {}
         self._alive: tuple[torch.Tensor, ...] = (*model.parameters(), *model.buffers())  # what lives keeps its address

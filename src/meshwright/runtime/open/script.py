@@ -16,7 +16,7 @@ from meshwright.runtime.ranks import meshes, message_order
 from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.plan_file import read_plan
 
-__all__ = ["Script", "is_script", "join", "start", "torchrun_lines"]
+__all__ = ["Script", "join", "start", "torchrun_lines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,6 @@ class Script:
     def environment(self) -> dict[str, str]:
         """What `meshwright.parallelize` reads in every process."""
         return {"MESHWRIGHT_PLAN": str(Path(self.plan).absolute()), "MESHWRIGHT_BACKEND": self.backend}
-
-
-def is_script(word: str) -> bool:
-    """Whether the first word of ``meshwright run`` names a script instead of a plan."""
-    return word.endswith(".py")
 
 
 def _check(script: Script) -> Layout:

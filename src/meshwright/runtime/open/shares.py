@@ -85,8 +85,8 @@ class StepSampler:
 
     Attributes
     ----------
-    epoch : int
-        Which pass over the data set comes next; counted up by every pass. Set it to go on where a run had stopped.
+    step : int
+        Steps drawn so far; set it to go on where a run had stopped. A pass over the data set ends after ``len()`` steps.
 
     Raises
     ------
@@ -98,15 +98,16 @@ class StepSampler:
         if n_samples < global_batch:
             raise InputError(f"the data set has {n_samples} samples, but one step of the plan takes {global_batch}")
         self.share, self.n_samples, self.global_batch = share, n_samples, global_batch
-        self.shuffle, self.seed, self.epoch = shuffle, seed, 0
+        self.shuffle, self.seed, self.step = shuffle, seed, 0
 
     def __len__(self) -> int:
         return self.n_samples // self.global_batch
 
     def __iter__(self) -> Iterator[list[int]]:
         order: Sequence[int] = range(self.n_samples)
+        epoch, first = divmod(self.step, len(self))
         if self.shuffle:
-            order = np.random.default_rng((self.seed, self.epoch)).permutation(self.n_samples).tolist()
-        self.epoch += 1
-        for step in range(len(self)):
+            order = np.random.default_rng((self.seed, epoch)).permutation(self.n_samples).tolist()
+        for step in range(first, len(self)):
+            self.step += 1
             yield [order[step * self.global_batch + row] for row in self.share.rows]

@@ -81,10 +81,14 @@ def test_a_sampler_deals_out_every_step_in_one_order_and_another_one_in_every_pa
         assert [len(part) for part in first] == [3, 3] and [len(part) for part in second] == [2, 2]
         indices = [i for part in (*first, *second) for i in part]
         assert len(set(indices)) == 10 and set(indices) <= set(range(13))
-    assert passes[0] != passes[1] and samplers[0].epoch == 2
+    assert passes[0] != passes[1] and samplers[0].step == 4
     again = StepSampler(shares[0], 13, 5, shuffle=True, seed=3)
-    again.epoch = 1
-    assert list(again) == passes[1][0] and list(StepSampler(shares[0], 13, 5, shuffle=True, seed=4)) != passes[0][0]
+    again.step = 3
+    assert (
+        list(again) == passes[1][0][1:]
+        and again.step == 4
+        and list(StepSampler(shares[0], 13, 5, shuffle=True, seed=4)) != passes[0][0]
+    )
     assert list(StepSampler(shares[1], 11, 5, shuffle=False, seed=0)) == [[2, 3], [7, 8]]
     assert len(StepSampler(shares[1], 5, 5, shuffle=False, seed=0)) == 1
     with pytest.raises(InputError, match="has 4 samples, but one step of the plan takes 5"):
