@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import datetime
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,6 +18,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.result import Result
 from meshwright.runtime.job import preflight
 from meshwright.runtime.job.trainer import assemble
+from meshwright.runtime.model import causal_lm
 from meshwright.runtime.model.data import Sample, default_loss, example_of, rows_of_inputs
 from meshwright.runtime.open.engine import Engine
 from meshwright.runtime.open.names import Names, Tensors
@@ -61,7 +63,7 @@ def build(
         raise InputError(f"{place}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
     module = _module(model, seed)
     notes = _make_alike(module)
-    named = dict(example) if isinstance(example, Mapping) else {}
+    named = _in_order(module, example) if isinstance(example, Mapping) else {}
     given = tuple(named.values()) if named else () if example is None else _tuple(example)
     sample = example_of(module, rows_of_inputs(given, 0, 1), read.sequence_length)
     reader = BatchReader(module, tuple(named), sample, places.n_stages)
@@ -145,6 +147,27 @@ def _module(model: Model, seed: int) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise InputError(f"the model's function gave a {type(made).__name__}; it must give a torch.nn.Module")
     return made.train()
+
+
+def _in_order(model: nn.Module, example: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return samples by name in the order of the model's arguments; a causal language model is told what they are.
+
+    Raises `InputError` when one is none of its arguments.
+    """
+    known = list(inspect.signature(model.forward).parameters)
+    strange = [name for name in example if name not in known]
+    if strange:
+        raise InputError(f"example: {type(model).__name__} takes no '{strange[0]}'; it takes {', '.join(known)}")
+    named = {name: example[name] for name in known if name in example}
+    if causal_lm.recognises(model) and len(named) > 1:
+        other = [name for name in named if name not in ("input_ids", *causal_lm.FURTHER_INPUTS)]
+        if other or "input_ids" not in named:
+            raise InputError(
+                f"example: {type(model).__name__} is run on input_ids, {' and '.join(causal_lm.FURTHER_INPUTS)}, not on "
+                f"{', '.join(other or named)}"
+            )
+        model.plan_inputs = tuple(named)  # type: ignore[assignment]
+    return named
 
 
 def _tuple(example: Any) -> Sample:

@@ -33,6 +33,22 @@ def batch(step: int, n_samples: int, length: int = 16) -> dict[str, torch.Tensor
     return {"tokens": tokens[:, :-1].contiguous(), "labels": labels}
 
 
+def padded(step: int, n_samples: int) -> dict[str, torch.Tensor]:
+    """Return a step's samples as Hugging Face has them, padded on the left by unlike lengths."""
+    given = batch(step, n_samples)
+    mask = torch.ones_like(given["tokens"])
+    for i in range(n_samples):
+        mask[i, : (3 * i + step) % 9] = 0
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    labels = given["labels"].masked_fill(mask == 0, -100)
+    return {"input_ids": given["tokens"], "attention_mask": mask, "position_ids": positions, "labels": labels}
+
+
+def next_token_loss(output: torch.Tensor, part: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sum and number of what counts: labels are the tokens, of which the next one is to be said."""
+    return token_loss(output[:, :-1], {"labels": part["labels"][:, 1:]})
+
+
 def token_loss(output: torch.Tensor, part: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return sum and number of what counts."""
     labels = part["labels"]
@@ -59,23 +75,40 @@ def build() -> nn.Module:
     return zoo.shallow()
 
 
+def llama() -> nn.Module:
+    import models
+
+    return models.llama()
+
+
+def parts_of(case: dict[str, Any]) -> tuple[Any, Any, Any, tuple[str, ...]]:
+    """Return what builds a case's model, its batches, its loss, and the names of its inputs."""
+    if case["loss"] == "masked":
+        return llama, padded, next_token_loss, ("input_ids", "attention_mask", "position_ids")
+    return build, batch, token_loss if case["loss"] == "token" else mean_loss, ("tokens",)
+
+
 def alone(case: dict[str, Any]) -> dict[str, Any]:
     """Return what a plain loop in one process gives: nothing of the package in it."""
+    build_one, batches, loss, names = parts_of(case)
+    n_samples = case["plan"]["schedule"]["global_batch"]
     torch.manual_seed(0)
-    model = build()
+    model = build_one()
+
+    def value_of(step: int) -> torch.Tensor:
+        given = batches(step, n_samples)
+        output = model(**{name: given[name] for name in names})
+        found = loss(getattr(output, "logits", output), given)
+        return found[0] / found[1] if isinstance(found, tuple) else found
+
     plain = [p for n, p in model.named_parameters() if "norm" in n or n.endswith("bias")]
     rest = [p for n, p in model.named_parameters() if not ("norm" in n or n.endswith("bias"))]
     made = optimizer([{"params": rest}, {"params": plain, "weight_decay": 0.0}])
     schedule = warming(made)
     losses, norms = [], []
     for step in range(N_STEPS):
-        given = batch(step, case["plan"]["schedule"]["global_batch"])
         made.zero_grad()
-        if case["loss"] == "token":
-            value, count = token_loss(model(given["tokens"]), given)
-            value = value / count
-        else:
-            value = mean_loss(model(given["tokens"]), given)
+        value = value_of(step)
         value.backward()
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
         made.step()
@@ -83,24 +116,28 @@ def alone(case: dict[str, Any]) -> dict[str, Any]:
         losses.append(float(value))
     model.eval()
     with torch.no_grad():
-        value, count = token_loss(model((given := batch(99, case["plan"]["schedule"]["global_batch"]))["tokens"]), given)
-    return {"losses": losses, "norms": norms, "evaluated": float(value / count), "state": model.state_dict()}
+        evaluated = float(value_of(99))
+    return {"losses": losses, "norms": norms, "evaluated": evaluated, "state": model.state_dict()}
 
 
 def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     """Return what the same loop gives in this process of a plan."""
     import meshwright
 
-    engine = meshwright.parallelize(build, case["plan"], clip_norm=CLIP)
-    engine.optimizer(optimizer, groups=GROUPS)
+    build_one, batches, loss, names = parts_of(case)
+    n_samples = case["plan"]["schedule"]["global_batch"]
+    example = {name: batches(0, n_samples)[name] for name in reversed(names)}
+    engine = meshwright.parallelize(build_one, case["plan"], clip_norm=CLIP, example=example)
+    groups = {name: told for name, told in GROUPS.items() if name != "*bias" or case["loss"] != "masked"}  # a Llama has none
+    engine.optimizer(optimizer, groups=groups)
     engine.schedule(warming)
-    n_samples, loss = case["plan"]["schedule"]["global_batch"], token_loss if case["loss"] == "token" else mean_loss
+    loss = None if case["loss"] == "masked" else loss  # that of `labels` is the engine's own
     losses, norms = [], []
     for step in range(N_STEPS):
-        mine = engine.own(batch(step, n_samples)) if engine.needs_data else None
+        mine = engine.own(batches(step, n_samples)) if engine.needs_data else None
         losses.append(engine.step(mine, loss))
         norms.append(engine.gradient_norm)
-    evaluated = engine.evaluate(engine.own(batch(99, n_samples)), token_loss)
+    evaluated = engine.evaluate(engine.own(batches(99, n_samples)), loss)
     groups = [{key: group[key] for key in ("lr", "weight_decay")} for group in engine.trainer.optimizer.param_groups]
     told = {"data_rank": engine.data_rank, "n_data_ranks": engine.n_data_ranks, "rows": engine.rows, "notes": engine.notes}
     told |= {"losses": losses, "norms": norms, "evaluated": evaluated, "groups": groups}

@@ -36,6 +36,14 @@ TWO = {
     ),
 }  # fmt: skip
 
+MASKED = {
+    "replicas": plan_of([(6, [0, 1], {"shard": 3, "recompute": ["full"] * 6})]),
+    "a pipeline": plan_of([(2, [0], {}), (4, [1], {"recompute": ["none", "full", "none", "none"]})]),
+    "tensor and sequence": plan_of([(6, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
+    "context": plan_of([(6, [0, 1], {"context": 2})]),
+}
+"""A Llama with attention masks of sentences padded on the left, and their positions."""
+
 FOUR = {
     "a pipeline of replicas": plan_of([(2, [0, 1], {"shard": 1}), (3, [2, 3], {})]),
     "a pipeline of unlike numbers of replicas": plan_of([(2, [0, 1, 2], {"shard": 3}), (3, [3], {})]),
@@ -44,7 +52,10 @@ FOUR = {
 
 def results(plans: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> dict[str, Any]:
     """Run loops under plans, and alone."""
-    cases = {name: {"plan": plan, "loss": "mean" if "mean" in name else "token"} for name, plan in plans.items()}
+    cases = {
+        name: {"plan": plan, "loss": "masked" if plan in MASKED.values() else "mean" if "mean" in name else "token"}
+        for name, plan in plans.items()
+    }
     (folder / "cases.json").write_text(json.dumps(cases))
     script = str(pathlib.Path(__file__).with_name("own_loops.py"))
     command = [sys.executable, "-W", "ignore", script, str(folder), str(n_ranks)]
@@ -74,6 +85,12 @@ def test_two_processes_train_as_one(tmp_path: pathlib.Path) -> None:
         n_samples = 13 if "divide" in name else 16
         assert sorted(rows if found["n_data_ranks"] == 2 else first["rows"]) == list(range(n_samples)), name
         assert found["notes"] == [], name
+
+
+def test_masks_and_positions_go_along_with_hidden_states(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
+    for name, found in results(MASKED, 2, tmp_path).items():
+        check(found, name)
 
 
 def test_four_processes_train_as_one(tmp_path: pathlib.Path) -> None:
