@@ -273,6 +273,34 @@ def test_what_does_not_go_together_is_told(call: Any, told: str, monkeypatch: py
         call()
 
 
+def test_models_that_take_more_say_so_by_name() -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
+
+    def llama() -> Any:
+        config = transformers.LlamaConfig(
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, vocab_size=20
+        )
+        return transformers.LlamaForCausalLM(config)
+
+    ids, mask = tokens(), torch.ones(5, 6, dtype=torch.long)
+    mask[:2, :3] = 0
+    with pytest.raises(InputError, match="Model takes no 'mask'; it takes tokens, scale"):
+        meshwright.parallelize(Model, PLAN, example={"mask": ids})
+    with pytest.raises(
+        InputError, match="LlamaForCausalLM is run on input_ids, attention_mask and position_ids, not on labels"
+    ):
+        meshwright.parallelize(llama, PLAN, example={"input_ids": ids, "labels": ids})
+    with pytest.raises(
+        InputError, match="'attention_mask', which LlamaForCausalLM takes, but it was built for input_ids alone"
+    ):
+        made(PLAN, llama).step({"input_ids": ids, "attention_mask": mask, "labels": ids})
+    batch = {"labels": ids.masked_fill(mask == 0, -100), "input_ids": ids, "attention_mask": mask}
+    engine = made(PLAN, llama, example={"attention_mask": mask, "input_ids": ids})
+    torch.manual_seed(0)
+    expected = llama()(**batch).loss.item()  # transformers' own
+    assert engine.step(batch) == pytest.approx(expected, abs=1e-6)
+
+
 def test_the_plan_may_be_a_file_its_content_or_that_of_the_command_and_the_model_a_module(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
