@@ -75,7 +75,10 @@ def check(found: dict[str, Any], name: str) -> None:
 
 
 def test_two_processes_train_as_one(tmp_path: pathlib.Path) -> None:
-    for name, found in results(TWO, 2, tmp_path).items():
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
+    for name, found in results(
+        TWO | {f"masks and positions, {name}": plan for name, plan in MASKED.items()}, 2, tmp_path
+    ).items():
         check(found, name)
         first, second = found["everyone"]
         assert first["losses"] == second["losses"] and first["groups"] == second["groups"], name
@@ -85,12 +88,6 @@ def test_two_processes_train_as_one(tmp_path: pathlib.Path) -> None:
         n_samples = 13 if "divide" in name else 16
         assert sorted(rows if found["n_data_ranks"] == 2 else first["rows"]) == list(range(n_samples)), name
         assert found["notes"] == [], name
-
-
-def test_masks_and_positions_go_along_with_hidden_states(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
-    for name, found in results(MASKED, 2, tmp_path).items():
-        check(found, name)
 
 
 def test_four_processes_train_as_one(tmp_path: pathlib.Path) -> None:
