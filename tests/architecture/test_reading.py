@@ -20,7 +20,7 @@ OWN = {
     "runtime/job/checkpoints.py": "what a run wrote itself", "runtime/job/checkpoint_folders.py": "what a run wrote itself",
     "runtime/job/job.py": "what a run wrote itself",
     "runtime/job/launch.py": "what a run wrote itself", "runtime/job/worker.py": "what a run wrote itself",
-    "runtime/profile/links.py": "what a run wrote itself",
+    "runtime/open/script_process.py": "what a run wrote itself", "runtime/profile/links.py": "what a run wrote itself",
 }  # fmt: skip
 """Files that read others, and what these are."""
 
