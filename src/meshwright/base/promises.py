@@ -67,7 +67,8 @@ def _wrong_constant(module: ModuleType, name: str) -> str:
     """Return what is wrong with the type of a constant, in words; empty for nothing, and where there is none."""
     kind, called = CONSTANTS[name]
     found: Any = getattr(module, name, None)
-    right = found is None or (isinstance(found, kind) and (kind is not tuple or all(isinstance(one, str) for one in found)))
+    words = list(found) if isinstance(found, tuple) else []
+    right = found is None or (isinstance(found, kind) and all(isinstance(word, str) for word in words))
     return "" if right else f"has {name} = {found!r:.60}; it must be {called}"
 
 
