@@ -156,6 +156,14 @@ def test_a_framework_has_a_version_and_limits_and_says_how_it_runs(name: str) ->
     assert bool(framework_file.unsaid(framework)) == (name in UNMEASURED), "nothing is said of how it runs"
 
 
+def test_the_smallest_framework_file_of_the_pages_says_enough() -> None:
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "howto" / "add_a_search.md").read_text()
+    (text,) = [block.partition("```")[0] for block in page.split("```toml\n")[1:] if "[how]" in block.partition("```")[0]]
+    framework, variants = framework_file.of_content(tomllib.loads(text), "mine", "mine.toml", Framework())
+    assert framework_file.unsaid(framework) == "" and framework.version and variants == ()
+    assert framework.issue_seconds == pytest.approx(90e-6) and framework.limits.schedules == ("1f1b", "gpipe")
+
+
 def test_an_answer_for_a_framework_that_says_nothing_says_so(tmp_path: pathlib.Path) -> None:
     """Silently, it would be the quickest of all."""
     from meshwright import api
