@@ -9,7 +9,6 @@ import meshwright
 
 SOURCE = pathlib.Path(meshwright.__file__).parent
 OWN = {
-    "api/listing.py": "sources of this package",
     "frameworks/fsdp2/script.py": "a part of this package", "frameworks/maxtext/config.py": "data of this package",
     "frameworks/megatron/told.py": "data of this package", "frameworks/megatron_bridge/fields.py": "data of this package",
     "frameworks/nanotron/told.py": "data of this package", "frameworks/transformers/told.py": "data of this package",

@@ -77,7 +77,7 @@ NAMED = {
     "raising_reader": "fails at recognising",
     "search_of_nothing": "must return Answer",
     "topology_of_nothing": "must return Cluster",
-    "z_reader_of_everything": "must return ModelSpec",
+    "z_reader_of_everything": "recognises whatever it is shown",
 }
 """Nothing is wrong with these until they are used, so only then something is said."""
 TAKEN = [(room, name) for room in BROKEN for name in BROKEN[room] if registry.home(room, name)]
@@ -159,12 +159,14 @@ def test_everything_else_works_beside_broken_plug_ins(
     warned = _warned(done.stderr)
     for room in rooms:
         for name in BROKEN[room]:
+            if (room, name) == ("commands", "list") and words[0] != "list":
+                continue  # a name of ours that is neither listed nor called: see below
             if name not in NAMED:
                 assert len([line for line in warned if name in line]) == 1, (name, done.stderr)
     for room in set(BROKEN) - set(rooms):
         for name in BROKEN[room]:
-            if (room, name) not in TAKEN:
-                assert not [line for line in warned if name in line], (name, done.stderr)
+            if words[0] != "plan" or (room, name) not in TAKEN:  # a plan is made with ours of that name
+                assert not [line for line in warned if f"{room} {name} of" in line], (name, done.stderr)
 
 
 def test_a_file_that_no_reader_knows_is_still_refused_in_one_line(broken: pathlib.Path) -> None:

@@ -8,9 +8,13 @@ import functools
 import gc
 import importlib
 import inspect
+import json
+import os
 import pathlib
 import pickle
 import pkgutil
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from types import MappingProxyType
@@ -21,7 +25,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshwright import api, core
+from meshwright import api, core, sim
 from meshwright import clusters as topologies
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster, Device, Links
@@ -41,12 +45,10 @@ DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 
 
 def noun_classes() -> list[type]:
-    """Every dataclass of the files of `meshwright.core`."""
+    """Every dataclass of the files of `meshwright.core`, those of its packages included."""
     found: list[type] = []
-    for entry in pkgutil.iter_modules(core.__path__):
-        if entry.ispkg:
-            continue
-        module = importlib.import_module(f"meshwright.core.{entry.name}")
+    for entry in pkgutil.walk_packages(core.__path__, "meshwright.core."):
+        module = importlib.import_module(entry.name)
         found += [
             value
             for value in vars(module).values()
@@ -355,3 +357,57 @@ def test_a_sweep_over_many_clusters_keeps_the_networks_of_the_last_few() -> None
     assert sum(network() is not None for network in alive) <= REMEMBERED_CLUSTERS
     assert Network.of(clusters[-1]) is Network.of(clusters[-1])
     assert Network.of(clusters[-1]) is not Network.of(clusters[-2])
+
+
+def plans(problem: Problem) -> dict[str, Plan]:
+    """A plan of two stages, and the same with one thing in it replaced."""
+    n = len(problem.graph.ops)
+    ways = Strategy(data=2)
+    stages = (Stage(tuple(range(2)), (0, 1), ways, ("none",) * 2), Stage(tuple(range(2, n)), (2, 3), ways, ("none",) * (n - 2)))
+    plan = Plan(stages, 4, 2, "1f1b", 16)
+
+    def last(**fields: Any) -> Plan:
+        return dataclasses.replace(plan, stages=(stages[0], dataclasses.replace(stages[1], **fields)))
+
+    return {
+        "as it is": plan,
+        "Plan.schedule": dataclasses.replace(plan, schedule="gpipe"),
+        "Plan.micro_batch": dataclasses.replace(plan, micro_batch=1, n_microbatches=8),
+        "Stage.recompute": last(recompute=("full",) * (n - 2)),
+        "Stage.devices": last(devices=(3, 2)),
+        "Strategy.shard": last(strategy=dataclasses.replace(ways, shard=3)),
+        "Strategy.tensor": last(strategy=dataclasses.replace(ways, data=1, tensor=2)),
+    }
+
+
+def played() -> dict[str, list[str]]:
+    """What every one of these plans costs and takes, one after the other, and the first with a stage's cost replaced."""
+    problem = posed("analytic")
+    return {word: asked_of(problem, plan) for word, plan in plans(problem).items()}
+
+
+def asked_of(problem: Problem, plan: Plan) -> list[str]:
+    """What a plan costs and takes, and what it takes where its first stage's forward pass is twice as long."""
+    stage_costs, timeline = api.evaluate(problem, plan)
+    twice = (dataclasses.replace(stage_costs[0], forward_seconds=2 * stage_costs[0].forward_seconds), *stage_costs[1:])
+    return [repr((stage_costs, told(timeline))), repr(told(sim.simulate(problem, plan, twice)))]
+
+
+def test_plans_with_a_part_replaced_cost_and_take_what_they_do_in_a_process_that_knew_no_other() -> None:
+    """Equal keys of what is remembered would be equal there too, so each is asked of a process of its own, in its own order."""
+    here = played()
+    assert len({one for both in here.values() for one in both}) >= 2 * (len(here) - 1)  # devices in another order are all alike
+    code = "import json, test_nouns; print(json.dumps(test_nouns.alone({!r})))"
+    for word in ("Stage.recompute", "Strategy.tensor"):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code.format(word)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(pathlib.Path(__file__).parent), *sys.path))},
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        assert json.loads(done.stdout.splitlines()[-1]) == here[word]
+
+
+def alone(word: str) -> list[str]:
+    """What one plan of `plans` costs and takes, and with a stage's cost replaced, where nothing else was asked before."""
+    problem = posed("analytic")
+    return asked_of(problem, plans(problem)[word])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
+import inspect
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
 
 from meshwright.base import registry
 from meshwright.base.errors import PluginError
@@ -37,29 +35,19 @@ def _files(room: str, kind: str, known: tuple[str, ...] = ()) -> Entries:
     """Return the plug-ins of a room, each called a `kind`, with its first sentence.
 
     `known`: which; empty for all.
-    Ours are not imported (optional packages stay optional); those of other packages are: a broken one is left out with a
-    warning.
+    All are imported: a broken one is left out with a warning, and so are those of other packages whose name is taken.
     """
     entries = []
+    registry.tell_left_out(room)
     for name in known or registry.names(room):
-        home = registry.home(room, name)
-        spec = find_spec(home) if home else None
-        if spec is None or spec.origin is None:
-            try:
-                registry.load(room, name, kind)
-            except PluginError as error:
-                registry.warn(f"{error}; it is left out")
-            else:
-                entries.append((name, f"of package {registry.package(room, name)}"))
-            continue
         try:
-            text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-        except (SyntaxError, ValueError) as error:
-            registry.warn(
-                f"{room} {name} cannot be read: {type(error).__name__}: {' '.join(str(error).split())}; it is left out"
-            )
+            module = registry.load(room, name, kind)
+        except PluginError as error:
+            registry.warn(f"{error}; it is left out")
             continue
-        entries.append((name, " ".join(text.partition("\n\n")[0].split())))
+        brought_by = registry.package(room, name)
+        text = inspect.cleandoc(module.__doc__ or "")
+        entries.append((name, f"of package {brought_by}" if brought_by else " ".join(text.partition("\n\n")[0].split())))
     return entries
 
 

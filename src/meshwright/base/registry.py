@@ -11,14 +11,12 @@ raise stays as it is: that is a bug of ours, with its traceback.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib
 import inspect
 import pkgutil
 import re
 import sys
-import typing
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cache
@@ -26,8 +24,9 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from meshwright.base import installed, kinds
+from meshwright.base import installed, kinds, promises
 from meshwright.base.errors import MeshwrightError, PluginError, PluginWarning, UnknownNameError
+from meshwright.base.promises import one_line
 
 if TYPE_CHECKING:
     import importlib.metadata
@@ -44,6 +43,7 @@ __all__ = [
     "names",
     "one_line",
     "package",
+    "tell_left_out",
     "title",
     "warn",
 ]
@@ -121,7 +121,25 @@ def load(room: str, name: str, kind: str) -> ModuleType:
     wanted = _word(name)
     if wanted not in _others(room) and wanted not in _homes(room):
         raise UnknownNameError(kind, name, names(room))
+    tell_left_out(room, wanted)
     return _loaded(room, wanted, kind)
+
+
+def tell_left_out(room: str, name: str = "") -> None:
+    """Warn of the plug-ins of other packages that are left out of a room for their names: taken, or such as nobody can type.
+
+    `name`: the one that is asked for; empty for all, where the room is listed.
+    """
+    for point in _entry_points().get(room, ()):
+        word = _word(point.name)
+        if name and word != _word(name):
+            continue
+        said = f"{room} {point.name} of package {_package(point)} is left out"
+        if not re.fullmatch("[a-z0-9_]+", word):
+            warn(f"{said}: a name has letters, digits and dashes only")
+        elif _others(room).get(word) is not point:
+            taken_by = "meshwright itself" if word in _homes(room) else f"package {_package(_others(room)[word])}"
+            warn(f"{said}: {taken_by} has one of that name")
 
 
 def each(room: str, kind: str, but: Container[str] = ()) -> Iterator[tuple[str, ModuleType]]:
@@ -135,7 +153,7 @@ def each(room: str, kind: str, but: Container[str] = ()) -> Iterator[tuple[str, 
         if name in but:
             continue
         try:
-            module = load(room, name, kind)
+            module = _loaded(room, name, kind)
         except PluginError as error:
             warn(f"{error}; it is left out")
             continue
@@ -212,13 +230,13 @@ def _loaded(room: str, name: str, kind: str) -> ModuleType:
                 module = _Guarded(_others(room)[name].load(), name, title(room, name, kind))
     except MemoryError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt) and not promises.is_raised_by_a_statement(error):
+            raise  # the user's
         raise PluginError(f"{title(room, name, kind)} cannot be loaded: {one_line(error)}") from error
-    wrong = [text for text in (_lacking(module, need) for need in ROOMS.get(room, ())) if text]
-    if not wrong and "Params" in ROOMS.get(room, ()):
-        wrong = [text for text in (_wrong_params(module.Params, room),) if text]
+    wrong = promises.broken(module, ROOMS.get(room, ()), needs_defaults=room != "topologies")
     if wrong:
-        raise PluginError(f"{title(room, name, kind)} {wrong[0]}")
+        raise PluginError(f"{title(room, name, kind)} {wrong}")
     return module
 
 
@@ -267,50 +285,9 @@ def _blamed(name: str, called: str, what: str) -> Iterator[None]:
         raise PluginError(f"{called} {what}: {one_line(error)}") from error
 
 
-def one_line(error: BaseException) -> str:
-    """Return an error's kind and what it says, in one line."""
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-def _wrong_params(params: type, room: str) -> str:
-    """Return what is wrong with the options of a plug-in, in words; empty for nothing."""
-    try:
-        typing.get_type_hints(params)
-    except Exception as error:
-        return f"has a Params with an annotation that cannot be resolved: {one_line(error)}"
-    if room == "topologies":
-        return "" if dataclasses.fields(params) else "has a Params without a field"
-    try:
-        params()
-    except Exception as error:
-        return f"has a Params that cannot be built without arguments: {one_line(error)}"
-    return ""
-
-
-def _lacking(module: ModuleType, need: str) -> str:
-    """Return what a plug-in lacks of one entry of `ROOMS`, in words; empty for nothing."""
-    name, is_function, called = need.rstrip(")").partition("(")
-    found = getattr(module, name, None)
-    if found is None:
-        return f"has no {need}"
-    if not is_function:
-        return "" if name != "Params" or dataclasses.is_dataclass(found) else "has a Params that is no dataclass"
-    by_position, _, by_name = called.partition("*")
-    try:
-        inspect.signature(found).bind(*_words(by_position), **dict.fromkeys(_words(by_name)))
-    except (TypeError, ValueError):
-        return f"cannot be called as {need}"
-    return ""
-
-
 def _word(name: str) -> str:
     """Return the one spelling of a name: users and entry points may write dashes and capitals."""
     return name.strip().lower().replace("-", "_")
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def title(room: str, name: str, kind: str = "") -> str:
@@ -335,27 +312,23 @@ def _homes(room: str) -> Mapping[str, str]:
             if not folder.is_dir() or any(part.startswith("_") for part in parts):
                 continue
             for module in pkgutil.iter_modules([str(folder)]):
-                if not module.name.startswith("_"):
-                    found[module.name] = ".".join(("meshwright", *parts, module.name))
+                path = ".".join(("meshwright", *parts, module.name))
+                if module.name.startswith("_"):
+                    continue
+                if module.name in found:
+                    warn(f"{room} {module.name} stands twice: {found[module.name]} is taken, {path} is left out; rename one")
+                found.setdefault(module.name, path)
     return MappingProxyType(found)
 
 
 @cache
 def _others(room: str) -> Mapping[str, importlib.metadata.EntryPoint]:
-    """Return what other packages add to a room; one with a name that is taken, or that nobody can type, is left out with a
-    warning.
-    """
+    """Return what other packages add to a room; one with a name that is taken, or that nobody can type, is left out."""
     found: dict[str, importlib.metadata.EntryPoint] = {}
     for point in _entry_points().get(room, ()):
         name = _word(point.name)
-        if not re.fullmatch("[a-z0-9_]+", name):
-            warn(f"{room} {point.name} of package {_package(point)} is left out: a name has letters, digits and dashes only")
-            continue
-        if name not in _homes(room) and name not in found:
-            found[name] = point
-            continue
-        taken_by = f"package {_package(found[name])}" if name in found else "meshwright itself"
-        warn(f"{room} {point.name} of package {_package(point)} is left out: {taken_by} has one of that name")
+        if re.fullmatch("[a-z0-9_]+", name) and name not in _homes(room):
+            found.setdefault(name, point)
     return MappingProxyType(found)
 
 

@@ -77,12 +77,45 @@ def _found(spec: str, file_format: str, sequence_length: int, attention: str) ->
         raise InputError(f"{source.path}: {source.repeated_key}")
     if file_format:
         return _read(file_format, registry.load("readers", file_format, "format"), source)
+    found = _first_read(source)
+    said = f"{spec} is read as the built-in model {named}, which has the same layers ('meshwright show {named}')"
+    return replace(found, notes=(said, *found.notes)) if named else found
+
+
+def _first_read(source: Source) -> ModelSpec:
+    """Return what the first reader that recognises the source, and can read it, makes of it.
+
+    One that recognises what is nothing is passed over with a warning. Where one cannot read what it recognises, the others are
+    asked before that is an error: it may have taken another's.
+    """
+    failed: tuple[str, Exception] | None = None
     for name, module in registry.each("readers", "format"):
-        if _recognises(name, module, source):
+        if not _recognises(name, module, source) or _takes_everything(name, module):
+            continue
+        try:
             found = _read(name, module, source)
-            said = f"{spec} is read as the built-in model {named}, which has the same layers ('meshwright show {named}')"
-            return replace(found, notes=(said, *found.notes)) if named else found
+        except MemoryError:
+            raise
+        except Exception as error:
+            failed = failed or (registry.title("readers", name, "format"), error)
+            continue
+        if failed is not None:
+            registry.warn(
+                f"{failed[0]} recognises {source.spec} and cannot read it, {name} can: {registry.one_line(failed[1])}"
+            )
+        return found
+    if failed is not None:
+        raise failed[1]
     raise InputError(_unrecognised(source))
+
+
+def _takes_everything(name: str, module: ModuleType) -> bool:
+    """Tell whether a reader also recognises what is nothing, and so anything; it is then passed over with a warning."""
+    if not _recognises(name, module, Source("no file, no name")):
+        return False
+    called = registry.title("readers", name, "format")
+    registry.warn(f"{called} recognises whatever it is shown; it is left out: name it (--format {name}) to have it read")
+    return True
 
 
 def _recognises(name: str, module: ModuleType, source: Source) -> bool:
