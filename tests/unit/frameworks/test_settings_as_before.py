@@ -1,4 +1,4 @@
-"""What is read from files of every framework in which one setting after the other is changed, as it was when this was written."""
+"""What is read from files of every framework with one setting after the other changed, as it was when this was written."""
 
 from __future__ import annotations
 
