@@ -20,6 +20,9 @@ TOKENS = re.compile(
     r"|(?P<option>--[A-Za-z][\w-]*)|(?P<word>[A-Za-z_][\w./-]*)"
 )
 OTHERS = {"flag": ("1", "maybe"), "none": ("3",), "option": ("--unheard-of",), "word": ("other",)}
+PARSERS = re.compile(
+    r"(line \d+: )?(is no (?:YAML|JSON|Python|TOML)|is not valid (?:XML|CSV))\b.*", re.S
+)  # in words of their own
 LONGEST = 28  # of a message, in a record; its check sum holds the rest
 
 
@@ -52,6 +55,7 @@ def answer(read: Callable[[str], object], text: str, forget: str = "") -> str:
         said = str(read(text))
     except MeshwrightError as error:
         said = f"refused: {error}"
+    said = PARSERS.sub(r"\2", said)
     return said.replace(forget, "") if forget else said
 
 
