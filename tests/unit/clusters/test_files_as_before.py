@@ -60,7 +60,9 @@ NCCL = """<system version="1">
 <cpu numaid="1"><pci busid="d"><gpu dev="2" sm="90"><nvlink target="a" count="2"/></gpu></pci></cpu>
 </system>
 """
+RINGS = ASTRA.replace("Switch", "Ring").replace("[ 4, 3, 2 ]", "[ 2, 3, 1 ]")
 TEXTS = {
+    "rings": (RINGS, "net.yml"),
     "ours": (OURS, "it.yaml"),
     "astra": (ASTRA, "net.yml"),
     "matrix": (MATRIX, "topo"),

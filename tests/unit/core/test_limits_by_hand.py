@@ -242,3 +242,46 @@ def test_fields_of_plans_are_looked_at_as_before(recorded: Recorded) -> None:
     names = dict.fromkeys(re.findall(r'"(\w{4,})":', PLAN))
     turned = {name: PLAN.replace(f'"{name}":', f'"{name[:-2]}{name[-1]}{name[-2]}":') for name in names}
     recorded({name: answer(read, text) for name, text in turned.items()}, "misspelt")
+    bounds = {
+        "schedule.n_microbatches": (0, 1, 10**9, 10**9 + 1),
+        "schedule.micro_batch": (0, 1),
+        "schedule.global_batch": (0, 1),
+        "batch.sequence_length": (0, 1),
+        "batch.asked_global_batch": (-1, 0),
+        "batch.asked_micro_batch": (-1, 0),
+        "training.activation_bytes": (0, 1),
+        "training.weight_bytes": (0, 1),
+        "training.gradient_bytes": (0, 1),
+        "training.optimizer_bytes": (-1, 0),
+        "training.loss_bytes": (-1, 0),
+        "training.fragmentation_ratio": (-0.5, 0),
+        "seed": (-5, 0.5),
+        "planning_seconds": (-0.5, 0),
+        "memory_risk": (-0.5, 0),
+        "costs": (3, "x"),
+    }
+    found: dict[str, list[str]] = {}
+    for name, values in bounds.items():
+        for value in values:
+            part, _, key = name.rpartition(".")
+            text = json.dumps({part: {key: value}} if part else {key: value})
+            found.setdefault(name, []).append(answer(read, text).removeprefix("refused: here: ")[:48])
+    stages: dict[str, tuple[object, ...]] = {
+        "data": (0, 1, "a"),
+        "tensor": (0, 1),
+        "context": (0, 1),
+        "expert": (0, 1),
+        "shard": (-1, 0, 3, 4),
+        "shard_degree": (-1, 0),
+        "sequence_parallel": (1, True),
+        "ops": ([1], ["a"], "a"),
+        "devices": ([-1], [0], ["a"]),
+        "ring": ([-1], [0]),
+        "recompute": (["some"], ["mlp+moe"], [3]),
+        "stage": (1,),
+    }
+    for name, own in stages.items():
+        found[f"stage {name}"] = [
+            answer(read, json.dumps({"stages": [{name: value}]})).removeprefix("refused: here: ")[:48] for value in own
+        ]
+    recorded(found, "bounds")

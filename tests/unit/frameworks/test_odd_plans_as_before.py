@@ -20,6 +20,7 @@ from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import ALTERNATE, Strategy
 from meshwright.frameworks import _command_line, _exact, _one_config, _python_file
 from meshwright.frameworks.megatron import families, shape
+from meshwright.frameworks.torchtitan import flavors
 from meshwright.models.readers import huggingface
 from recorded import Recorded
 
@@ -371,3 +372,30 @@ def test_shared_parts_of_configurations_are_as_before(tmp_path: pathlib.Path, re
         _exact.decoder("x", api.make_problem("deepseek-v3-mtp", "flat:8"))
     recorded([str(_exact.refused("megatron", ["a", "b"])), _exact.environment(frameworks.plain("megatron")),
               _exact.environment(replace(frameworks.plain("megatron"), expandable_segments=True))])  # fmt: skip
+
+
+def test_flavors_of_torchtitan_are_those_of_the_built_in_models(recorded: Recorded) -> None:
+    found = {}
+    for name in huggingface.names():
+        family, flavor = flavors.flavor(huggingface.configuration(name))
+        if flavor:
+            assert flavors.n_layers(family, flavor) == huggingface.configuration(name)["num_hidden_layers"]
+            assert flavors.model_name(family, flavor)
+            found[name] = f"{family} {flavor}"
+    assert flavors.n_layers("llama3", "none") == 0 and flavors.model_name("llama3", "none") == ""
+    functions = (
+        "llama3_8b",
+        "llama3_405b",
+        "qwen3_0_6b",
+        "qwen3_30b_a3b",
+        "deepseek_v3_671b",
+        "gpt_oss_120b",
+        "llama3_none",
+        "8b",
+    )
+    recorded([found, {word: [flavors.flavor_of_function(family, word) for family in flavors.START] for word in functions}])
+    recorded([[*sizes, *names] for sizes, names in flavors._FLAVORS.items()], "registry")
+    fields = huggingface.configuration("llama-3.1-8b")
+    assert flavors.flavor({**fields, "rope_scaling": None, "rope_parameters": {"type": "llama3"}}) == ("llama3", "8B")
+    assert flavors.flavor({**fields, "rope_scaling": None}) == ("", "")
+    assert flavors.flavor({**fields, "vocab_size": 5}) == ("", "")

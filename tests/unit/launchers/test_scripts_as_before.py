@@ -86,6 +86,13 @@ def test_hosts_groups_and_settings_are_as_before(recorded: Recorded) -> None:
     assert "stages of different degrees have no one numbering" in said
 
 
+def test_the_widest_group_is_the_one_that_is_told() -> None:
+    first = Stage((0,), (6, 7, 8, 9), Strategy(1, 4))
+    plan = Plan((first, Stage((1,), (10, 11, 12, 13), Strategy(1, 4))), 1, 1, "1f1b", 1)
+    said = _groups.checked(plan, place("dgx-h100:16"), ())
+    assert said == ("tensor groups of 4: each crosses up to 2 nodes or NVLink domains, as planned",)
+
+
 def test_ranks_are_numbered_by_the_axis_that_changes_fastest() -> None:
     plan = piped(Strategy(2, 2, 2), 2)
     outer = _groups._launched(plan, ("tensor", "context", "data", "pipeline"))

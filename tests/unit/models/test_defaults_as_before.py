@@ -13,7 +13,7 @@ import pytest
 from edited import answer, answers
 from meshwright import models
 from meshwright.core.graph import Graph
-from meshwright.models import fine_tuning
+from meshwright.models import fine_tuning, hub
 from meshwright.models.readers import huggingface
 from recorded import Recorded
 
@@ -37,8 +37,8 @@ def sum_of(graph: Graph) -> str:
     return f"{zlib.crc32(repr((said, edges, more)).encode()):08x}"
 
 
-def read(fields: Mapping[str, Any]) -> str:
-    text = answer(lambda _: sum_of(huggingface.graph_of(fields, "m", sequence_length=16)), "")
+def read(fields: Mapping[str, Any], length: int = 16) -> str:
+    text = answer(lambda _: sum_of(huggingface.graph_of(fields, "m", sequence_length=length)), "")
     return text if len(text) == 8 else f"{text[9:41]} {zlib.crc32(text.encode()) & 0xFFFF:04x}"
 
 
@@ -58,6 +58,11 @@ def test_fields_that_are_left_out_are_taken_as_before(family: str, recorded: Rec
         if name in needed or (isinstance(value, int) and not isinstance(value, bool))
     }
     found["sizes alone"] = read(sized)
+    found["bare"] = read(
+        {name: value for name, value in fields.items() if name not in ("architectures", "id2label", "label2id")}
+    )
+    found |= {f"{length} tokens": read(fields, length) for length in (0, 10**7, 10**10)}
+    found |= {f"vocabulary of {n}": read({**fields, "vocab_size": n})[:32] for n in (10**9, 10**9 + 1)}
     recorded(found)
 
 
@@ -128,3 +133,15 @@ def test_adapters_are_asked_for_as_before(recorded: Recorded) -> None:
         if fine_tuning._matches(name, pattern)
     ]
     recorded(matches, "names")
+
+
+def test_names_of_the_hub_are_answered_with_close_ones(recorded: Recorded) -> None:
+    words = (
+        "meta-llama/Llama-3.1-8B",
+        "meta-llama/Llama-3.1-8",
+        "Qwen/Qwen3-8",
+        "nobody/nothing",
+        "mistralai/Mixtral-8x7B-v0",
+        "a/b/c",
+    )
+    recorded({word: [hub.built_in(word), str(hub.unknown(word))[:400]] for word in words})
