@@ -332,7 +332,7 @@ def register(app: typer.Typer) -> None:
         learning_rate: float = typer.Option(1e-3, help="Of AdamW."),
         lr_schedule: str = typer.Option("", help="package.module:callable(optimizer) -> scheduler of learning rates."),
         precision: str = typer.Option(
-            "", help="Of products, by autocast: bf16, fp16 (the loss is scaled) or fp32; default: that of the weights."
+            "", help="Of products, by autocast: bf16, fp16 (loss scaled) or fp32; default: weights'."
         ),
         seed: int = typer.Option(0, help="Seed of weights and synthetic data."),
         backend: str = typer.Option("gloo", help="gloo (CPU) or nccl (GPUs)."),

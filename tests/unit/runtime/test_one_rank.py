@@ -26,7 +26,7 @@ from torch import nn  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.core.plan import Plan, Stage  # noqa: E402
 from meshwright.core.strategy import Strategy  # noqa: E402
-from meshwright.runtime.job import checkpoints, memory, worker  # noqa: E402
+from meshwright.runtime.job import checkpoints, crossings, memory, worker  # noqa: E402
 from meshwright.runtime.job import trainer as trainer_module  # noqa: E402
 from meshwright.runtime.job.holdings import names_of  # noqa: E402
 from meshwright.runtime.job.job import Job  # noqa: E402
@@ -503,7 +503,7 @@ def test_the_norm_counts_every_part_once_and_clipping_scales_to_it(trained: tupl
 
 
 def test_what_crosses_a_boundary_is_known_by_its_rows() -> None:
-    crossing = trainer_module._crossing
+    crossing = crossings.crossing
     by_rows = crossing(torch.zeros(3, 5), 3)
     assert (by_rows.sizes, by_rows.by_rows, by_rows.comes_back) == ((5,), True, True)
     whole = crossing(torch.zeros(4, 5), 3)
@@ -512,10 +512,10 @@ def test_what_crosses_a_boundary_is_known_by_its_rows() -> None:
     assert (number.sizes, number.by_rows) == ((), False) and (choice.by_rows, choice.comes_back) == (True, False)
     assert by_rows.blank(7, torch.device("cpu")).shape == (7, 5) and whole.blank(7, torch.device("cpu")).shape == (4, 5)
     places: Any = SimpleNamespace(n_stages=4)
-    trainer_module._check_tensors([torch.zeros(1)], places, 2)
+    crossings.check_tensors([torch.zeros(1)], places, 2)
     told = "stage 2: its layers hand on a float, but only tensors can be sent to the next stage; cut elsewhere or compute it "
     with pytest.raises(InputError, match=told):
-        trainer_module._check_tensors([torch.zeros(1), 2.0], places, 2)
+        crossings.check_tensors([torch.zeros(1), 2.0], places, 2)
 
 
 def test_a_step_that_a_scaler_skips_moves_no_learning_rate() -> None:

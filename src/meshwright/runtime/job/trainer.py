@@ -12,6 +12,7 @@ from torch import nn
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.job import preflight
+from meshwright.runtime.job.crossings import crossings_of
 from meshwright.runtime.job.holdings import HeldTensor, ModelNames, holdings_of, names_of, owners_of
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, default_loss, example_of, repeated
@@ -26,7 +27,7 @@ from meshwright.runtime.step.autocast import autocast
 from meshwright.runtime.step.executor import Executor, Span, StageRun
 from meshwright.runtime.step.feed import Feed
 from meshwright.runtime.step.loss_scale import LossScale
-from meshwright.runtime.step.p2p import BoundaryTensor, P2PCommunicator
+from meshwright.runtime.step.p2p import P2PCommunicator
 from meshwright.runtime.step.split_backward import DeferredWeightGrad, delay_weight_gradients
 from meshwright.runtime.step.stage import StageModule
 from meshwright.schedules import BACKWARD_WEIGHT
@@ -296,7 +297,7 @@ def assemble(
     weights = {stage: run.weights for stage, run in runs.items()}
     holdings = holdings_of(places, rank, weights, owners, in_model)
     with autocast(device, precision):
-        crossings = _crossings(places, runs, tuple(value.to(device) for value in repeated(sample)))
+        crossings = crossings_of(places, runs, tuple(value.to(device) for value in repeated(sample)))
     mail = P2PCommunicator(places, rank, crossings, device)
     executor = Executor(places, rank, runs, mail, loss, device, precision)
     return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer), in_model, holdings)
@@ -372,39 +373,3 @@ def _first_holder(places: Layout, rank: int, units: Sequence[nn.Module], tie: Ti
         if any(parameter is tie.parameter for op in places.plan.stages[stage].ops for parameter in units[op].parameters()):
             return stage
     return -1
-
-
-def _crossings(places: Layout, runs: dict[int, StageRun], sample: Sample) -> list[tuple[BoundaryTensor, ...]]:
-    """Return what every stage hands on, found by sending a sample through: stage after stage, every rank is told."""
-    crossings: list[tuple[BoundaryTensor, ...]] = []
-    n_rows, device = len(sample[0]), sample[0].device
-    for stage in range(places.n_stages):
-        found: list[Any] = [None]
-        if stage in runs:
-            module = runs[stage].module
-            carried: Sequence[torch.Tensor] = sample
-            if stage > 0:
-                carried = [entry.blank(n_rows, device).zero_() for entry in crossings[-1]]
-            module.eval()
-            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-                result = module(*carried)
-            module.train()
-            _check_tensors(result, places, stage)
-            found = [tuple(_crossing(tensor, n_rows) for tensor in result)]
-        dist.broadcast_object_list(found, src=places.ranks_of_stage[stage][0])
-        crossings.append(found[0])
-    return crossings
-
-
-def _crossing(tensor: torch.Tensor, n_rows: int) -> BoundaryTensor:
-    by_rows = tensor.dim() > 0 and tensor.shape[0] == n_rows
-    return BoundaryTensor(tuple(tensor.shape[1:] if by_rows else tensor.shape), tensor.dtype, by_rows)
-
-
-def _check_tensors(result: Sequence[Any], places: Layout, stage: int) -> None:
-    for value in result:
-        if not isinstance(value, torch.Tensor):
-            raise InputError(
-                f"stage {stage}: its layers hand on a {type(value).__name__}, but only tensors can be sent to the next stage; "
-                f"cut elsewhere or compute it inside the layers ({places.n_stages} stages)"
-            )
