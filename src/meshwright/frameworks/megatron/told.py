@@ -14,6 +14,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import MODULES, Strategy
 from meshwright.frameworks import _command_line, _exact
+from meshwright.frameworks.megatron.options import EXCHANGES
 
 __all__ = ["config_of", "plan_of", "read"]
 
@@ -101,7 +102,10 @@ def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int =
         )
     data = n_devices // (tensor * context * ranks)
     level, degree = _sharding(options, place, data * context, data)
-    strategy = Strategy(data, tensor, context, expert, "--sequence-parallel" in options and tensor > 1, level, degree)
+    strategy = Strategy(
+        data, tensor, context, expert, "--sequence-parallel" in options and tensor > 1, level, degree,
+        _exchange(options, place) if context > 1 else "ring",
+    )  # fmt: skip
     if expert > 1 and tensor > 1 and strategy.folded != (options.get("--expert-tensor-parallel-size") == ("1",)):
         raise InputError(
             f"{place}: --expert-tensor-parallel-size: experts over {expert} ranks are split otherwise in our plans"
@@ -130,6 +134,16 @@ def _whole(options: Mapping[str, tuple[str, ...]], name: str, place: str, defaul
             f"{place}: {name} is '{text}'; it must be a whole number from 1 on" if text else f"{place}: {name} is missing"
         )
     return int(text)
+
+
+def _exchange(options: Mapping[str, tuple[str, ...]], place: str) -> str:
+    """Return how keys and values are exchanged over the context axis; layers may be told one by one, but alike."""
+    words = set(options.get("--cp-comm-type", ("p2p",)))
+    known = {word: kind for kind, word in EXCHANGES.items()}
+    if len(words) != 1 or not words <= set(known):
+        said = " ".join(options["--cp-comm-type"])
+        raise InputError(f"{place}: --cp-comm-type is '{said}'; plans have one of {', '.join(known)} for all layers")
+    return known[words.pop()]
 
 
 def _sharding(options: Mapping[str, tuple[str, ...]], place: str, n_ranks: int, data: int) -> tuple[int, int]:

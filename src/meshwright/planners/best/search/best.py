@@ -93,6 +93,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tu
         found.plan is None and not found.missing_bytes and STOPPED_WITHOUT not in found.notes
     ):  # a whole model on one device is always legal: the options exclude it
         raise InputError(f"search best, with these options: {found.notes[-1]}")
+    if found.plan is not None and params.context_exchange and all(stage.strategy.context == 1 for stage in found.plan.stages):
+        unused = f"context_exchange={','.join(params.context_exchange)} changes nothing here: the answer has a context degree of 1"
+        found = replace(found, notes=(*found.notes, unused))
     return replace(found, extra={**found.extra, "certificate": dict(found.certificate or {})})
 
 
