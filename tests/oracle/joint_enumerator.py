@@ -182,9 +182,13 @@ def context_question(seed: int, folder: pathlib.Path) -> Question:
     if dice.random() < 0.4:
         spec.write_text(_random_cluster(dice))
         cluster = str(spec)
-    batch, length = Batch(dice.choice((1, 2, 4)), dice.choice((0, 1)), dice.choice((4096, 8192, 32768))), random.Random(seed)
+    alone = random.Random(~seed)  # whether a context axis is all that there may be
+    is_alone = alone.random() < 0.4
+    if is_alone:
+        cluster = f"{alone.choice(('ring', 'flat'))}:4,bandwidth={alone.choice((2, 5, 10, 20, 40))} GB/s"
+    batch = Batch(dice.choice((1, 2, 4)), dice.choice((0, 1)), dice.choice((4096, 8192, 32768, 32768)))
     problem = api.make_problem(str(model), cluster, batch=batch, memory_risk=0.5)
-    problem = fused(problem) if length.random() < 0.5 else problem
+    problem = fused(problem) if alone.random() < 0.5 else problem
     kinds = dice.choice((CONTEXT_EXCHANGES, ("ring", "all_to_all"), ("all_gather", "all_to_all"), ("all_to_all",), ("all_gather",)))
     framework = dataclasses.replace(
         problem.framework,
@@ -197,7 +201,9 @@ def context_question(seed: int, folder: pathlib.Path) -> Question:
     settings: dict[str, str] = {}
     if dice.random() < 0.4:
         settings["context_exchange"] = ",".join(dice.sample(kinds, dice.randint(1, len(kinds))))
-    if dice.random() < 0.5:
+    if is_alone:
+        settings |= {"tensor": "1", "pipeline": "1", "data": "1"}
+    elif dice.random() < 0.5:
         settings["schedules"] = dice.choice(("1f1b", "1f1b,zb_h1", "1f1b,interleaved_1f1b"))
     if dice.random() < 0.3:
         settings["recompute"] = dice.choice(("none", "full", "none,full", "selective"))
