@@ -165,8 +165,8 @@ def tiny_question(seed: int, folder: pathlib.Path) -> Question:
 
 
 def context_question(seed: int, folder: pathlib.Path) -> Question:
-    """Return a problem of long sequences on slow links, whose framework exchanges keys and values over a context axis in some ways, beside
-    attention or not, evenly or not.
+    """Return a problem of long sequences on slow links, whose framework exchanges keys and values over a context axis in some
+    ways, beside attention or not, evenly or not.
     """
     dice = random.Random(seed)
     config = _random_model(dice) | {"max_position_embeddings": 131072, "n_positions": 131072}
@@ -178,7 +178,9 @@ def context_question(seed: int, folder: pathlib.Path) -> Question:
         config |= {name: value for name in names if name in config}
     model, spec = folder / f"context{seed}.json", folder / f"context{seed}.yaml"
     model.write_text(json.dumps(config))
-    cluster = dice.choice(("dgx-h100:4", "dgx-a100:6", "flat:4", "rail-only:8,bandwidth=1 GB/s", "two-level:6,per_node=2,bandwidth=5 GB/s"))
+    cluster = dice.choice(
+        ("dgx-h100:4", "dgx-a100:6", "flat:4", "rail-only:8,bandwidth=1 GB/s", "two-level:6,per_node=2,bandwidth=5 GB/s")
+    )
     if dice.random() < 0.4:
         spec.write_text(_random_cluster(dice))
         cluster = str(spec)
@@ -189,7 +191,9 @@ def context_question(seed: int, folder: pathlib.Path) -> Question:
     batch = Batch(dice.choice((1, 2, 4)), dice.choice((0, 1)), dice.choice((4096, 8192, 32768, 32768)))
     problem = api.make_problem(str(model), cluster, batch=batch, memory_risk=0.5)
     problem = fused(problem) if alone.random() < 0.5 else problem
-    kinds = dice.choice((CONTEXT_EXCHANGES, ("ring", "all_to_all"), ("all_gather", "all_to_all"), ("all_to_all",), ("all_gather",)))
+    kinds = dice.choice(
+        (CONTEXT_EXCHANGES, ("ring", "all_to_all"), ("all_gather", "all_to_all"), ("all_to_all",), ("all_gather",))
+    )
     framework = dataclasses.replace(
         problem.framework,
         limits=dataclasses.replace(problem.framework.limits, context_exchanges=kinds),
@@ -347,8 +351,8 @@ def shapes(problem: Problem, settings: dict[str, str]) -> list[Shape]:
 
 
 def _exchanges(problem: Problem, settings: dict[str, str]) -> tuple[str, ...]:
-    """Return how keys and values may be exchanged over a context axis: what is asked for, or a ring and by heads; what the framework
-    has of it, and where it has no ring, gathering.
+    """Return how keys and values may be exchanged over a context axis: what is asked for, or a ring and by heads; what the
+    framework has of it, and where it has no ring, gathering.
     """
     has = problem.framework.limits.context_exchanges
     if "context_exchange" in settings:

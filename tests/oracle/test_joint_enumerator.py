@@ -55,7 +55,7 @@ def test_proofs_hold_where_embedding_and_head_are_one_table(schedule: str, tmp_p
 
 @pytest.mark.parametrize("block", range(4))
 def test_proofs_hold_for_every_exchange_over_a_context_axis(block: int, tmp_path: pathlib.Path) -> None:
-    """Rings, gathering, all-to-all and what frameworks have of them: long sequences, slow links, uneven rings, few key heads."""
+    """Rings, gathering, all-to-all, what frameworks have of them: long sequences, slow links, uneven rings, few key heads."""
     used = set()
     for seed in range(block, 60, 4):
         verdict = enumerator.judge(enumerator.context_question(seed, tmp_path), 16, seed)

@@ -105,7 +105,7 @@ def of_claims(entry: dict[str, Any], dice: random.Random) -> None:
 
 
 def checked(question: enumerator.Question, entry: dict[str, Any], result: api.Result) -> AnswerVerdict | None:
-    """Return the check's verdict on an answer, whose framework no file can name; None where it says nothing that can be checked."""
+    """Return the check's verdict on an answer whose framework no file can name; None where there is nothing to check."""
     limits = dataclasses.asdict(options.parse(best.Params, dict(question.settings), "search best"))
     if result.feasible:
         return check_plan(result, entry, "answer", limits)

@@ -131,7 +131,7 @@ def test_gathered_keys_and_values_wait_for_the_own_chunk_at_most_and_stand_besid
 
 
 def test_by_all_to_all_parts_of_the_sequence_become_parts_of_the_heads_and_back() -> None:
-    """A rank has a quarter of the tokens and 8 of 32 heads, 4 of 16 key heads: queries and keys 64, values 32 elements a head."""
+    """A rank has a quarter of the tokens, 8 of 32 heads, 4 of 16 key heads; queries and keys 64, values 32 elements a head."""
     dims = {"key_sequence": SEQUENCE, "heads": 32, "kv_heads": 16, "head": 64, "value": 32}
     core, shape = operator("causal_attention", "heads", **dims), Shape(context=4, tensor=4, exchange="all_to_all")
     there, back = transfers((core,), 0, shape, OperatorSeconds(8.0, 20.0, 0.0))

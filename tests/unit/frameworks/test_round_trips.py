@@ -101,7 +101,8 @@ def plans(draw: st.DrawFn, name: str) -> Plan:
     parts = [0, *(d for d in (1, 2) if d < data)] if shard in limits.hybrid_shards else [0]
     strategy = Strategy(
         data, tensor, context, 1, limits.sequence_parallel and tensor > 1 and draw(st.booleans()), shard,
-        draw(st.sampled_from(parts)) if shard else 0, draw(st.sampled_from(limits.context_exchanges)) if context > 1 else "ring",
+        draw(st.sampled_from(parts)) if shard else 0,
+        draw(st.sampled_from(limits.context_exchanges)) if context > 1 else "ring",
     )  # fmt: skip
     n_ranks, chunks, schedule = 1, 1, "1f1b"
     if "pipeline" in limits.degrees:

@@ -306,7 +306,9 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     shard = tuple(level for level in params.shard if level in framework.shards)
     known = framework.exchanges(problem.graph)
     if params.context_exchange and not set(params.context_exchange) & set(known):
-        raise _outside(problem, f"context exchange {', '.join(params.context_exchange)}", f"for this model {', '.join(known) or 'none'}")
+        raise _outside(
+            problem, f"context exchange {', '.join(params.context_exchange)}", f"for this model {', '.join(known) or 'none'}"
+        )
     if not shard:
         raise _outside(problem, f"sharding levels {params.shard}", f"sharding levels {framework.shards}")
     return replace(params, schedules=schedules, shard=shard, uniform=params.uniform or not framework.uneven_stages)

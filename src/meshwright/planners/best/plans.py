@@ -315,7 +315,9 @@ def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
     mesh = MeshDegrees(len(ranks), own.data, own.context, own.tensor, own.expert, plan.micro_batch)
     used = {word for stage in plan.stages for word in stage.recompute} - {"none"}
     for layout in ("pipeline", "data"):
-        config = Config(mesh, own.shard, own.shard_degree, plan.schedule, len(plan.stages) // len(ranks), layout, own.context_exchange)
+        config = Config(
+            mesh, own.shard, own.shard_degree, plan.schedule, len(plan.stages) // len(ranks), layout, own.context_exchange
+        )
         for place, known in enumerate(costs if config.strategy == own else ()):
             pool = known.pool
             one_kind = layout == "pipeline" or len(pool.devices) == 1

@@ -79,7 +79,11 @@ def chosen(found: list[Incumbent], within_ratio: float) -> Incumbent:
     return min(
         (own for own in found if own.step_seconds <= most),
         key=lambda own: (
-            complexity(own), float(f"{own.step_seconds:.9g}"), own.config.exchange != "ring", own.config, own.pool
+            complexity(own),
+            float(f"{own.step_seconds:.9g}"),
+            own.config.exchange != "ring",
+            own.config,
+            own.pool,
         ),
     )
 

@@ -1,4 +1,4 @@
-"""How keys and values are exchanged over a context axis, as a choice of search best: which there are, bounds below each, what is told."""
+"""How keys and values are exchanged over a context axis, as a choice of search best: which there are, bounds below each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,13 @@ def test_what_all_exchanges_cost_at_least_is_below_each_of_them() -> None:
         for variant in variants(any_of, problem, costs.pool, (0, 3), exchanges.of(mesh)):
             for rows in costs.rows(variant):
                 for key, load in rows.items():
-                    for name in ("forward_total_seconds", "backward_total_seconds", "recompute_seconds", "working_bytes", "static_bytes"):
+                    for name in (
+                        "forward_total_seconds",
+                        "backward_total_seconds",
+                        "recompute_seconds",
+                        "working_bytes",
+                        "static_bytes",
+                    ):
                         assert getattr(least[key], name) <= getattr(load, name) * (1 + 1e-12), (name, variant, key)
                     assert _of_inputs(least[key]) <= _of_inputs(load) + 1e-15, (variant, key)
                     for name, values in seen.items():
@@ -91,7 +97,9 @@ def test_meshes_have_the_exchanges_that_heads_and_framework_allow() -> None:
     gathers = Exchanges(posed(with_kinds("all_gather", "all_to_all")))
     assert gathers.of(mesh) == ("all_gather", "all_to_all") and gathers.of(replace(mesh, tensor=4)) == ("all_gather",)
     by_heads = Exchanges(posed(with_kinds("all_to_all")))
-    assert by_heads.of(replace(mesh, tensor=4)) == () and "to divide the 8 attention heads" in by_heads.refusal(replace(mesh, tensor=4))
+    assert by_heads.of(replace(mesh, tensor=4)) == () and "to divide the 8 attention heads" in by_heads.refusal(
+        replace(mesh, tensor=4)
+    )
     assert by_heads.refusal(mesh) == "" == Exchanges(posed(with_kinds())).refusal(replace(mesh, context=1))
     assert "in no way over a context axis" in Exchanges(posed(with_kinds())).refusal(mesh)
 

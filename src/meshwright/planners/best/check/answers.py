@@ -192,7 +192,13 @@ def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, lim
         return AnswerVerdict(
             False, *nothing, f"that nothing fits is not confirmed: {_open(proof)}", (), ("whether these fit", *rest)
         )
-    return AnswerVerdict(True, *nothing, "", ("no plan of the space fits its devices", _asked(problem), *_before_exchanges(entry), _sets(proof)), rest)
+    return AnswerVerdict(
+        True,
+        *nothing,
+        "",
+        ("no plan of the space fits its devices", _asked(problem), *_before_exchanges(entry), _sets(proof)),
+        rest,
+    )
 
 
 def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> Problem:
@@ -204,7 +210,9 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
         raise _Refused(f"certificate.format is {held.get('format')!r}, not {_FORMAT!r}")
     found = posed(problem, entry, place)
     asked = held["question"]
-    if "context_exchange" not in asked.get("limits", {}):  # from before there was a choice: all plans passed keys and values round
+    if "context_exchange" not in asked.get(
+        "limits", {}
+    ):  # from before there was a choice: all plans passed keys and values round
         found, problem = _by_rings(found), _by_rings(problem)
         asked = {**asked, "limits": {**asked.get("limits", {}), "context_exchange": list(limits["context_exchange"])}}
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in inside(found, limits).items()}
