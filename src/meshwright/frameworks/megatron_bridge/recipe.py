@@ -124,6 +124,8 @@ def _fields(result: Result) -> dict[str, str]:
     for name, usual in (("context_parallel_size", "1"), ("expert_model_parallel_size", "1")):
         if said[f"model.{name}"] == "None":
             said[f"model.{name}"] = usual
+    if said["model.cp_comm_type"] == "None":  # a ring, as without it
+        del said["model.cp_comm_type"]
     for name, usual in (("data_parallel_sharding_strategy", '"no_shard"'), ("num_distributed_optimizer_instances", "1")):
         if said[f"ddp.{name}"] == "None":
             said[f"ddp.{name}"] = usual
