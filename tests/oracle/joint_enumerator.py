@@ -165,8 +165,8 @@ def tiny_question(seed: int, folder: pathlib.Path) -> Question:
 
 
 def context_question(seed: int, folder: pathlib.Path) -> Question:
-    """Return a problem of long sequences on slow links, whose framework exchanges keys and values over a context axis in some ways, beside
-    attention or not, evenly or not.
+    """Return a problem of long sequences on slow links, whose framework exchanges keys and values over a context axis in some
+    ways, beside attention or not, evenly or not.
     """
     dice = random.Random(seed)
     config = _random_model(dice) | {"max_position_embeddings": 131072, "n_positions": 131072}
@@ -178,14 +178,22 @@ def context_question(seed: int, folder: pathlib.Path) -> Question:
         config |= {name: value for name in names if name in config}
     model, spec = folder / f"context{seed}.json", folder / f"context{seed}.yaml"
     model.write_text(json.dumps(config))
-    cluster = dice.choice(("dgx-h100:4", "dgx-a100:6", "flat:4", "rail-only:8,bandwidth=1 GB/s", "two-level:6,per_node=2,bandwidth=5 GB/s"))
+    cluster = dice.choice(
+        ("dgx-h100:4", "dgx-a100:6", "flat:4", "rail-only:8,bandwidth=1 GB/s", "two-level:6,per_node=2,bandwidth=5 GB/s")
+    )
     if dice.random() < 0.4:
         spec.write_text(_random_cluster(dice))
         cluster = str(spec)
-    batch, length = Batch(dice.choice((1, 2, 4)), dice.choice((0, 1)), dice.choice((4096, 8192, 32768))), random.Random(seed)
+    alone = random.Random(~seed)  # whether a context axis is all that there may be
+    is_alone = alone.random() < 0.4
+    if is_alone:
+        cluster = f"{alone.choice(('ring', 'flat'))}:4,bandwidth={alone.choice((2, 5, 10, 20, 40))} GB/s"
+    batch = Batch(dice.choice((1, 2, 4)), dice.choice((0, 1)), dice.choice((4096, 8192, 32768, 32768)))
     problem = api.make_problem(str(model), cluster, batch=batch, memory_risk=0.5)
-    problem = fused(problem) if length.random() < 0.5 else problem
-    kinds = dice.choice((CONTEXT_EXCHANGES, ("ring", "all_to_all"), ("all_gather", "all_to_all"), ("all_to_all",), ("all_gather",)))
+    problem = fused(problem) if alone.random() < 0.5 else problem
+    kinds = dice.choice(
+        (CONTEXT_EXCHANGES, ("ring", "all_to_all"), ("all_gather", "all_to_all"), ("all_to_all",), ("all_gather",))
+    )
     framework = dataclasses.replace(
         problem.framework,
         limits=dataclasses.replace(problem.framework.limits, context_exchanges=kinds),
@@ -197,7 +205,9 @@ def context_question(seed: int, folder: pathlib.Path) -> Question:
     settings: dict[str, str] = {}
     if dice.random() < 0.4:
         settings["context_exchange"] = ",".join(dice.sample(kinds, dice.randint(1, len(kinds))))
-    if dice.random() < 0.5:
+    if is_alone:
+        settings |= {"tensor": "1", "pipeline": "1", "data": "1"}
+    elif dice.random() < 0.5:
         settings["schedules"] = dice.choice(("1f1b", "1f1b,zb_h1", "1f1b,interleaved_1f1b"))
     if dice.random() < 0.3:
         settings["recompute"] = dice.choice(("none", "full", "none,full", "selective"))
@@ -341,8 +351,8 @@ def shapes(problem: Problem, settings: dict[str, str]) -> list[Shape]:
 
 
 def _exchanges(problem: Problem, settings: dict[str, str]) -> tuple[str, ...]:
-    """Return how keys and values may be exchanged over a context axis: what is asked for, or a ring and by heads; what the framework
-    has of it, and where it has no ring, gathering.
+    """Return how keys and values may be exchanged over a context axis: what is asked for, or a ring and by heads; what the
+    framework has of it, and where it has no ring, gathering.
     """
     has = problem.framework.limits.context_exchanges
     if "context_exchange" in settings:

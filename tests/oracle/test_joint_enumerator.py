@@ -53,6 +53,19 @@ def test_proofs_hold_where_embedding_and_head_are_one_table(schedule: str, tmp_p
     assert verdict.answer.objective.value <= verdict.best.step_seconds * (1 + enumerator.TOLERANCE)
 
 
+@pytest.mark.parametrize("block", range(4))
+def test_proofs_hold_for_every_exchange_over_a_context_axis(block: int, tmp_path: pathlib.Path) -> None:
+    """Rings, gathering, all-to-all, what frameworks have of them: long sequences, slow links, uneven rings, few key heads."""
+    used = set()
+    for seed in range(block, 60, 4):
+        verdict = enumerator.judge(enumerator.context_question(seed, tmp_path), 16, seed)
+        assert not verdict.false_refusal, verdict.question.name
+        assert verdict.excess_ratio <= enumerator.TOLERANCE, (verdict.question.name, verdict.best)
+        one = None if verdict.answer is None or verdict.answer.plan is None else verdict.answer.plan.stages[0].strategy
+        used.add(one.context_exchange if one is not None and one.context > 1 else "")
+    assert used >= {"all_gather", "all_to_all", ""}
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "adafactor", "adam-8bit", "sgd"])
 def test_proofs_hold_under_other_optimizers(optimizer: str, tmp_path: pathlib.Path) -> None:
     """State by shape, matrices put together between replicas: what is proven is still below every plan that can be played."""

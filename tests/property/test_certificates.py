@@ -17,6 +17,8 @@ from meshwright import api
 from meshwright.base import options
 from meshwright.base.errors import InputError
 from meshwright.commands import check as command
+from meshwright.core.strategy import CONTEXT_EXCHANGES
+from meshwright.planners.best.check.answers import AnswerVerdict, check_infeasible, check_plan
 from meshwright.planners.best.check.proof import BoundProof
 from meshwright.planners.best.search import best
 from meshwright.writers import plan_json
@@ -100,6 +102,61 @@ def of_claims(entry: dict[str, Any], dice: random.Random) -> None:
         stage = entry["stages"][-1]
         words = stage["recompute"] or ["none"] * len(stage["ops"])
         stage["recompute"] = ["none" if word == "full" else "full" for word in words]
+
+
+def checked(question: enumerator.Question, entry: dict[str, Any], result: api.Result) -> AnswerVerdict | None:
+    """Return the check's verdict on an answer whose framework no file can name; None where there is nothing to check."""
+    limits = dataclasses.asdict(options.parse(best.Params, dict(question.settings), "search best"))
+    if result.feasible:
+        return check_plan(result, entry, "answer", limits)
+    return check_infeasible(result.problem, entry, "answer", limits) if entry["infeasible_proven"] else None
+
+
+def test_answers_with_every_context_exchange_are_confirmed(tmp_path: pathlib.Path) -> None:
+    """And refused where the certificate is of a space with other exchanges, or the plan has one that it leaves out."""
+    used: dict[str, int] = {}
+    for seed in range(100, 116):
+        question = enumerator.context_question(seed, tmp_path)
+        if not enumerator.shapes(question.problem, question.settings):
+            continue
+        result = api.plan(question.problem, search="best", settings=question.settings)
+        entry = json.loads(json.dumps(plan_json.as_json(result)))
+        verdict = checked(question, entry, result)
+        assert verdict is None or verdict.valid, (question.name, verdict.reason)
+        if verdict is None or not result.feasible or result.plan.stages[0].strategy.context == 1:
+            continue
+        kind = result.plan.stages[0].strategy.context_exchange
+        used[kind] = used.get(kind, 0) + 1
+        if used[kind] > 1:
+            continue
+        other = copy.deepcopy(entry)
+        other["certificate"]["question"]["limits"]["context_exchange"] = ["ring", "all_to_all", "all_gather"]
+        assert not checked(question, other, result).valid, question.name
+        old = copy.deepcopy(entry)
+        del old["certificate"]["question"]["limits"]["context_exchange"]  # as if of before there was a choice
+        if kind != "ring":
+            assert not checked(question, old, result).valid, question.name
+    assert set(used) == {"ring", "all_gather", "all_to_all"}, used
+
+
+def test_a_certificate_from_before_context_exchanges_is_confirmed_for_its_space(tmp_path: pathlib.Path) -> None:
+    """Where keys and values could only go round; the verdict says so."""
+    question = next(
+        own for own in (enumerator.context_question(seed, tmp_path) for seed in range(100))
+        if own.problem.framework.limits.context_exchanges == CONTEXT_EXCHANGES and "context_exchange" not in own.settings
+    )  # fmt: skip
+    rings = dataclasses.replace(question.problem.framework.limits, context_exchanges=("ring",), latent_exchanges=("ring",))
+    framework = dataclasses.replace(question.problem.framework, limits=rings, overlaps_gather=False)
+    result = api.plan(dataclasses.replace(question.problem, framework=framework), search="best", settings=question.settings)
+    entry = json.loads(json.dumps(plan_json.as_json(result)))
+    asked = entry["certificate"]["question"]
+    del asked["limits"]["context_exchange"]
+    for name in ("context_exchanges", "latent_exchanges"):
+        asked["framework"]["limits"].pop(name, None)
+    asked["framework"].pop("overlaps_gather", None)
+    verdict = checked(question, entry, dataclasses.replace(result, problem=question.problem))
+    assert verdict is not None and verdict.valid, verdict
+    assert any("keys and values go round" in line for line in verdict.checked)
 
 
 @pytest.mark.parametrize("block", range(N_BLOCKS))

@@ -11,13 +11,15 @@ from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.formatting import describe
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Result
-from meshwright.core.strategy import RECOMPUTE
+from meshwright.core.strategy import CONTEXT_EXCHANGES, RECOMPUTE
 
 __all__ = ["KEYS", "GivenParts", "parse", "plan"]
 
 _DEGREES = ("tensor", "context", "expert", "pipeline", "data", "micro_batch")
 _SHARDED = (("optimizer", 1), ("gradients", 2), ("weights", 3))
-KEYS = (*_DEGREES, "virtual", "split", "schedule", "shard", "recompute", *(name for name, _ in _SHARDED))
+KEYS = (
+    *_DEGREES, "virtual", "split", "schedule", "shard", "recompute", "context_exchange", *(name for name, _ in _SHARDED)
+)  # fmt: skip
 """What can be fixed of a plan."""
 
 _CANDIDATES = 12
@@ -86,6 +88,8 @@ def parse(fix: str | Mapping[str, object], problem: Problem) -> GivenParts:
     settings |= _schedules(told.get("schedule", ""), virtual, numbers.get("pipeline", 0)) | _shards(told)
     if "recompute" in told:
         settings["recompute"] = _recompute(told["recompute"])
+    if "context_exchange" in told:
+        settings |= _exchange(told["context_exchange"], numbers, problem)
     return GivenParts(tuple(told.items()), tuple(settings.items()), virtual, split)
 
 
@@ -262,6 +266,27 @@ def _shards(told: Mapping[str, str]) -> dict[str, str]:
         said = ", ".join(f"{key}={told[key]}" for key in ("shard", *dict(_SHARDED)) if key in told)
         raise InputError(f"--fix {said}: contradict: gradients are sharded only with the optimizer, weights with both")
     return {} if len(levels) == 4 else {"shard": ",".join(map(str, sorted(levels)))}
+
+
+def _exchange(text: str, numbers: Mapping[str, int], problem: Problem) -> dict[str, str]:
+    """Return how keys and values are exchanged, and context degrees with which they are: those given, or all above 1."""
+    from meshwright.planners.best.limits import largest_degrees
+
+    for word in text.split(","):
+        if word not in CONTEXT_EXCHANGES:
+            raise UnknownNameError("context exchange (of --fix)", word, CONTEXT_EXCHANGES)
+    if "context" in numbers:
+        if numbers["context"] == 1:
+            raise InputError(f"--fix context_exchange={text}: with a context degree of 1 nothing is exchanged; leave one out")
+        return {"context_exchange": text}
+    most = min(largest_degrees(problem.graph)["context"], problem.required_cluster.n_devices)
+    degrees = [str(2**i) for i in range(1, 11) if 2**i <= most]
+    if not degrees:
+        raise InputError(
+            f"--fix context_exchange={text}: a context degree of 2 needs 2,048 tokens and two devices; there are "
+            f"{problem.graph.sequence_length} tokens and {problem.required_cluster.n_devices} devices"
+        )
+    return {"context_exchange": text, "context": ",".join(degrees)}
 
 
 def _recompute(text: str) -> str:

@@ -217,11 +217,11 @@ class Framework:
         How many times longer operators take, to compute and to issue, than figures of devices and of the framework say: for
         files of one's own, which ``meshwright calibrate`` writes; 1 in all built-in ones.
     overlaps_ring : bool
-        Whether keys and values of a ring travel beside attention (point to point), or all are gathered before it, and gradients of
-        them scattered after it.
+        Whether keys and values of a ring travel beside attention (point to point), or all are gathered before it, and
+        gradients of them scattered after it.
     overlaps_gather : bool
-        Whether keys and values that are gathered (``all_gather``) arrive beside attention on the rank's own part and gradients of
-        them go round beside it (PyTorch), or attention waits for both (Transformer Engine, Llama 3).
+        Whether keys and values that are gathered (``all_gather``) arrive beside attention on the rank's own part and
+        gradients of them go round beside it (PyTorch), or attention waits for both (Transformer Engine, Llama 3).
     name : str
         As after ``--for``: ``megatron``, or the path of a file; empty where none is meant.
     variant : str
@@ -285,7 +285,8 @@ def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str =
     `precision`, `optimizer`: of products, and what updates weights; empty where it does not matter.
     """
     return tuple(reason for reason in (
-        *_degrees(limits, plan), *_exchanges(limits, plan, graph), *_pipeline(limits, plan, graph), *_places(limits, plan), *_recompute(limits, plan, graph),
+        *_degrees(limits, plan), *_exchanges(limits, plan, graph), *_pipeline(limits, plan, graph), *_places(limits, plan),
+        *_recompute(limits, plan, graph),
         f"products in {precision}; it has {_listed(limits.precisions)}"
         if precision and limits.precisions and precision not in limits.precisions else "",
         f"optimizer {optimizer}; it has {_listed(limits.optimizers)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 __all__ = ["ALTERNATE", "CONTEXT_EXCHANGES", "MODULES", "RECOMPUTE", "Strategy", "is_recompute"]
 
@@ -63,6 +63,11 @@ class Strategy:
     shard: int = 0
     shard_degree: int = 0
     context_exchange: str = "ring"
+
+    def __repr__(self) -> str:
+        """Return how it is built; a ring, as in plans from before there was anything else, is not told."""
+        told = [f"{one.name}={getattr(self, one.name)!r}" for one in fields(self)]
+        return f"Strategy({', '.join(told[:-1] if self.context_exchange == 'ring' else told)})"
 
     @property
     def n_devices(self) -> int:

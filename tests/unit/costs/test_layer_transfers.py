@@ -17,7 +17,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.costs.analytic import layer, layer_transfers
 from meshwright.costs.analytic.layer_transfers import Transfer
-from meshwright.costs.analytic.roofline import OperatorSeconds, Shape
+from meshwright.costs.analytic.roofline import OperatorSeconds, Shape, operator_seconds, unfused_attention_seconds
 
 from .conftest import SEQUENCE, device, gpt_layer, product
 
@@ -115,6 +115,49 @@ def test_keys_and_values_go_round_beside_attention_on_the_chunks_that_are_there(
     one_head, _ = transfers((operator("attention", "heads", **{**dims, "kv_heads": 2}),), 0, Shape(context=4, tensor=4))
     assert said(one_head) == [("context", "all_gather", SEQUENCE * 1 * 96 * 2.0)]  # a head is never cut
     assert transfers((core,), 0, WHOLE) == ([], [])
+
+
+def test_gathered_keys_and_values_wait_for_the_own_chunk_at_most_and_stand_beside_their_gradients() -> None:
+    """As many bytes as in a ring; one of four chunks is the rank's own. Of a window all keys are gathered."""
+    dims = {"key_sequence": SEQUENCE, "heads": 32, "kv_heads": 16, "head": 64, "value": 32}
+    core, shape = operator("causal_attention", "heads", **dims), Shape(context=4, tensor=4, exchange="all_gather")
+    there, back = transfers((core,), 0, shape, OperatorSeconds(8.0, 20.0, 0.0))
+    n_bytes = SEQUENCE * 4 * (64 + 32) * 2.0
+    assert said(there) == [("context", "all_gather", n_bytes)]
+    assert said(back) == [("context", "all_gather", n_bytes), ("context", "reduce_scatter", n_bytes)]
+    assert [one.hidden_seconds for one in (*there, *back)] == pytest.approx([2.0, 5.0, 7.5])
+    assert layer_transfers.exchange_buffer_bytes(core, shape, 2) == 2.0 * n_bytes
+    ring = Shape(context=4, tensor=4)
+    assert layer_transfers.exchange_buffer_bytes(core, ring, 2) == 0.0
+    window = operator("attention", "heads", **{**dims, "key_sequence": SEQUENCE // 8})
+    assert said(transfers((window,), 0, ring)[0]) == [("context", "all_gather", n_bytes / 8)]
+    assert said(transfers((window,), 0, shape)[0]) == [("context", "all_gather", n_bytes)]
+
+
+def test_by_all_to_all_parts_of_the_sequence_become_parts_of_the_heads_and_back() -> None:
+    """A rank has a quarter of the tokens, 8 of 32 heads, 4 of 16 key heads; queries and keys 64, values 32 elements a head."""
+    dims = {"key_sequence": SEQUENCE, "heads": 32, "kv_heads": 16, "head": 64, "value": 32}
+    core, shape = operator("causal_attention", "heads", **dims), Shape(context=4, tensor=4, exchange="all_to_all")
+    there, back = transfers((core,), 0, shape, OperatorSeconds(8.0, 20.0, 0.0))
+    entering, leaving = SEQUENCE / 4 * (8 * 64 + 4 * 96) * 2.0, SEQUENCE / 4 * 8 * 32 * 2.0
+    assert said(there) == [("context", "all_to_all", entering), ("context", "all_to_all", leaving)]
+    assert said(back) == [("context", "all_to_all", leaving), ("context", "all_to_all", entering)]
+    assert all(one.hidden_seconds == 0.0 for one in (*there, *back))
+    assert layer_transfers.exchange_buffer_bytes(core, shape, 2) == entering
+    assert layer_transfers.exchange_buffer_bytes(product("plain", 8, 32, ""), shape, 2) == 0.0
+    assert transfers((core,), 0, Shape(tensor=4, exchange="all_to_all")) == ([], [])
+
+
+def test_by_heads_attention_computes_as_much_and_evenly_and_unfused_reads_whole_sequences() -> None:
+    dims = {"key_sequence": SEQUENCE, "heads": 32, "kv_heads": 32, "head": 64, "value": 64}
+    fused, plain = operator("causal_attention", "heads", **dims), operator("attention", "heads", **dims)
+    ring, heads = Shape(context=4), Shape(context=4, exchange="all_to_all")
+    both = [operator_seconds(fused, shape, device(), BF16) for shape in (ring, heads)]
+    assert both[1].forward <= both[0].forward
+    uneven = Framework(ring_imbalance_ratio=1.0)
+    assert layer._slower(fused, heads, uneven) == 1.0 < layer._slower(fused, ring, uneven)
+    one = operator("attention", "heads", **{**dims, "heads": 8, "kv_heads": 8})
+    assert unfused_attention_seconds(plain, heads, device(), BF16) == unfused_attention_seconds(one, Shape(), device(), BF16)
 
 
 @pytest.mark.parametrize(

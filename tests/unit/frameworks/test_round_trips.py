@@ -103,6 +103,7 @@ def plans(draw: st.DrawFn, name: str) -> Plan:
     strategy = Strategy(
         data, tensor, context, 1, limits.sequence_parallel and tensor > 1 and draw(st.booleans()), shard,
         draw(st.sampled_from(parts)) if shard else 0,
+        draw(st.sampled_from(limits.context_exchanges)) if context > 1 else "ring",
     )  # fmt: skip
     n_ranks, chunks, schedule = 1, 1, "1f1b"
     if "pipeline" in limits.degrees:

@@ -29,7 +29,8 @@ def describe(plan: Plan, *, brief: bool = False) -> str:
     if len({stage.strategy for stage in plan.stages}) == 1:
         for name in ("data", "context", "tensor", "expert"):
             if getattr(degrees, name) > 1:
-                parts.append(f"{name} {getattr(degrees, name)}")
+                exchange = degrees.context_exchange if name == "context" and degrees.context_exchange != "ring" else ""
+                parts.append(f"{name} {getattr(degrees, name)}" + (f" ({exchange})" if exchange else ""))
     else:
         parts.append("data x tensor " + "|".join(f"{stage.strategy.data}x{stage.strategy.tensor}" for stage in plan.stages))
     if ranks > 1:

@@ -99,11 +99,11 @@ def _across_context(
 ) -> tuple[list[Transfer], list[Transfer]]:
     """Return the exchange over the context axis that attention needs, forward and backward.
 
-    A ring passes keys and values on beside attention on the chunks already there. One chunk's attention has nothing to hide behind,
-    hence ``(c - 1) / c``. Backward, keys and values go round again and their gradients with them. Gathered ones are gathered again
-    for the backward pass, where gradients of all of them are scattered; what may run beside is attention on the rank's own chunk
-    (`Framework.overlaps_gather` says whether it does). By all-to-all nothing hides: attention needs all that arrives, and what leaves
-    is its result.
+    A ring passes keys and values on beside attention on the chunks already there. One chunk's attention has nothing to hide
+    behind, hence ``(c - 1) / c``. Backward, keys and values go round again and their gradients with them. Gathered ones are
+    gathered again for the backward pass, where gradients of all of them are scattered; what may run beside is attention on the
+    rank's own chunk (`Framework.overlaps_gather` says whether it does). By all-to-all nothing hides: attention needs all that
+    arrives, and what leaves is its result.
     """
     n_bytes = _key_bytes(operator, shape, width)
     part = (shape.context - 1) / shape.context
@@ -135,7 +135,7 @@ def _key_bytes(operator: Operator, shape: Shape, width: int) -> float:
 
 
 def _head_bytes(operator: Operator, shape: Shape, width: int) -> tuple[float, float]:
-    """Return the bytes that a device holds of queries, keys and values, and of attention's output: what changes by all-to-all."""
+    """Return the bytes of a device's queries, keys and values, and of attention's output: what changes by all-to-all."""
     head, value = operator.size("head"), operator.size("value", operator.size("head"))
     heads = operator.size("heads") / shape.split(operator)
     queries = shape.tokens(operator)
@@ -148,8 +148,8 @@ def _head_bytes(operator: Operator, shape: Shape, width: int) -> tuple[float, fl
 def exchange_buffer_bytes(operator: Operator, shape: Shape, width: int) -> float:
     """Return what attention's exchange over a context axis holds while it runs, beside what it keeps.
 
-    Gathered keys and values of the whole sequence stand beside their gradients in the backward pass; by all-to-all, what is sent
-    beside what arrives: queries, keys and values, or their gradients. Buffers of a ring, of two chunks, are not counted.
+    Gathered keys and values of the whole sequence stand beside their gradients in the backward pass; by all-to-all, what is
+    sent beside what arrives: queries, keys and values, or their gradients. Buffers of a ring, of two chunks, are not counted.
     """
     if operator.kind not in ("attention", "causal_attention") or shape.context == 1:
         return 0.0

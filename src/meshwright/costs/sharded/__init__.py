@@ -23,6 +23,8 @@ _INSIDE = ("tensor", "context", "expert")
 
 def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
     """Return why a strategy cannot run the model; see `meshwright.costs.analytic.illegal`."""
+    if strategy.context > 1 and strategy.context_exchange != "ring":
+        return f"the context exchange is {strategy.context_exchange}; --costs sharded prices rings only"
     return analytic.illegal(problem, strategy, micro_batch)
 
 

@@ -34,6 +34,9 @@ _FSDP = (
     "fsdp_transformer_layer_cls_to_wrap", "fsdp_state_dict_type", "fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states",
     "fsdp_offload_params", "fsdp_use_orig_params", "fsdp_forward_prefetch", "fsdp_backward_prefetch",
 )  # fmt: skip
+_EXCHANGES: Mapping[str, str] = MappingProxyType({"alltoall": "ring", "allgather": "all_gather"})
+"""Accelerate's ``cp_comm_strategy``; by all-to-all it passes keys and values on, in a ring."""
+
 _SIZES = ("dp_replicate", "dp_shard", "tp", "cp")
 _PARALLELISM = (*(f"parallelism_config_{axis}_size" for axis in _SIZES), "parallelism_config_cp_comm_strategy",
                 "parallelism_config_cp_backend")  # fmt: skip
@@ -76,7 +79,8 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     sizes = dict(zip(_SIZES, (one.data // shard, shard, one.tensor, one.context), strict=True))
     content["parallelism_config"] = {f"parallelism_config_{axis}_size": size for axis, size in sizes.items()}
     if one.context > 1:
-        content["parallelism_config"]["parallelism_config_cp_comm_strategy"] = "alltoall"  # a ring
+        word = next(word for word, kind in _EXCHANGES.items() if kind == one.context_exchange)
+        content["parallelism_config"]["parallelism_config_cp_comm_strategy"] = word
     command = " ".join(_one_config.script_options(plan, problem, checkpointing=False))
     where = " --machine_rank N --main_process_ip HOST" if nodes > 1 else ""
     head = [
@@ -169,9 +173,17 @@ def degrees(content: dict[str, Any], path: str) -> tuple[Strategy, bool]:
     reshard = _flag(fsdp, "fsdp_reshard_after_forward", True, path)
     strategy = Strategy(
         data, named["tp"], named["cp"], 1, False, 0 if data * named["cp"] == 1 else 3 if reshard else 2,
-        named["dp_shard"] if named["dp_replicate"] > 1 else 0,
+        named["dp_shard"] if named["dp_replicate"] > 1 else 0, _exchange(sizes, path) if named["cp"] > 1 else "ring",
     )  # fmt: skip
     return strategy, _flag(fsdp, "fsdp_activation_checkpointing", False, path)
+
+
+def _exchange(sizes: dict[str, Any], path: str) -> str:
+    """Return how keys and values are exchanged over the context axis; gathered is Accelerate's default."""
+    word = sizes.get("parallelism_config_cp_comm_strategy", "allgather")
+    if word not in _EXCHANGES:
+        raise InputError(f"{path}: parallelism_config_cp_comm_strategy is {word!r}; it must be {', '.join(_EXCHANGES)}")
+    return _EXCHANGES[word]
 
 
 def _flag(table: dict[str, Any], name: str, default: bool, place: str) -> bool:

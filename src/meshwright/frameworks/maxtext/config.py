@@ -69,7 +69,11 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         "quantization": "fp8" if precision == "fp8" else "",
         "remat_policy": REMAT["full" if "full" in plan.stages[0].recompute else "none"],
         "shard_optimizer_over_data": one.shard == 1,
-        **({"context_parallel_strategy": "ring", "context_parallel_load_balance": True} if one.context > 1 else {}),
+        **(
+            {"context_parallel_strategy": one.context_exchange, "context_parallel_load_balance": True}
+            if one.context > 1
+            else {}
+        ),
         "dcn_data_parallelism": 1,
         **{f"ici_{axis}_parallelism": degree for axis, degree in axes.items()},
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from meshwright.base.errors import InputError
@@ -16,6 +17,7 @@ from meshwright.frameworks.maxtext.config import REMAT, known
 
 __all__ = ["read"]
 
+_EXCHANGES: Mapping[str, str] = MappingProxyType({"ring": "ring", "all_gather": "all_gather", "ulysses": "all_to_all"})
 _AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")
 _OTHERS = (
     "diloco", "fsdp_transpose", "sequence", "context_usp_ulysses", "context_autoregressive", "tensor_transpose", "pipeline",
@@ -110,7 +112,16 @@ def _strategy(content: dict[str, Any], path: str, n_devices: int) -> Strategy:
     if not level and data > 1 and content.get("shard_optimizer_over_data") is True:
         level = 1
     degree = sharded if level == 3 and total["data"] > 1 else 0
-    return Strategy(data, tensor, total["context"], total["expert"], total["tensor_sequence"] > 1, level, degree)
+    exchange = _exchange(content, path) if total["context"] > 1 else "ring"
+    return Strategy(data, tensor, total["context"], total["expert"], total["tensor_sequence"] > 1, level, degree, exchange)
+
+
+def _exchange(content: dict[str, Any], path: str) -> str:
+    """Return how keys and values are exchanged over the context axis."""
+    word = content.get("context_parallel_strategy", "all_gather")
+    if word not in _EXCHANGES:
+        raise InputError(f"{path}: context_parallel_strategy is {word!r}; plans of it have {', '.join(_EXCHANGES)}")
+    return _EXCHANGES[word]
 
 
 def _micro_batch(content: dict[str, Any], strategy: Strategy, path: str) -> int:
@@ -141,8 +152,8 @@ def _assumed(content: dict[str, Any], strategy: Strategy, policy: str, path: str
     """Yield what is priced otherwise than the file says."""
     if policy in ("minimal", "minimal_flash"):
         yield f"{path}: remat_policy {policy} is priced as minimal_with_context"
-    if strategy.context > 1 and content.get("context_parallel_strategy", "all_gather") != "ring":
-        yield f"{path}: context_parallel_strategy is {content.get('context_parallel_strategy', 'all_gather')}: a ring is priced"
+    if strategy.context > 1 and "context_parallel_strategy" not in content:
+        yield f"{path}: does not say context_parallel_strategy: MaxText's default, all_gather, is taken"
     if strategy.shard == 3 and strategy.data > 1 and content.get("shard_optimizer_over_data"):
         yield f"{path}: shard_optimizer_over_data beside sharded weights is not priced"
     if "per_device_batch_size" not in content:

@@ -12,10 +12,13 @@ from meshwright.core.problem import MixedPrecision, Problem
 from meshwright.core.result import Result
 from meshwright.frameworks.megatron.limits import FRAMEWORK
 
-__all__ = ["END_KINDS", "arguments", "dispatch", "framework_of", "refusals", "refused"]
+__all__ = ["END_KINDS", "EXCHANGES", "arguments", "dispatch", "framework_of", "refusals", "refused"]
 
 END_KINDS = ("embedding", "head")
 """Layers that Megatron-LM puts on the first and the last stage by itself."""
+
+EXCHANGES: Mapping[str, str] = MappingProxyType({"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"})
+"""Megatron-LM's ``--cp-comm-type`` of each context exchange."""
 
 Options = list[tuple[str, ...]]
 
@@ -113,6 +116,8 @@ def arguments(result: Result) -> Options:
     ]
     if strategy.context > 1:
         options.append(("--context-parallel-size", str(strategy.context)))
+        if strategy.context_exchange != "ring":  # its default
+            options.append(("--cp-comm-type", EXCHANGES[strategy.context_exchange]))
     if strategy.expert > 1:
         options.append(("--expert-model-parallel-size", str(strategy.expert)))
     if strategy.tensor > 1 and strategy.folded:

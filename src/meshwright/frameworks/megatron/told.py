@@ -14,6 +14,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import MODULES, Strategy
 from meshwright.frameworks import _command_line, _exact, _optimizers
 from meshwright.frameworks.megatron import aside, pipeline
+from meshwright.frameworks.megatron.options import EXCHANGES
 
 __all__ = ["config_of", "plan_of", "read", "variant_of"]
 
@@ -137,7 +138,10 @@ def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int =
         )
     data = n_devices // (tensor * context * ranks)
     level, degree = _sharding(options, place, data * context, data)
-    strategy = Strategy(data, tensor, context, expert, "--sequence-parallel" in options and tensor > 1, level, degree)
+    strategy = Strategy(
+        data, tensor, context, expert, "--sequence-parallel" in options and tensor > 1, level, degree,
+        _exchange(options, place) if context > 1 else "ring",
+    )  # fmt: skip
     if expert > 1 and tensor > 1 and strategy.folded != (options.get("--expert-tensor-parallel-size") == ("1",)):
         raise InputError(
             f"{place}: --expert-tensor-parallel-size: experts over {expert} ranks are split otherwise in our plans"
@@ -154,6 +158,16 @@ def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int =
         ),
         batch // (micro * data), micro, "interleaved_1f1b" if n_virtual > 1 else "1f1b", batch,
     )  # fmt: skip
+
+
+def _exchange(options: Mapping[str, tuple[str, ...]], place: str) -> str:
+    """Return how keys and values are exchanged over the context axis; layers may be told one by one, but alike."""
+    words = set(options.get("--cp-comm-type", ("p2p",)))
+    known = {word: kind for kind, word in EXCHANGES.items()}
+    if len(words) != 1 or not words <= set(known):
+        said = " ".join(options["--cp-comm-type"])
+        raise InputError(f"{place}: --cp-comm-type is '{said}'; plans have one of {', '.join(known)} for all layers")
+    return known[words.pop()]
 
 
 def _sharding(options: Mapping[str, tuple[str, ...]], place: str, n_ranks: int, data: int) -> tuple[int, int]:

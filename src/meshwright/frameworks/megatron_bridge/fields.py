@@ -16,6 +16,7 @@ VALUES: Mapping[str, str] = MappingProxyType({
     "--num-virtual-stages-per-pipeline-rank": "model.virtual_pipeline_model_parallel_size",
     "--pipeline-model-parallel-layout": "model.pipeline_model_parallel_layout",
     "--context-parallel-size": "model.context_parallel_size",
+    "--cp-comm-type": "model.cp_comm_type",
     "--expert-model-parallel-size": "model.expert_model_parallel_size",
     "--expert-tensor-parallel-size": "model.expert_tensor_parallel_size",
     "--recompute-granularity": "model.recompute_granularity",

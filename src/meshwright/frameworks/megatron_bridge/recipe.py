@@ -107,7 +107,8 @@ def _fields(result: Result) -> dict[str, str]:
         options["--mtp-num-layers"] = (str(ahead),)
     if len(result.plan.stages) > n_ranks:
         options["--num-virtual-stages-per-pipeline-rank"] = (str(len(result.plan.stages) // n_ranks),)
-    said = {field: _value(name, options.get(name)) for name, field in fields.VALUES.items()}
+    unsaid = {"--cp-comm-type"} - set(options)  # a ring, as without it
+    said = {field: _value(name, options.get(name)) for name, field in fields.VALUES.items() if name not in unsaid}
     for name, usual in (("context_parallel_size", "1"), ("expert_model_parallel_size", "1")):
         if said[f"model.{name}"] == "None":
             said[f"model.{name}"] = usual

@@ -123,7 +123,7 @@ def _shape(mesh: MeshDegrees) -> tuple[int, int, int, int]:
 
 
 def _n_configurations(
-    problem: Problem, params: Limits, pool: DevicePool, mesh: MeshDegrees, n_layers: int, exchanges: tuple[str, ...]
+    problem: Problem, params: Limits, pool: DevicePool, mesh: MeshDegrees, n_layers: int, exchanges: tuple[str, ...] = ("ring",)
 ) -> int:
     """Return how many configurations a mesh falls into."""
     n_microbatches = problem.batch.global_batch // (mesh.data * mesh.micro_batch)

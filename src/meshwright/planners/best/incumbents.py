@@ -44,7 +44,7 @@ def rank(found: Incumbent) -> tuple[object, ...]:
     """Order plans: the shorter step first; of steps alike to nine digits the simpler plan."""
     mesh = found.config.mesh
     complexity = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, found.config.chunks, found.config.shard)
-    return (float(f"{found.step_seconds:.9g}"), *complexity, found.config)
+    return (float(f"{found.step_seconds:.9g}"), *complexity, found.config.exchange != "ring", found.config)
 
 
 def degrees_of(item: MeshDegrees | Config) -> Degrees:

@@ -291,14 +291,14 @@ def closest(
     What all shardings miss at least tells which meshes are worth a look at each of theirs.
     """
 
-    def missing(place: int, config: Config, light: bool) -> tuple[float, Config, int]:
+    def missing(place: int, config: Config, light: bool) -> tuple[float, bool, Config, int]:
         n_microbatches = problem.batch.global_batch // (config.mesh.data * config.mesh.micro_batch)
-        return missing_bytes(costs[place], config, n_microbatches, light=light), config, place
+        return missing_bytes(costs[place], config, n_microbatches, light=light), config.exchange != "ring", config, place
 
     heap = [missing(*own) for own in too_large]
     heapq.heapify(heap)
     while heap:
-        n_bytes, config, place = heapq.heappop(heap)
+        n_bytes, _, config, place = heapq.heappop(heap)
         if config.is_any:
             for variant in runnable(config, problem, costs[place].pool, shards, costs[place].exchanges.of(config.mesh)):
                 heapq.heappush(heap, missing(place, variant, True))

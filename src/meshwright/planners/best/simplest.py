@@ -78,7 +78,13 @@ def chosen(found: list[Incumbent], within_ratio: float) -> Incumbent:
     most = min(own.step_seconds for own in found) * (1.0 + max(within_ratio, 1e-9))
     return min(
         (own for own in found if own.step_seconds <= most),
-        key=lambda own: (complexity(own), float(f"{own.step_seconds:.9g}"), own.config, own.pool),
+        key=lambda own: (
+            complexity(own),
+            float(f"{own.step_seconds:.9g}"),
+            own.config.exchange != "ring",
+            own.config,
+            own.pool,
+        ),
     )
 
 

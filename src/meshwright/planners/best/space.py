@@ -158,7 +158,8 @@ class Exchanges:
             plain = Config(mesh, 0, 0, "1f1b", 1, "pipeline")
             kinds = self.allowed if mesh.context > 1 else ("ring",)
             self._reasons[key] = {
-                kind: self._model.illegal(self._problem, replace(plain, exchange=kind).strategy, mesh.micro_batch) for kind in kinds
+                kind: self._model.illegal(self._problem, replace(plain, exchange=kind).strategy, mesh.micro_batch)
+                for kind in kinds
             }
         return self._reasons[key]
 

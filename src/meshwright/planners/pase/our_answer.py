@@ -137,7 +137,7 @@ def _nearest_strategy(sharding: ShardingProblem, labels: NDArray[np.int64]) -> t
         shards *= sizes[d] if kind == "data" and weights[d]["shard"] > weights[d]["partial"] else 1
         expert *= sizes[d] if kind != "tensor" and experts[d] else 1
     strategy = Strategy(
-        **degree, expert=expert,
+        degree["data"], degree["tensor"], degree["context"], expert=expert,
         sequence_parallel=degree["tensor"] > 1 and all(split_norms[d] for d, kind in enumerate(kinds) if kind == "tensor"),
         shard=3 if shards > 1 else 0, shard_degree=shards if 1 < shards < degree["data"] else 0,
     )  # fmt: skip

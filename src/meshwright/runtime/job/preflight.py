@@ -68,6 +68,11 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     seen: set[tuple[int, str]] = set()
     for i, stage in enumerate(plan.stages):
         strategy, stage_place = stage.strategy, f"{place}: stage {i}"
+        if strategy.context > 1 and strategy.context_exchange == "all_to_all":
+            raise InputError(
+                f"{stage_place}: context exchange all_to_all, but 'meshwright run' gathers keys and values; plan again with "
+                "--set context_exchange=ring"
+            )
         if strategy.sequence_parallel:
             split = [entering[op] for op in stage.ops if tensor_parallel.styles(units[op], tp_plan)]
             _check_lengths(split, strategy.context * strategy.tensor, f"{stage_place}: sequence")

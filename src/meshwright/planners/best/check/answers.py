@@ -142,6 +142,7 @@ def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Map
     checked = (
         f"the plan takes {value!r} seconds, fits, and is one of the space",
         _asked(problem),
+        *_before_exchanges(entry),
         f"no plan of the space takes less than {bound!r} seconds: gap {gap:.4%}",
         _sets(proof),
     )
@@ -191,7 +192,13 @@ def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, lim
         return AnswerVerdict(
             False, *nothing, f"that nothing fits is not confirmed: {_open(proof)}", (), ("whether these fit", *rest)
         )
-    return AnswerVerdict(True, *nothing, "", ("no plan of the space fits its devices", _asked(problem), _sets(proof)), rest)
+    return AnswerVerdict(
+        True,
+        *nothing,
+        "",
+        ("no plan of the space fits its devices", _asked(problem), *_before_exchanges(entry), _sets(proof)),
+        rest,
+    )
 
 
 def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> Problem:
@@ -203,6 +210,11 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
         raise _Refused(f"certificate.format is {held.get('format')!r}, not {_FORMAT!r}")
     found = posed(problem, entry, place)
     asked = held["question"]
+    if "context_exchange" not in asked.get(
+        "limits", {}
+    ):  # from before there was a choice: all plans passed keys and values round
+        found, problem = _by_rings(found), _by_rings(problem)
+        asked = {**asked, "limits": {**asked.get("limits", {}), "context_exchange": list(limits["context_exchange"])}}
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in inside(found, limits).items()}
     told = asked.get("limits")
     if not isinstance(told, dict):
@@ -225,6 +237,12 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
         if value not in allowed:
             raise _Refused(f"{field} is {value!r}; the certificate is of a question where it is {allowed[-1]!r}")
     return found
+
+
+def _by_rings(problem: Problem) -> Problem:
+    """Return a question whose framework exchanges keys and values over a context axis by rings only."""
+    rings = replace(problem.framework.limits, context_exchanges=("ring",), latent_exchanges=("ring",))
+    return replace(problem, framework=replace(problem.framework, limits=rings, overlaps_gather=False))
 
 
 def _claims(
@@ -297,6 +315,13 @@ def _asked(problem: Problem) -> str:
         f"asked: {space}{batch.global_batch} samples of {batch.sequence_length} tokens a step, products in {training.precision}, bytes of each "
         f"parameter: {held}"
     )
+
+
+def _before_exchanges(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Say that a certificate is of a space without a choice of context exchanges; nothing where it is not."""
+    if "context_exchange" in entry["certificate"]["question"]["limits"]:
+        return ()
+    return ("in that space, which is older than other exchanges over a context axis, keys and values go round",)
 
 
 def _words(shape: MeshShape) -> str:

@@ -80,7 +80,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tu
     model_spec = problem.model_spec
     if problem.costs == "profiled":
         measured: Answer = registry.load("search", "measured", "search").search(problem, params, seed=seed, stop=stop)
-        return measured
+        return _noting_unused(measured, params)
     if model_spec.search != "best" and not offers(problem.costs, LAYERS):
         other = registry.load("search", model_spec.search, "search")
         answer: Answer = other.search(problem, other.Params(), seed=seed, stop=stop)
@@ -93,7 +93,16 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tu
         found.plan is None and not found.missing_bytes and STOPPED_WITHOUT not in found.notes
     ):  # a whole model on one device is always legal: the options exclude it
         raise InputError(f"search best, with these options: {found.notes[-1]}")
+    found = _noting_unused(found, params)
     return replace(found, extra={**found.extra, "certificate": dict(found.certificate or {})})
+
+
+def _noting_unused(found: Answer, params: Params) -> Answer:
+    """Return the answer with a note where a context exchange was asked for and there is no context axis."""
+    if not params.context_exchange or found.plan is None or any(stage.strategy.context > 1 for stage in found.plan.stages):
+        return found
+    said = f"context_exchange={','.join(params.context_exchange)} changes nothing here: the answer has a context degree of 1"
+    return replace(found, notes=(*found.notes, said))
 
 
 def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -> Answer:
