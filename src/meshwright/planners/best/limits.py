@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -274,7 +274,7 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
 
 
 def inside_framework(params: Limits, problem: Problem) -> Limits:
-    """Return the limits of a search inside what the framework runs.
+    """Return the limits of a search inside what the framework runs, each value once.
 
     Raises
     ------
@@ -282,6 +282,8 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
         When what is given leaves nothing that the framework runs.
     """
     framework = problem.framework.limits
+    lists = {entry.name: getattr(params, entry.name) for entry in fields(params) if isinstance(entry.default, tuple)}
+    params = replace(params, **{name: tuple(dict.fromkeys(values)) for name, values in lists.items()})
     for axis in AXES:
         given: tuple[int, ...] = getattr(params, axis)
         if given and axis not in framework.degrees and 1 not in given:
