@@ -13,11 +13,11 @@ from small_questions import question
 
 UNSAID = tuple(f"planners/best/{name}" for name in (
     # large tables, handed on again and again: what is made of them is watched, and `test_recorded_joint` looks at them once
-    "costs:Costs.rows", "costs:Costs._least_rows", "costs:Costs.without_sharding", "costs:Costs.digests", "costs:Costs.settled",
-    "costs:Costs.stacked", "costs:Costs.classes", "costs:Costs.recomputing", "costs:Costs._main_layers", "costs:Costs.stage_costs",
-    "costs:Costs.peaks", "ranks:JoinedLoads.least", "ranks:JoinedLoads.with_state", "plans:_ranks", "memory:RowFigures.of",
-    "memory:RowFigures.layers", "inequalities:_memory", "inequalities:chain_to_cut", "inequalities:_Asked.of",
-    "inequalities:_Asked.later", "layer_sums:digest", "layer_sums:stacked",
+    "costs:Costs.rows", "costs:Costs._least_rows", "costs:Costs.without_sharding", "costs:Costs.digests",
+    "costs:Costs.settled", "costs:Costs.stacked", "costs:Costs.classes", "costs:Costs.recomputing", "costs:Costs._main_layers",
+    "costs:Costs.stage_costs", "costs:Costs.peaks", "ranks:JoinedLoads.least", "ranks:JoinedLoads.with_state",
+    "plans:_ranks", "memory:RowFigures.of", "memory:RowFigures.layers", "inequalities:_memory", "inequalities:chain_to_cut",
+    "inequalities:_Asked.of", "inequalities:_Asked.later", "layer_sums:digest", "layer_sums:stacked",
 ))  # fmt: skip
 
 ASKED: tuple[tuple[str, str, float, dict[str, str], dict[str, Any]], ...] = (

@@ -6,9 +6,9 @@ import dataclasses
 import json
 import pathlib
 
+import joint_enumerator as enumerator
 import pytest
 
-import joint_enumerator as enumerator
 from meshwright import api
 from meshwright.core.problem import Batch, Problem
 from meshwright.planners.best.check.proof import BoundProof

@@ -22,8 +22,8 @@ from meshwright.planners.best.virtual import spread
 from small_questions import question
 
 FORMS = (  # schedule, stages per rank, pipeline and data degree
-    ("1f1b", 1, 1, 2), ("1f1b", 1, 2, 1), ("1f1b", 1, 3, 2), ("gpipe", 1, 2, 2), ("zb_h1", 1, 3, 1), ("interleaved_1f1b", 2, 2, 2),
-    ("looped_bfs", 2, 2, 2), ("zb_v", 2, 2, 1), ("v_half", 2, 2, 1),
+    ("1f1b", 1, 1, 2), ("1f1b", 1, 2, 1), ("1f1b", 1, 3, 2), ("gpipe", 1, 2, 2), ("zb_h1", 1, 3, 1),
+    ("interleaved_1f1b", 2, 2, 2), ("looped_bfs", 2, 2, 2), ("zb_v", 2, 2, 1), ("v_half", 2, 2, 1),
 )  # fmt: skip
 WAYS = (("none",), ("none", "full"), ("none", "selective", "full"), ("full",))
 
@@ -40,7 +40,9 @@ def filled(costs: Costs, config: Config, plan: Plan, m: int) -> tuple[float, flo
     return timeline.step_seconds, most
 
 
-@pytest.mark.parametrize(("model", "sequence", "shard"), [("like", 1502, 0), ("like", 1778, 2), ("mixed", 1234, 2), ("mixed", 1502, 0)])
+@pytest.mark.parametrize(
+    ("model", "sequence", "shard"), [("like", 1502, 0), ("like", 1778, 2), ("mixed", 1234, 2), ("mixed", 1502, 0)]
+)
 def test_a_plan_that_fills_the_memory_fits_by_every_bound(model: str, sequence: int, shard: int) -> None:
     roomy = question(model, "nodes", sequence=sequence, gigabytes=60.0)
     chain, pool = chain_of(roomy.graph), joint.pools(roomy.required_cluster)[0]

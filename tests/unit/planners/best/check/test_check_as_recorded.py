@@ -18,8 +18,8 @@ from small_questions import question
 UNSAID = tuple(f"planners/best/check/{name}" for name in (
     # tables of prices, handed on again and again: what is made of them is watched, and `test_recorded_check` looks at them once
     "prices:LayerPrices.of_ranks", "prices:LayerPrices._ranks", "prices:LayerPrices._table", "prices:LayerPrices.unsharded",
-    "prices:LayerPrices.any_sharding", "prices:least", "whole_stages:sums_of", "plays:Plays.stage_costs", "proof:BoundProof._held",
-    "proof:BoundProof._bounded", "virtual_stages:VirtualStages.least_moments",
+    "prices:LayerPrices.any_sharding", "prices:least", "whole_stages:sums_of", "plays:Plays.stage_costs",
+    "proof:BoundProof._held", "proof:BoundProof._bounded", "virtual_stages:VirtualStages.least_moments",
 ))  # fmt: skip
 
 ASKED: tuple[tuple[str, str, float, dict[str, str], tuple[float, ...]], ...] = (  # and bounds in seconds
