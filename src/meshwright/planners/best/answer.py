@@ -161,7 +161,7 @@ def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
     for doubling in range(1, 8):
         n_devices = int(count) * 2**doubling
         larger = replace(problem, cluster=clusters.cluster(f"{kind}:{n_devices}"))
-        state = BestFirstSearch(larger, replace(params, evaluations=1), stop)
+        state = BestFirstSearch(larger, params, stop)
         state.allow(1)
         for pool in pools(larger.cluster):  # type: ignore[arg-type]
             state.add(pool)
