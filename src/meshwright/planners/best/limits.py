@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -282,8 +283,9 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
         When what is given leaves nothing that the framework runs.
     """
     framework = problem.framework.limits
-    lists = {entry.name: getattr(params, entry.name) for entry in fields(params) if isinstance(entry.default, tuple)}
-    params = replace(params, **{name: tuple(dict.fromkeys(values)) for name, values in lists.items()})
+    lists = [entry.name for entry in fields(params) if isinstance(entry.default, tuple)]
+    once: dict[str, Any] = {name: tuple(dict.fromkeys(getattr(params, name))) for name in lists}
+    params = replace(params, **once)
     for axis in AXES:
         given: tuple[int, ...] = getattr(params, axis)
         if given and axis not in framework.degrees and 1 not in given:

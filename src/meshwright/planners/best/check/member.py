@@ -76,14 +76,14 @@ def _recomputes(problem: Problem, plan: Plan, limits: Mapping[str, Any], chain: 
     told = [(op, word) for stage in plan.stages for op, word in zip(stage.ops, stage.recompute, strict=False)]
     words = {word for op, word in told if op in set(chain.layers)} or {"none"}
     pinned = {word for op, word in told if op not in set(chain.layers)}
-    if any(word != "none" and problem.graph.ops[op].kind in ("embedding", "head") for op, word in told):
-        return "its embedding or head recomputes, which is no part of the space"
-    if limits["uniform"] and len(words) > 1:
-        return f"its layers recompute differently ({', '.join(sorted(words))}), and uniform was asked for"
     spaces = [space for space in recompute_spaces(problem, limits) if words <= set(space.words)]
     if not spaces:
         allowed = "; ".join(" and ".join(space.words) for space in recompute_spaces(problem, limits))
         return f"it recomputes what is not allowed ({', '.join(sorted(words))}; allowed: {allowed})"
+    if any(word != "none" and problem.graph.ops[op].kind in ("embedding", "head") for op, word in told):
+        return "its embedding or head recomputes, which is no part of the space"
+    if limits["uniform"] and len(words) > 1:
+        return f"its layers recompute differently ({', '.join(sorted(words))}), and uniform was asked for"
     alike = limits["uniform"] or any(len(space.words) == 1 for space in spaces)
     if not pinned <= ({"none"} | words if alike else {"none"}):
         return f"layers pinned to its ends recompute ({', '.join(sorted(pinned))}), which is no part of the space"
