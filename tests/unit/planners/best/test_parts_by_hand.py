@@ -96,3 +96,25 @@ def test_the_smallest_block_that_fits_everywhere_is_recomputed() -> None:
         small = question("like", "nodes", gigabytes=max(peaks) * (1 - 1e-9) / 1e9)
         costs = Costs(small, pool, chain, ("none", "full"), blocks=True)
     assert seen == [["nnn", "nnnn"], ["nfn", "fnnn"], ["nff", "ffnn"], ["nff", "fffn"]]
+
+
+def test_where_a_plan_stands_in_the_space() -> None:
+    problem = question("like", "nodes", gigabytes=60.0)
+    every = Costs(problem, pools(problem.required_cluster)[0], chain_of(problem.graph))
+    costs = [every.recomputing(("full",)), every]
+    for layout in ("pipeline", "data"):
+        config = Config(MeshDegrees(2, 2, 1, 1, 1, 1), 1, 0, "1f1b", 1, layout)
+        plan = plans.bare(every, config, 4, (2, 3))
+        assert plan is not None and plans.place_of(plan, costs) == (0, config), "what recomputes nothing stands in the first"
+        first, last = plan.stages
+        half = dataclasses.replace(first, recompute=("none", "selective", "none"))
+        told = dataclasses.replace(plan, stages=(half, last))
+        assert plans.place_of(told, costs) == (1, config) and plans.place_of(told, costs[:1]) is None
+        other = dataclasses.replace(last, strategy=dataclasses.replace(last.strategy, shard=2))
+        ring = dataclasses.replace(last, ring=tuple(range(len(last.devices))))
+        moved = dataclasses.replace(last, devices=last.devices[::-1])
+        for changed in (other, ring, moved):
+            assert plans.place_of(dataclasses.replace(plan, stages=(first, changed)), costs) is None
+    virtual = Config(MeshDegrees(2, 1, 1, 2, 1, 2), 0, 0, "interleaved_1f1b", 2, "pipeline")
+    plan = plans.bare(every, virtual, 4, (1, 2, 1, 1))
+    assert plan is not None and plans.place_of(plan, costs) == (0, virtual)
