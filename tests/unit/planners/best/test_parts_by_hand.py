@@ -12,7 +12,7 @@ from meshwright import api, sim
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.planners.best import answer as joint
-from meshwright.planners.best import limits, plans
+from meshwright.planners.best import layer_sums, limits, plans
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
@@ -118,3 +118,21 @@ def test_where_a_plan_stands_in_the_space() -> None:
     virtual = Config(MeshDegrees(2, 1, 1, 2, 1, 2), 0, 0, "interleaved_1f1b", 2, "pipeline")
     plan = plans.bare(every, virtual, 4, (1, 2, 1, 1))
     assert plan is not None and plans.place_of(plan, costs) == (0, virtual)
+
+
+def test_what_is_pinned_adds_up_but_for_what_only_the_largest_needs() -> None:
+    def load(n: float, working: float, reserved: float) -> SimpleNamespace:
+        return SimpleNamespace(
+            forward_total_seconds=2 * n, backward_total_seconds=5 * n, recompute_seconds=n, backward_weight_seconds=1.5 * n,
+            static_bytes=7 * n, activation_bytes=3 * n, reduce_seconds=4 * n, gather_seconds=6 * n, optimizer_seconds=0.5 * n,
+            working_bytes=working, reserved_bytes=reserved,
+        )  # fmt: skip
+
+    rows = {(0, "none"): load(1.0, 10.0, 300.0), (3, "none"): load(2.0, 20.0, 200.0), (3, "full"): load(9.0, 99.0, 999.0)}
+    found = layer_sums._total(rows, (0, 3))  # type: ignore[arg-type]
+    assert found == layer_sums.Pinned(
+        forward_seconds=6.0, backward_seconds=12.0, input_seconds=7.5, weight_seconds=4.5, static_bytes=21.0,
+        activation_bytes=9.0, reduce_seconds=12.0, update_seconds=19.5, overhead_bytes=320.0, working_bytes=20.0,
+        reserved_bytes=300.0,
+    )  # fmt: skip
+    assert layer_sums._total(rows, ()) == layer_sums.Pinned() and layer_sums.work_of(rows[3, "none"]) == 14.0  # type: ignore[arg-type]

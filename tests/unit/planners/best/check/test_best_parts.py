@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from meshwright.planners.best.check.prices import LayerPrices
+from meshwright.planners.best.check.prices import LayerPrices, _place
 from meshwright.planners.best.check.virtual_stages import VirtualStages, _Stage
 
 FIELDS = ("forward", "backward", "weight", "work", "reduce", "update", "largest_reduce")
@@ -84,3 +85,24 @@ def test_cheap_activations_are_a_way_where_any_layer_has_some() -> None:
         "none",
         "full",
     )
+
+
+@pytest.mark.parametrize(("one", "other", "alike"), [
+    ([0, 2], [4, 6], True), ([0, 2], [8, 10], True), ([0, 2], [1, 3], False), ([1, 5], [9, 13], True), ([1, 5], [5, 9], False),
+    ([1, 9], [5, 13], True), ([1, 9], [1, 17], True), ([1, 5, 9], [9, 13, 17], True), ([1, 5, 9], [1, 9, 13], False),
+    ([1, 5, 9, 13], [17, 21, 25, 29], True), ([0, 1, 2, 3], [4, 5, 6, 7], True), ([2, 3, 4, 5], [6, 7, 8, 9], False),
+    ([2, 3], [10, 11], True), ([3, 4], [2, 3], False), ([0, 2, 1, 3], [0, 1, 2, 3], False),
+])  # fmt: skip
+def test_places_that_are_wired_alike_have_one_price(one: list[int], other: list[int], alike: bool) -> None:
+    """Nodes of 4 devices, pods of 2 nodes."""
+    places = [_place(np.array(devices, np.int64), (4, 8)) for devices in (one, other)]
+    assert (places[0] == places[1]) is alike
+
+
+def test_neighbours_are_told_by_their_place_in_node_and_pod() -> None:
+    def place(*devices: int) -> tuple[object, ...]:
+        return _place(np.array(devices, np.int64), (4, 8))
+
+    assert place(9, 10) == (2, 1, 0) and place(4, 5, 6, 7) == (4, 0, 0) and place(14, 15, 16) == (3, 2, 2)
+    assert place(6, 7) == (2, 2, 0) and place(7, 8) == (2, 3, 1) and place(11) == (1,)
+    assert _place(np.array([3]), ()) == (1,) and _place(np.array([0, 1]), ()) != _place(np.array([2, 3]), ())
