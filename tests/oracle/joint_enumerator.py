@@ -216,6 +216,28 @@ def context_question(seed: int, folder: pathlib.Path) -> Question:
     return Question(problem, settings, f"context {seed}: {cluster}, {kinds}, {settings}")
 
 
+def frozen_question(seed: int, folder: pathlib.Path) -> Question:
+    """Return a small problem of which the first layers are frozen, and mostly the embedding too."""
+    dice = random.Random(seed * 7919 + 13)
+    config = _random_model(dice)
+    n_layers = max(4, int(str(config.get("n_layer") or config["num_hidden_layers"])))
+    config |= {name: n_layers for name in ("n_layer", "num_hidden_layers") if name in config}
+    model, spec, cluster = folder / f"frozen{seed}.json", folder / f"frozen{seed}.yaml", dice.choice(BUILT_IN)
+    model.write_text(json.dumps(config))
+    if dice.random() < 0.5:
+        spec.write_text(_random_cluster(dice))
+        cluster = str(spec)
+    frozen = [f"layers.{i}" for i in range(dice.randint(1, n_layers - 1))] + ["*embed*"] * (dice.random() < 0.8)
+    batch = Batch(dice.choice((2, 4, 6, 8)), dice.choice((0, 0, 1)), dice.choice((512, 2048)))
+    problem = api.make_problem(str(model), cluster, batch=batch, memory_risk=0.5, freeze=tuple(frozen))
+    settings: dict[str, str] = {"schedules": dice.choice(SCHEDULES)} if dice.random() < 0.6 else {}
+    if dice.random() < 0.4:
+        settings["shard"] = dice.choice(("0", "1,3", "3", "2", "0,3"))
+    if dice.random() < 0.8 and shapes(problem, settings):
+        problem = with_memory(problem, _tight_memory(problem, settings, dice))
+    return Question(problem, settings, f"frozen {seed}: {cluster}, {settings}, {frozen}")
+
+
 def tied_question(schedule: str, folder: pathlib.Path) -> Question:
     """Return a problem of a model whose embedding and head are one large table, under one schedule, where memory is tight."""
     dice = random.Random(schedule)

@@ -70,9 +70,6 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
                                ("--overlap-param-gather", "the gathering of weights is priced"))
             if name in wanted and name not in options
         ]  # fmt: skip
-    ring = options.get("--cp-comm-type", ("p2p",))
-    if one.context > 1 and ring != ("p2p",):
-        found.append(("--cp-comm-type", f"is {' '.join(ring)}; a ring (p2p) is priced"))
     dispatched = options.get("--moe-token-dispatcher-type", ("flex",))
     if one.expert > 1 and dispatched != ("flex",) and "--moe-enable-deepep" not in options:
         kind = f"is {' '.join(dispatched)}; where releases have DeepEP or HybridEP each token is priced as sent once to a node"

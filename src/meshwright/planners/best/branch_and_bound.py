@@ -187,6 +187,8 @@ class BestFirstSearch:
                 self._push(max(bound, full), _FULL, pool, config)
             elif self.found:
                 self._put_aside(bound, _LIGHT, pool, config)
+            else:
+                self.too_large.append((pool, config, False))
         elif level == _FULL:
             self._build(pool, config, bound)
         elif plan is not None:

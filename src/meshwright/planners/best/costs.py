@@ -19,7 +19,7 @@ from meshwright.costs import analytic
 from meshwright.planners.best import layer_sums
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
 from meshwright.planners.best.limits import variants
-from meshwright.planners.best.memory import Peaks, least_peaks
+from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, least_peaks
 from meshwright.planners.best.ranks import SILENT, JoinedLoads, RankClasses, kinds_only, merged, rank_classes, silent
 from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, after_name
 from meshwright.sim import transfers
@@ -271,17 +271,17 @@ class Costs:
 
     def memory_bytes(self, config: Config) -> NDArray[np.float64]:
         """Return the memory that a device of every pipeline rank may fill; shape (n_ranks,), float64."""
-        cluster = self.problem.cluster
-        assert cluster is not None
+        cluster = self.problem.required_cluster
         per_kind = np.array([cluster.device(int(devices[0])).memory_bytes for devices in self.pool.devices])
         return min(self.memory_ratio, self.problem.memory_ratio) * per_kind[self.kind_of_rank(config)]
 
     def words(self, rows: RowLoads) -> tuple[str, ...]:
-        """Return what layers may recompute, `selective` only where it changes anything."""
+        """Return what layers may recompute, `selective` only where it changes anything for some of them."""
         if len(self.recompute) == 1:
             return self.recompute
         row = self.chain.main_row  # least recomputation first, in whichever order it was asked for
-        useful = (row, "selective") in rows and rows[row, "selective"].activation_bytes < rows[row, "none"].activation_bytes
+        own = [i for i in set(self.chain.rows) if (i, "selective") in rows]
+        useful = any(rows[i, "selective"].activation_bytes < rows[i, "none"].activation_bytes for i in own)
         return tuple(
             word for word in RECOMPUTE if word in self.recompute and (word != "selective" or useful) and (row, word) in rows
         )
@@ -359,7 +359,7 @@ class Costs:
             if pinned.overhead_bytes:
                 # without layers of the chain, what is pinned may be all that the rank holds
                 overhead[rank] = max(pinned.overhead_bytes, overhead[rank] if building or p == 1 else 0.0)
-        budget = self.memory_bytes(config) - overhead
+        budget = self.memory_bytes(config) * (1.0 + ROUNDING_RATIO) - overhead
         for rank, pinned in ((0, prefix), (p - 1, suffix)):
             budget[rank] -= pinned.static_bytes + in_flight[rank] * pinned.activation_bytes
         split_backward, after = config.split_backward, after_name(config)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -292,7 +293,7 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
 
 
 def inside_framework(params: Limits, problem: Problem) -> Limits:
-    """Return the limits of a search inside what the framework runs.
+    """Return the limits of a search inside what the framework runs, each value once.
 
     Raises
     ------
@@ -300,6 +301,9 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
         When what is given leaves nothing that the framework runs.
     """
     framework = problem.framework.limits
+    lists = [entry.name for entry in fields(params) if isinstance(entry.default, tuple)]
+    once: dict[str, Any] = {name: tuple(dict.fromkeys(getattr(params, name))) for name in lists}
+    params = replace(params, **once)
     for axis in AXES:
         given: tuple[int, ...] = getattr(params, axis)
         if given and axis not in framework.degrees_for(problem.graph) and 1 not in given:

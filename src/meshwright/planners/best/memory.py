@@ -13,7 +13,10 @@ from meshwright import schedules
 from meshwright.core.stage_cost import StageCost
 from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Actions
 
-__all__ = ["Peaks", "RankLayers", "RowFigures", "least_peaks", "peaks_of"]
+__all__ = ["ROUNDING_RATIO", "Peaks", "RankLayers", "RowFigures", "least_peaks", "peaks_of"]
+
+ROUNDING_RATIO = 1e-12
+"""Share of a device's memory by which sums in another order may differ: bounds take that much more, so that what just fits, fits."""
 
 _MOST_COMPARED = 256  # moments of a rank that are compared with each other
 

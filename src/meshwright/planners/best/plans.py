@@ -14,7 +14,7 @@ from meshwright.core.problem import Problem
 from meshwright.planners.best import inequalities
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.limits import runnable
-from meshwright.planners.best.memory import Peaks, RankLayers, RowFigures, peaks_of
+from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RankLayers, RowFigures, peaks_of
 from meshwright.planners.best.space import Config, MeshDegrees
 from meshwright.planners.best.virtual import spread
 from meshwright.solvers.pipeline import layer_split
@@ -242,7 +242,8 @@ def never_fits(costs: Costs, config: Config, n_microbatches: int, counts: tuple[
     """
     _, rows = costs.chain.stages(counts)
     ranks = _ranks(costs, config, rows, costs.peaks(config, n_microbatches))
-    return any(own.least_bytes > memory * (1.0 + 1e-12) for own, memory in zip(ranks, costs.memory_bytes(config), strict=True))
+    memory_bytes = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
+    return any(own.least_bytes > memory for own, memory in zip(ranks, memory_bytes, strict=True))
 
 
 def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: bool = True) -> float:

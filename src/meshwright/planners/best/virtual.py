@@ -14,6 +14,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
+from meshwright.planners.best.memory import ROUNDING_RATIO
 from meshwright.planners.best.space import VIRTUAL, Config
 
 __all__ = ["bound", "in_shape", "spread"]
@@ -54,7 +55,8 @@ def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> flo
     mesh, peaks = config.mesh, costs.peaks(config, n_microbatches)
     ends, own = _virtual_stages(costs, config.schedule, mesh.pipeline, config.chunks)
     of_rank = costs.classes(config, light=light).of_rank
-    stages = kernel.RankStages(ends, own, of_rank, peaks.held, peaks.at, costs.memory_bytes(config))
+    memory_bytes = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
+    stages = kernel.RankStages(ends, own, of_rank, peaks.held, peaks.at, memory_bytes)
     return float(kernel.least_step(costs.stacked(config, light=light), stages, float(n_microbatches), config.split_backward))
 
 

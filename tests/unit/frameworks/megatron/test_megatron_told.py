@@ -202,9 +202,6 @@ def test_what_is_priced_otherwise_is_said_and_what_has_no_plan_is_refused(tmp_pa
     assert _read(tmp_path, "--use-distributed-optimizer") == (
         "--overlap-param-gather is not set; the gathering of weights is priced beside computing",
     )
-    ring = "--context-parallel-size 2 --cp-comm-type"
-    assert _read(tmp_path, f"{ring} a2a") == ("line 2: --cp-comm-type is a2a; a ring (p2p) is priced",)
-    assert _read(tmp_path, f"{ring} p2p") == ()
     with pytest.raises(InputError, match="optimizer state on the host; plans have nothing like it"):
         _read(tmp_path, "--optimizer-cpu-offload")
     with pytest.raises(InputError, match="say --num-layers alone"):

@@ -9,6 +9,7 @@ from meshwright.core.framework import exceeded
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.planners.best.check.space import (
+    CheckedChain,
     CheckedMesh,
     Form,
     chain_of,
@@ -53,13 +54,9 @@ def outside(problem: Problem, plan: Plan, limits: Mapping[str, Any]) -> str:
     beyond = exceeded(problem.framework.limits, plan, problem.graph, problem.training.precision)
     if beyond:
         return f"{problem.framework.word} does not run it: {beyond[0]}"
-    words = {
-        word for stage in plan.stages for op, word in zip(stage.ops, stage.recompute, strict=False) if op in set(chain.layers)
-    }
-    spaces = recompute_spaces(problem, limits)
-    if not any((words or {"none"}) <= set(space.words) for space in spaces):
-        allowed = "; ".join(" and ".join(space.words) for space in spaces)
-        return f"it recomputes what is not allowed ({', '.join(sorted(words))}; allowed: {allowed})"
+    why = _recomputes(problem, plan, limits, chain)
+    if why:
+        return why
     if form not in forms(mesh, plan.n_microbatches, len(chain.layers), limits):
         return f"schedule {form.schedule} with {form.n_chunks} stages per rank is not allowed here"
     for pool in pools(problem):
@@ -69,3 +66,25 @@ def outside(problem: Problem, plan: Plan, limits: Mapping[str, Any]) -> str:
             if strategy == own and [tuple(devices.tolist()) for devices in ranks_of(pool, mesh, layout)[0]] == list(ranks):
                 return ""
     return "its degrees, its sharding or its devices are not those of any mesh that the options allow"
+
+
+def _recomputes(problem: Problem, plan: Plan, limits: Mapping[str, Any], chain: CheckedChain) -> str:
+    """Return why no plan of the space recomputes what a plan does; empty where one may.
+
+    Embedding and head recompute nothing, other layers that are pinned to the ends only where all layers recompute alike.
+    """
+    told = [(op, word) for stage in plan.stages for op, word in zip(stage.ops, stage.recompute, strict=False)]
+    words = {word for op, word in told if op in set(chain.layers)} or {"none"}
+    pinned = {word for op, word in told if op not in set(chain.layers)}
+    spaces = [space for space in recompute_spaces(problem, limits) if words <= set(space.words)]
+    if not spaces:
+        allowed = "; ".join(" and ".join(space.words) for space in recompute_spaces(problem, limits))
+        return f"it recomputes what is not allowed ({', '.join(sorted(words))}; allowed: {allowed})"
+    if any(word != "none" and problem.graph.ops[op].kind in ("embedding", "head") for op, word in told):
+        return "its embedding or head recomputes, which is no part of the space"
+    if limits["uniform"] and len(words) > 1:
+        return f"its layers recompute differently ({', '.join(sorted(words))}), and uniform was asked for"
+    alike = limits["uniform"] or any(len(space.words) == 1 for space in spaces)
+    if not pinned <= ({"none"} | words if alike else {"none"}):
+        return f"layers pinned to its ends recompute ({', '.join(sorted(pinned))}), which is no part of the space"
+    return ""

@@ -14,7 +14,7 @@ from meshwright import schedules, sim
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
-from meshwright.planners.best.check.prices import LayerPrices, PricedLayer, Table
+from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, PricedLayer, Table
 from meshwright.planners.best.check.space import CheckedMesh, Form, ranks_of
 from meshwright.planners.best.check.virtual_stages import Moments, moments_of, stage_rows
 from meshwright.planners.best.check.whole_stages import WholeStages
@@ -196,7 +196,7 @@ class Plays:
             )
             static = sum(layer[0].static_bytes for stage in ways for layer in stage)
             reserved = max(min(way.reserved_bytes for way in layer) for stage in ways for layer in stage)
-            if static + reserved + moving > self.prices.memory_bytes(self.kinds[rank]) * (1.0 + 1e-12):
+            if static + reserved + moving > self.prices.memory_bytes(self.kinds[rank]) * (1.0 + MEMORY_ROUNDING):
                 return True
         return False
 

@@ -28,11 +28,14 @@ from meshwright.planners.best.check.space import (
     strategies,
 )
 
-__all__ = ["LayerPrices", "PricedLayer", "Table"]
+__all__ = ["MEMORY_ROUNDING", "LayerPrices", "PricedLayer", "Table"]
 
 MOST_PRICED = 16
 """Ranks of one kind of device that are priced, those at like places once; others are taken to communicate in no time."""
 
+
+MEMORY_ROUNDING = 1e-12
+"""Share of a device's memory by which sums in another order may differ: what just fits is not refuted."""
 
 _SILENT = "nothing sent"
 
@@ -251,11 +254,12 @@ class LayerPrices:
         return self.recompute.words[0] if len(self.recompute.words) == 1 and not ends else "none"
 
     def words(self, table: Table) -> tuple[str, ...]:
-        """Return what layers may recompute, the least first; cheap activations only where that frees any."""
+        """Return what layers may recompute, the least first; cheap activations only where that frees any of some layer."""
         if len(self.recompute.words) == 1:
             return self.recompute.words
         row = self.chain.main_row
-        useful = (row, "selective") in table and table[row, "selective"].kept_bytes < table[row, "none"].kept_bytes
+        rows = {own for own in self.chain.rows if (own, "selective") in table}
+        useful = any(table[own, "selective"].kept_bytes < table[own, "none"].kept_bytes for own in rows)
         allowed = [word for word in RECOMPUTE if word in self.recompute.words and (row, word) in table]
         return tuple(word for word in allowed if word != "selective" or useful)
 

@@ -144,9 +144,12 @@ class RecomputeSpace(NamedTuple):
 def inside(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the search as far as the framework runs them: schedules, shardings, and whether stages are alike.
 
+    Values that were given twice count once.
+
     Degrees that it lacks are left out by `meshes`, layouts and sharding over some of the ranks by `strategies`.
     """
     framework = problem.framework.limits
+    limits = {name: tuple(dict.fromkeys(value)) if isinstance(value, tuple) else value for name, value in limits.items()}
     asked = tuple(limits["schedules"])
     if framework.schedules and asked == _USUAL_SCHEDULES:
         asked = _ALL_SCHEDULES

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import schedules
-from meshwright.planners.best.check.prices import LayerPrices, Table
+from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, Table
 from meshwright.planners.best.check.space import CheckedMesh, Form, even_counts
 from meshwright.planners.best.check.whole_stages import EndLayers, Sums, sums_of
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions
@@ -125,7 +125,7 @@ class VirtualStages:
         p, self.m = mesh.pipeline, prices.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
         self.form, self.moments, self.is_equal = form, moments, prices.chain.is_equal
         self.n_layers = len(prices.chain.layers)
-        self.memory_bytes = [prices.memory_bytes(kind) for kind in kinds]
+        self.memory_bytes = [prices.memory_bytes(kind) * (1.0 + MEMORY_ROUNDING) for kind in kinds]
         self.of_rank, self.sums = of_rank, [sums_of(prices, table, is_split=form.is_split) for table in tables]
         self.counts = even_counts(self.n_layers, p * form.n_chunks)
         self.stages: list[list[_Stage]] = [[] for _ in range(p)]

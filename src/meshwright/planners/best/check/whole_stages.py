@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from meshwright import schedules
-from meshwright.planners.best.check.prices import LayerPrices, PricedLayer, Table
+from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, PricedLayer, Table
 from meshwright.planners.best.check.rank_memory import least_extra, least_repeated
 from meshwright.planners.best.check.space import CheckedMesh, Form
 
@@ -147,7 +147,7 @@ class WholeStages:
         self.p, self.form, self.of_rank = p, form, of_rank
         self.n_layers, self.is_equal = len(prices.chain.layers), prices.chain.is_equal
         self.sums = [sums_of(prices, table, is_split=form.is_split) for table in tables]
-        self.memory_bytes = [prices.memory_bytes(kind) for kind in kinds]
+        self.memory_bytes = [prices.memory_bytes(kind) * (1.0 + MEMORY_ROUNDING) for kind in kinds]
         self.held = [float(n) for n in schedules.load(form.schedule).in_flight(p, 1, self.m)]
         self.lead = [float(min(form.lead(p - 1 - rank), self.m)) for rank in range(p)]
         self.prefix, self.suffix = self.sums[of_rank[0]].prefix, self.sums[of_rank[-1]].suffix
