@@ -342,7 +342,7 @@ def register(app: typer.Typer) -> None:
         keep: int = typer.Option(2, help="Checkpoints that stay in the folder of --save."),
         keep_every: int = typer.Option(0, help="Those of every so many steps stay too; 0: none."),
         resume: bool = typer.Option(
-            False, "--resume", help="Go on from the last checkpoint of --save; --resume auto: the newest whole one, if any."
+            False, "--resume", help="Go on from the last checkpoint; --resume auto: the newest whole one."
         ),
         elastic: bool = typer.Option(False, "--elastic", help="When a device is lost, plan again for those left and go on."),
         max_restarts: int = typer.Option(3, help="Devices that a run with --elastic may lose."),
@@ -375,9 +375,8 @@ def register(app: typer.Typer) -> None:
             max_restarts=max_restarts,
         )  # fmt: skip
         options.check(job, (processes, timeout), (costs, calibrate), emulate=emulate)
-        for path, option in ((trace, "--trace"), (calibrate, "--calibrate"), (log, "--log")):
-            if path:
-                files.check_target(path, option)
+        written = (("--trace", trace), ("--calibrate", calibrate), ("--log", log))
+        files.check_targets([(option, path) for option, path in written if path])
         status = execute(job, torchrun, (processes, timeout), emulate, Comparison(trace, calibrate, costs, reference_, json_))
         if status > 128:  # ended by a signal, which was told: the program adds nothing
             raise SystemExit(status)

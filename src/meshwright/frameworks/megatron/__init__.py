@@ -39,7 +39,7 @@ def program(result: Result, path: str) -> StartCommand:
     import shlex
     from pathlib import Path
 
-    from meshwright.core.framework import layout_of
+    from meshwright.core.plan_forms import layout_of
 
     outermost = ("pipeline", "data") if layout_of(result.plan) == "data" else ("data", "pipeline")
     return StartCommand(f'bash {shlex.quote(Path(path).name)} "$@"', ("tensor", "context", *outermost))

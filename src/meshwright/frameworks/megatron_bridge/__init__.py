@@ -37,7 +37,7 @@ def program(result: Result, path: str) -> StartCommand:
     import shlex
     from pathlib import Path
 
-    from meshwright.core.framework import layout_of
+    from meshwright.core.plan_forms import layout_of
     from meshwright.frameworks import _exact
 
     outermost = ("pipeline", "data") if layout_of(result.plan) == "data" else ("data", "pipeline")

@@ -393,10 +393,8 @@ class BestFirstSearch:
                 f"no plan was found that fits, which is not proven for {len(self.open)} configurations of the space",
             )
         if {"zb_h1", "zb_h2"} & set(self.params.schedules) and "1f1b" not in self.params.schedules:
-            notes = (
-                *notes,
-                "a plan under zb_h1 or zb_h2 must fit with as many micro-batches as its order may hold; 1f1b, which is not allowed here, holds fewer",
-            )
+            held = "a plan under zb_h1 or zb_h2 must fit with as many micro-batches as its order may hold"
+            notes = (*notes, f"{held}; 1f1b, which is not allowed here, holds fewer")
         missing, config = closest or (1.0, min(config for _, _, config in self.open))
         nearest = f"closest with these devices: {describe(config)}"
         return Answer(None, missing_bytes=missing, nearest=nearest, infeasible_proven=not self.open, notes=notes, extra=extra)

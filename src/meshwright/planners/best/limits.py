@@ -40,7 +40,6 @@ SCHEDULES = (
     "gpipe", "1f1b", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
 )  # fmt: skip
 """Schedules that may be allowed."""
-
 N_USUAL = 3
 """Sets of meshes that are tried one after the other before all others: see `usual`."""
 
@@ -242,8 +241,8 @@ def runnable(
     config: Config, problem: Problem, pool: DevicePool, shards: tuple[int, ...], exchanges: tuple[str, ...] = ("ring",)
 ) -> list[Config]:
     """Return those of `variants` whose degrees the framework runs beside each other; what they take at least is that of all."""
-    unpaired = problem.framework.limits.unpaired
-    return [one for one in variants(config, problem, pool, shards, exchanges) if not unpaired(one.strategy)]
+    every = variants(config, problem, pool, shards, exchanges)
+    return [one for one in every if not problem.framework.limits.unpaired(one.strategy)]
 
 
 def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[str, tuple[int, ...]]:

@@ -15,7 +15,7 @@ import pytest
 from meshwright import api, sim
 from meshwright.core.problem import Batch, Problem
 from meshwright.planners.best import bounds, plans
-from meshwright.planners.best.check import space
+from meshwright.planners.best.check import device_pools, space
 from meshwright.planners.best.check.prices import LayerPrices
 from meshwright.planners.best.check.proof import BoundProof
 from meshwright.planners.best.costs import Costs
@@ -68,7 +68,7 @@ def ratios(row: Row) -> tuple[float, float, float]:
     of_config = bounds.of_config(costs, config, m, 100.0 * step, transfer_seconds=hops)
 
     limits = space.inside(problem, dataclasses.asdict(Params()))
-    prices = LayerPrices(problem, space.pools(problem)[0], space.chain_of(problem.graph), limits,
+    prices = LayerPrices(problem, device_pools.pools(problem)[0], space.chain_of(problem.graph), limits,
                          space.recompute_spaces(problem, limits)[0])  # fmt: skip
     mesh, form = space.CheckedMesh(tensor, 1, 1, micro_batch, data, pipeline), space.Form(schedule, chunks)
     priced = prices.of_ranks(mesh, config.strategy, "pipeline", inside_only=False, spare=prices.spare(mesh, form))

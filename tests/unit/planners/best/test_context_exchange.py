@@ -16,8 +16,9 @@ from meshwright.core.problem import Batch, Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import CONTEXT_EXCHANGES, Strategy
 from meshwright.costs import analytic
+from meshwright.planners.best.check.device_pools import pools
 from meshwright.planners.best.check.prices import LayerPrices
-from meshwright.planners.best.check.space import CheckedMesh, chain_of, exchanged, pools, recompute_spaces
+from meshwright.planners.best.check.space import CheckedMesh, chain_of, exchanged, recompute_spaces
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of as searched_chain
 from meshwright.planners.best.limits import Limits, variants

@@ -10,7 +10,8 @@ import pytest
 
 from meshwright import api, frameworks
 from meshwright.base.errors import InputError
-from meshwright.core.framework import FrameworkLimits, exceeded, inner_words
+from meshwright.core.framework import FrameworkLimits, exceeded
+from meshwright.core.plan_forms import inner_words
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Result
 

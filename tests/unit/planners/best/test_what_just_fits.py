@@ -11,7 +11,7 @@ from meshwright import sim
 from meshwright.core.plan import Plan
 from meshwright.planners.best import bounds, plans
 from meshwright.planners.best import space as joint
-from meshwright.planners.best.check import space
+from meshwright.planners.best.check import device_pools, space
 from meshwright.planners.best.check.prices import LayerPrices
 from meshwright.planners.best.check.proof import BoundProof, Open
 from meshwright.planners.best.costs import Costs
@@ -62,7 +62,7 @@ def test_a_plan_that_fills_the_memory_fits_by_every_bound(model: str, sequence: 
             limits = space.inside(problem, dataclasses.asdict(Params(recompute=words)))
             proof = BoundProof(problem, limits, math.inf)
             only = space.recompute_spaces(problem, limits)[0]
-            prices = LayerPrices(problem, space.pools(problem)[0], proof.chain, limits, only)
+            prices = LayerPrices(problem, device_pools.pools(problem)[0], proof.chain, limits, only)
             mesh = space.CheckedMesh(1, 1, 1, 1, data, pipeline)
             one = Open(prices, mesh, space.Form(schedule, chunks), config.strategy, "pipeline")
             assert not proof.refuted(one, step * (1 + 1e-6)), told

@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.core.framework import exceeded
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
+from meshwright.planners.best.check.device_pools import pools
 from meshwright.planners.best.check.space import (
     CheckedChain,
     CheckedMesh,
@@ -16,7 +17,6 @@ from meshwright.planners.best.check.space import (
     even_counts,
     forms,
     meshes,
-    pools,
     ranks_of,
     recompute_spaces,
     runnable,

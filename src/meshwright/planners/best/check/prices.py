@@ -15,10 +15,10 @@ from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.costs import analytic
+from meshwright.planners.best.check.device_pools import CheckedPool
 from meshwright.planners.best.check.space import (
     CheckedChain,
     CheckedMesh,
-    CheckedPool,
     Form,
     RecomputeSpace,
     exchanged,

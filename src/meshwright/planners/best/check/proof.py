@@ -14,6 +14,7 @@ from meshwright.core.flops import forward_flops
 from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import Strategy
+from meshwright.planners.best.check.device_pools import pools
 from meshwright.planners.best.check.plays import Plays
 from meshwright.planners.best.check.prices import LayerPrices, Table
 from meshwright.planners.best.check.space import (
@@ -25,7 +26,6 @@ from meshwright.planners.best.check.space import (
     exchanges,
     forms,
     meshes,
-    pools,
     ranks_of,
     recompute_spaces,
     runnable,

@@ -12,7 +12,7 @@ from meshwright import api, sim
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.strategy import Strategy
-from meshwright.planners.best.check import space
+from meshwright.planners.best.check import device_pools, space
 from meshwright.planners.best.check.plays import Plays
 from meshwright.planners.best.check.prices import LayerPrices
 from meshwright.planners.best.check.proof import BoundProof
@@ -36,7 +36,7 @@ def plays_of(problem: Problem, schedule: str) -> tuple[Plays, BoundProof, space.
     limits = space.inside(problem, dataclasses.asdict(Limits(schedules=(schedule,))))
     chain = space.chain_of(problem.graph)
     spaces = space.recompute_spaces(problem, limits)
-    prices = LayerPrices(problem, space.pools(problem)[0], chain, limits, spaces[0])
+    prices = LayerPrices(problem, device_pools.pools(problem)[0], chain, limits, spaces[0])
     mesh, form = space.CheckedMesh(1, 1, 1, 1, 1, 3), space.Form(schedule, 2)
     priced = prices.of_ranks(mesh, Strategy(), "pipeline", inside_only=False, spare=prices.spare(mesh, form))
     return Plays(prices, mesh, form, Strategy(), "pipeline", priced), BoundProof(problem, limits, math.inf), mesh, form

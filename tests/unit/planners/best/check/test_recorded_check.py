@@ -20,7 +20,7 @@ from meshwright import api, sim
 from meshwright.base import options
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
-from meshwright.planners.best.check import answers, member, space
+from meshwright.planners.best.check import answers, device_pools, member, space
 from meshwright.planners.best.check.plays import Plays, _RankWays
 from meshwright.planners.best.check.prices import LayerPrices, PricedLayer
 from meshwright.planners.best.check.proof import BoundProof
@@ -57,7 +57,7 @@ def test_the_space(recorded: Recorded, cluster: str) -> None:
         problem = question(model, cluster, sequence=4096, micro_batch=1 if told == "few" else 0, **limits)
         own = space.inside(problem, USUAL | asked)
         chain, found = space.chain_of(problem.graph), []
-        kept = space.pools(problem)
+        kept = device_pools.pools(problem)
         for pool in kept:
             for i, mesh in enumerate(space.meshes(problem, pool, len(chain.layers), own)):
                 m = problem.batch.global_batch // (mesh.data * mesh.micro_batch)
@@ -99,7 +99,7 @@ def posed(
     problem = question(model, cluster, sequence=2048, gigabytes=gigabytes, **limits)
     own = space.inside(problem, USUAL)
     proof = BoundProof(problem, own, math.inf)
-    prices = LayerPrices(problem, space.pools(problem)[0], proof.chain, own, space.recompute_spaces(problem, own)[0])
+    prices = LayerPrices(problem, device_pools.pools(problem)[0], proof.chain, own, space.recompute_spaces(problem, own)[0])
     return proof, prices, space.CheckedMesh(*degrees), space.Form(schedule, n_chunks)
 
 
@@ -442,7 +442,7 @@ def test_a_hop_takes_the_quicker_of_its_two_ways(case: tuple[Any, ...]) -> None:
         rates = np.where(slowed, cluster.links.bytes_per_second / 4.0, cluster.links.bytes_per_second)
         own = dataclasses.replace(cluster, links=dataclasses.replace(cluster.links, bytes_per_second=rates))
         there = LayerPrices(
-            dataclasses.replace(prices.problem, cluster=own), space.pools(prices.problem)[0], proof.chain, prices.limits,
+            dataclasses.replace(prices.problem, cluster=own), device_pools.pools(prices.problem)[0], proof.chain, prices.limits,
             prices.recompute,
         )  # fmt: skip
         return Plays(
