@@ -331,9 +331,7 @@ def register(app: typer.Typer) -> None:
         optimizer: str = typer.Option("", help="package.module:callable(parameters) -> optimizer; default: AdamW."),
         learning_rate: float = typer.Option(1e-3, help="Of AdamW."),
         lr_schedule: str = typer.Option("", help="package.module:callable(optimizer) -> scheduler of learning rates."),
-        precision: str = typer.Option(
-            "", help="Of products, by autocast: bf16, fp16 (loss scaled), fp32; default: of weights."
-        ),
+        precision: str = typer.Option("", help="Of products, by autocast: bf16, fp16 (loss scaled), fp32; default: weights'."),
         seed: int = typer.Option(0, help="Seed of weights and synthetic data."),
         backend: str = typer.Option("gloo", help="gloo (CPU) or nccl (GPUs)."),
         processes: int = typer.Option(0, help="Most processes to start; 0: one per GPU, or per core but at least eight."),
@@ -341,9 +339,7 @@ def register(app: typer.Typer) -> None:
         save_every: int = typer.Option(0, help="Steps between checkpoints; 0: at the end only."),
         keep: int = typer.Option(2, help="Checkpoints that stay in the folder of --save."),
         keep_every: int = typer.Option(0, help="Those of every so many steps stay too; 0: none."),
-        resume: bool = typer.Option(
-            False, "--resume", help="Go on from the last checkpoint; auto: the newest whole one, if any."
-        ),
+        resume: bool = typer.Option(False, "--resume", help="Go on from the last checkpoint; --resume auto: the newest whole."),
         elastic: bool = typer.Option(False, "--elastic", help="When a device is lost, plan again for those left and go on."),
         max_restarts: int = typer.Option(3, help="Devices that a run with --elastic may lose."),
         non_finite: str = typer.Option("stop", help="A loss or gradient that is not finite: stop the run, or skip the step."),

@@ -48,6 +48,8 @@ class FrameworkLimits:
         How keys and values may be exchanged over a context axis, as `meshwright.core.strategy.CONTEXT_EXCHANGES`.
     latent_exchanges : tuple of str
         Those of them with which heads of keys and of values may have different sizes (multi-head latent attention).
+    window_exchanges : tuple of str
+        Those of them with which attention may be over a sliding window, or chunks.
     schedules : tuple of str
         Schedules; empty for all.
     shards : tuple of int
@@ -101,6 +103,7 @@ class FrameworkLimits:
     degrees: tuple[str, ...] = AXES
     context_exchanges: tuple[str, ...] = CONTEXT_EXCHANGES
     latent_exchanges: tuple[str, ...] = CONTEXT_EXCHANGES
+    window_exchanges: tuple[str, ...] = CONTEXT_EXCHANGES
     schedules: tuple[str, ...] = ()
     shards: tuple[int, ...] = (0, 1, 2, 3)
     hybrid_shards: tuple[int, ...] = (1, 2, 3)
@@ -148,12 +151,13 @@ class FrameworkLimits:
 
     def exchanges(self, graph: Graph) -> tuple[str, ...]:
         """Return how keys and values of a model may be exchanged over a context axis."""
-        sizes = {
-            (operator.size("head"), operator.size("value", operator.size("head")))
-            for op in graph.ops for operator in op.body if operator.kind in ("attention", "causal_attention")
-        }  # fmt: skip
-        latent = any(head != value for head, value in sizes)
-        return tuple(kind for kind in self.context_exchanges if not latent or kind in self.latent_exchanges)
+        cores = [one for op in graph.ops for one in op.body if one.kind in ("attention", "causal_attention")]
+        latent = any(one.size("head") != one.size("value", one.size("head")) for one in cores)
+        window = any(one.size("key_sequence", one.size("sequence")) < one.size("sequence") for one in cores)
+        return tuple(
+            kind for kind in self.context_exchanges
+            if not (latent and kind not in self.latent_exchanges) and not (window and kind not in self.window_exchanges)
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def _limit(value: Any, name: str, place: str) -> Any:
             fields.text(one, place)
     if name == "degrees" and not set(listed) <= set(AXES):
         raise InputError(f"{place}: names {', '.join(sorted(set(listed) - set(AXES)))}; there are {', '.join(AXES)}")
-    if name in ("context_exchanges", "latent_exchanges") and not set(listed) <= set(CONTEXT_EXCHANGES):
+    if name in ("context_exchanges", "latent_exchanges", "window_exchanges") and not set(listed) <= set(CONTEXT_EXCHANGES):
         strange = ", ".join(sorted(set(listed) - set(CONTEXT_EXCHANGES)))
         raise InputError(f"{place}: names {strange}; there are {', '.join(CONTEXT_EXCHANGES)}")
     unknown = [word for word in listed if name == "optimizers" and word not in OPTIMIZERS]

@@ -18,7 +18,7 @@ from meshwright.core.strategy import CONTEXT_EXCHANGES, Strategy
 from meshwright.costs import analytic
 from meshwright.planners.best.check.device_pools import pools
 from meshwright.planners.best.check.prices import LayerPrices
-from meshwright.planners.best.check.space import CheckedMesh, chain_of, exchanged, recompute_spaces
+from meshwright.planners.best.check.space import CheckedMesh, chain_of, exchanged, exchanges, recompute_spaces
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of as searched_chain
 from meshwright.planners.best.limits import Limits, variants
@@ -110,6 +110,21 @@ def test_heads_of_keys_and_values_of_different_sizes_go_round_where_the_framewor
     limits = FrameworkLimits(latent_exchanges=("ring",))
     assert limits.exchanges(latent) == ("ring",) and limits.exchanges(plain) == CONTEXT_EXCHANGES
     assert FrameworkLimits().exchanges(latent) == CONTEXT_EXCHANGES
+
+
+def test_sliding_windows_are_exchanged_as_the_framework_has_it_in_search_and_check() -> None:
+    question = api.make_problem("gemma-2-9b", "dgx-h100:8", batch=Batch(8, 0, 32768))
+    windows, plain = question.graph, posed().graph
+    limits = FrameworkLimits(window_exchanges=("all_gather", "all_to_all"))
+    assert limits.exchanges(windows) == ("all_gather", "all_to_all") and limits.exchanges(plain) == CONTEXT_EXCHANGES
+    assert FrameworkLimits().exchanges(windows) == CONTEXT_EXCHANGES
+    short = api.make_problem("gemma-2-9b", "dgx-h100:8", batch=Batch(8, 0, 4096)).graph  # no longer than the window
+    assert limits.exchanges(short) == CONTEXT_EXCHANGES
+    posed_so = replace(question, framework=replace(question.framework, limits=limits))
+    for tensor, context, kinds in ((1, 2, ["all_gather", "all_to_all"]), (8, 2, ["all_gather"]), (1, 1, ["ring"])):
+        mesh = CheckedMesh(pipeline=1, data=1, context=context, tensor=tensor, expert=1, micro_batch=1)
+        assert exchanges(posed_so, mesh, {"context_exchange": ()}) == kinds
+        assert [*Exchanges(posed_so).of(MeshDegrees(1, 1, context, tensor, 1, 1))] == kinds
 
 
 def test_the_exchange_that_is_quickest_is_the_answer_and_the_plan_file_says_it() -> None:

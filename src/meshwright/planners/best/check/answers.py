@@ -241,7 +241,9 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
 
 def _by_rings(problem: Problem) -> Problem:
     """Return a question whose framework exchanges keys and values over a context axis by rings only."""
-    rings = replace(problem.framework.limits, context_exchanges=("ring",), latent_exchanges=("ring",))
+    rings = replace(
+        problem.framework.limits, context_exchanges=("ring",), latent_exchanges=("ring",), window_exchanges=("ring",)
+    )
     return replace(problem, framework=replace(problem.framework, limits=rings, overlaps_gather=False))
 
 

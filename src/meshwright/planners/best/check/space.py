@@ -265,25 +265,29 @@ def exchanges(problem: Problem, mesh: CheckedMesh, limits: Mapping[str, Any]) ->
         return ["ring"]
     framework, cores = problem.framework.limits, _cores(problem.graph)
     known = list(framework.context_exchanges)
-    if any(head != value for _, _, head, value in cores):
+    if any(head != value for _, _, head, value, _ in cores):
         known = [kind for kind in known if kind in framework.latent_exchanges]
+    if any(windowed for *_, windowed in cores):
+        known = [kind for kind in known if kind in framework.window_exchanges]
     if limits["context_exchange"]:
         known = [kind for kind in dict.fromkeys(limits["context_exchange"]) if kind in known]
     elif "ring" in known:
         known = [kind for kind in known if kind != "all_gather"]
     split = mesh.tensor * mesh.context
-    whole = all(heads % split == 0 and keys % split == 0 for heads, keys, _, _ in cores)
+    whole = all(heads % split == 0 and keys % split == 0 for heads, keys, *_ in cores)
     return [kind for kind in known if kind != "all_to_all" or whole]
 
 
-def _cores(graph: Graph) -> set[tuple[int, int, int, int]]:
-    """Return heads, key heads and their sizes of every attention."""
+def _cores(graph: Graph) -> set[tuple[int, int, int, int, bool]]:
+    """Return heads, key heads and their sizes of every attention, and whether queries see fewer keys than there are."""
     found = set()
     for op in graph.ops:
         for one in op.body:
             if one.kind in ("attention", "causal_attention"):
                 heads, size = one.size("heads"), one.size("head")
-                found.add((heads, one.size("kv_heads", heads), size, one.size("value", size)))
+                length = one.size("sequence")
+                windowed = one.size("key_sequence", length) < length
+                found.add((heads, one.size("kv_heads", heads), size, one.size("value", size), windowed))
     return found
 
 
