@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from meshwright import sim
 from meshwright.api.sensitivity import Change
 from meshwright.base.units import format_bytes, format_count, format_seconds
 from meshwright.core import words
@@ -143,7 +144,8 @@ def _kept_free(problem: Problem, missing_bytes: float) -> str:
     if problem.cluster is None or share >= 1.0:
         return ""
     text = f" Predicted peaks may fill {share:.0%} of a device (--memory-risk {problem.memory_risk:g})"
-    if missing_bytes <= (1.0 - share) * min(kind.memory_bytes for kind in problem.cluster.kinds):
+    kinds = problem.cluster.kinds
+    if len(kinds) == 1 and missing_bytes <= sim.free_bytes(kinds) - sim.free_bytes(kinds, share):
         text += ": as predicted, without that room, it would fit (--memory-risk 0.5)"
     return text + "."
 

@@ -205,7 +205,7 @@ def flags(result: Result) -> list[str]:
 def test_megatron_is_told_degrees_batch_and_sharding(tiny: str) -> None:
     result = megatron(tiny, (3, 3), Strategy(data=4, tensor=2, sequence_parallel=True, shard=1))
     assert flags(result) == [
-        "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2", "--sequence-parallel",
+        "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2", "--sequence-parallel", "--tp-comm-overlap",
         "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather", "--micro-batch-size 1",
         "--global-batch-size 32", "--bf16",
     ]  # fmt: skip

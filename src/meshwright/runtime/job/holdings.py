@@ -16,7 +16,18 @@ from meshwright.runtime.parallel.experts import ExpertParallel
 from meshwright.runtime.parallel.sharding import StageWeights, local
 from meshwright.runtime.ranks.layout import Layout
 
-__all__ = ["HeldTensor", "ModelNames", "NamedOwner", "Region", "boxes", "holdings_of", "names_of", "owners_of", "regions_of"]
+__all__ = [
+    "HeldTensor",
+    "ModelNames",
+    "NamedOwner",
+    "Region",
+    "boxes",
+    "holdings_of",
+    "names_of",
+    "owners_of",
+    "regions_of",
+    "strays",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +81,7 @@ class HeldTensor:
         if self.parameter is not None:
             return local(self.parameter.detach())
         buffer: torch.Tensor = getattr(self.owner.module, self.owner.attribute)
-        return buffer
+        return buffer.detach()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,6 +178,21 @@ def holdings_of(
             holding = HeldTensor(owner.name, names.shapes[owner.name], offset, weight, owner, writes)
             found.setdefault((owner.name, id(tensor)), holding)
     return tuple(found.values())
+
+
+def strays(
+    model: Sequence[NamedOwner], layers: Sequence[Sequence[NamedOwner]], names: ModelNames, rank: int
+) -> tuple[HeldTensor, ...]:
+    """Return the tensors of a model that none of its layers has, and that nothing trains: every rank holds them whole.
+
+    `model`: of the whole model. `layers`: of every layer. `names`: of the whole model. `rank`: this process; the first writes.
+    """
+    held = {owner.name for layer in layers for owner in layer}
+    alone = {owner.name: owner for owner in model if owner.name not in held}
+    return tuple(
+        HeldTensor(name, shape, (0,) * len(shape), None, owner, rank == 0)
+        for name, owner in alone.items() for shape in (names.shapes[name],)
+    )  # fmt: skip
 
 
 def _offset(tensor: torch.Tensor) -> tuple[int, ...]:

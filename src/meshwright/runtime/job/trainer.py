@@ -13,7 +13,7 @@ from torch import nn
 from meshwright.base.errors import InputError
 from meshwright.runtime.job import preflight
 from meshwright.runtime.job.crossings import crossings_of
-from meshwright.runtime.job.holdings import HeldTensor, ModelNames, holdings_of, names_of, owners_of
+from meshwright.runtime.job.holdings import HeldTensor, ModelNames, holdings_of, names_of, owners_of, strays
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, default_loss, example_of, repeated
 from meshwright.runtime.parallel import tensor_parallel
@@ -284,6 +284,7 @@ def assemble(
     rank = dist.get_rank()
     device = _device()
     in_model = names_of(model)
+    every = owners_of(model, in_model)
     units = cut(model, names, sample)
     owners = [owners_of(unit, in_model) for unit in units]
     tp_plan = tensor_parallel.wishes_of(model)
@@ -295,7 +296,7 @@ def assemble(
         mine = [tie for tie in ties if _first_holder(places, rank, units, tie) == stage]
         runs[stage] = _stage_run(places, stage, own, groups[stage], tp_plan, (tied, mine), device)
     weights = {stage: run.weights for stage, run in runs.items()}
-    holdings = holdings_of(places, rank, weights, owners, in_model)
+    holdings = (*holdings_of(places, rank, weights, owners, in_model), *strays(every, owners, in_model, rank))
     with autocast(device, precision):
         crossings = crossings_of(places, runs, tuple(value.to(device) for value in repeated(sample)))
     mail = P2PCommunicator(places, rank, crossings, device)

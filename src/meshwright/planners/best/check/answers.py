@@ -210,15 +210,13 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
         raise _Refused(f"certificate.format is {held.get('format')!r}, not {_FORMAT!r}")
     found = posed(problem, entry, place)
     asked = held["question"]
-    if "context_exchange" not in asked.get(
-        "limits", {}
-    ):  # from before there was a choice: all plans passed keys and values round
-        found, problem = _by_rings(found), _by_rings(problem)
-        asked = {**asked, "limits": {**asked.get("limits", {}), "context_exchange": list(limits["context_exchange"])}}
-    given = {name: list(value) if isinstance(value, tuple) else value for name, value in inside(found, limits).items()}
-    told = asked.get("limits")
-    if not isinstance(told, dict):
+    if not isinstance(asked.get("limits"), dict):
         raise _Refused("certificate.question.limits: must be an object")
+    if "context_exchange" not in asked["limits"]:  # from before there was a choice: all plans passed keys and values round
+        found, problem = _by_rings(found), _by_rings(problem)
+        asked = {**asked, "limits": {**asked["limits"], "context_exchange": list(limits["context_exchange"])}}
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in inside(found, limits).items()}
+    told = asked["limits"]
     for name in sorted({*given, *told} - {*_NO_SPACE}):
         if told.get(name) != given.get(name):
             raise _Refused(
