@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
     from meshwright.core.result import Result
     from meshwright.core.timeline import Timeline
+    from meshwright.runtime import parallelize
     from meshwright.sizing.answer import Sizing
     from meshwright.validation import calibrate, validate
 
@@ -36,6 +37,7 @@ __all__ = [
     "codesign",
     "export",
     "make_problem",
+    "parallelize",
     "plan",
     "read",
     "simulate",
@@ -56,6 +58,7 @@ _HOMES = (
     ("meshwright.core.problem", ("Batch", "Problem", "ModelSpec", "Stop", "MixedPrecision")),
     ("meshwright.core.result", ("Result",)),
     ("meshwright.core.timeline", ("Timeline",)),
+    ("meshwright.runtime", ("parallelize",)),
     ("meshwright.sizing.answer", ("Sizing",)),
     ("meshwright.validation", ("calibrate", "validate")),
 )

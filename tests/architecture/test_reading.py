@@ -19,7 +19,7 @@ OWN = {
     "writers/report_html/__init__.py": "a part of this package",
     "runtime/job/checkpoints.py": "what a run wrote itself", "runtime/job/job.py": "what a run wrote itself",
     "runtime/job/launch.py": "what a run wrote itself", "runtime/job/worker.py": "what a run wrote itself",
-    "runtime/profile/links.py": "what a run wrote itself",
+    "runtime/open/script_process.py": "what a run wrote itself", "runtime/profile/links.py": "what a run wrote itself",
 }  # fmt: skip
 """Files that read others, and what these are."""
 

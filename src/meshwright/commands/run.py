@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.commands import _options
+from meshwright.commands import _options, _scripts
 
 if TYPE_CHECKING:
     from meshwright.core.result import Result
@@ -318,8 +318,9 @@ def register(app: typer.Typer) -> None:
     @app.command(context_settings={"allow_extra_args": True})
     def run(
         context: typer.Context,
-        plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it."),
-        model: str = typer.Option(..., help="package.module:callable that returns the torch.nn.Module."),
+        plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it; or SCRIPT.py of one's own."),
+        model: str = typer.Option("", help="package.module:callable that returns the torch.nn.Module; with a plan file."),
+        script_plan: str = typer.Option("", "--plan", metavar="PLAN", help="With SCRIPT.py, whose words follow --: its plan."),
         steps: int = typer.Option(5, help="Steps to train."),
         data: str = typer.Option("", help="package.module:callable(step, n_samples) -> (inputs, targets); default: synthetic."),
         loss: str = typer.Option("", help="package.module:callable(output, target) -> mean loss; default: cross entropy."),
@@ -345,9 +346,7 @@ def register(app: typer.Typer) -> None:
         costs: str = typer.Option("", "--profile", help="Predict from this profile instead of the plan's own costs."),
         calibrate: str = typer.Option("", help="Write the profile of --profile, corrected by what was measured, to this file."),
         trace: str = typer.Option("", help="Write measured and predicted step as one Chrome trace to this file."),
-        emulate: bool = typer.Option(
-            False, "--emulate", help="Limit links to the rates of the plan's cluster (Linux, as root)."
-        ),
+        emulate: bool = typer.Option(False, "--emulate", help="Limit links to the rates of the plan's cluster (Linux, root)."),
         torchrun: int = typer.Option(0, help="Print the torchrun command of each of so many machines, and start nothing."),
         timeout: float = typer.Option(0.0, help="Seconds after which the run is given up; 0: never."),
         reference_: bool = typer.Option(False, "--reference", help="Also train in one process and compare the losses."),
@@ -359,8 +358,10 @@ def register(app: typer.Typer) -> None:
         from meshwright.runtime.job.job import Job
         from meshwright.runtime.model import source
 
-        plan, auto = plan_and_resume([plan, *context.args], resume)
         source.require_torch()
+        if _scripts.is_asked(plan, script_plan, model):
+            return _scripts.run_script(context, script_plan, backend, torchrun, (processes, timeout))
+        plan, auto = plan_and_resume([plan, *context.args], resume)
         job = Job(
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,
             "auto" if auto else "last" if resume else "", non_finite, backend, precision=precision, clip_norm_value=clip_norm,

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.torch
 
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.runtime.model import causal_lm  # noqa: E402
+from meshwright.runtime.model.cut import cut  # noqa: E402
 from meshwright.runtime.parallel import shard_equivalence, tensor_parallel  # noqa: E402
 
 LLAMA_LIKE: dict[str, Any] = {
@@ -61,6 +62,42 @@ def test_a_model_run_layer_by_layer_is_the_model_and_what_splits_adds_up(name: s
     assert bool(tensor_parallel.styles(units[1], tp_plan)) == splits
     if splits:
         shard_equivalence.check_sum(units[1], [value.detach() for value in units[0](tokens)], 2, tp_plan, name)
+
+
+@pytest.mark.parametrize("name", ["Mistral", "Gemma 2, local layers", "OPT", "GPT-2", "GPT-NeoX", "BLOOM"])
+def test_masks_and_positions_go_along_and_change_what_the_model_says(name: str) -> None:
+    maker, fields, _ = MODELS[name]
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, maker)(**fields)).train()
+    tokens, mask = torch.randint(64, (3, 12)), torch.ones(3, 12, dtype=torch.long)
+    mask[0, :5] = mask[2, :3] = 0
+    packed = torch.cat([torch.arange(5), torch.arange(7)]).expand(3, -1).contiguous()
+    given = {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+    cases = [given, {"attention_mask": mask}, {"position_ids": packed}]
+    for inputs in cases if name != "BLOOM" else cases[1:2]:  # which has no positions
+        model.plan_inputs = ("input_ids", *inputs)
+        sample = tuple(value[:1] for value in (tokens, *inputs.values()))
+        units = cut(model, causal_lm.layer_names(model), sample)
+        for rows in (slice(None), slice(1, 3), slice(0, 2)):  # of one shape, too: what was known of others must not count
+            chosen = {key: value[rows] for key, value in inputs.items()}
+            expected = model(tokens[rows], **chosen).logits
+            carried: Any = (tokens[rows], *chosen.values())
+            for unit in units:
+                carried = unit(*carried)
+            seen = mask[rows].bool()
+            assert torch.allclose(carried[0][seen], expected[seen], atol=1e-6), inputs.keys()
+        assert (model(tokens).logits - model(tokens, **inputs).logits)[mask.bool()].abs().max() > 1e-3
+
+
+def test_further_inputs_are_named_by_the_model_or_its_forward_and_are_masks_or_positions() -> None:
+    model = llama()
+    assert causal_lm.further_inputs(model, 2) == ("attention_mask",)
+    assert causal_lm.further_inputs(model, 3) == ("attention_mask", "position_ids")
+    model.plan_inputs = ("input_ids", "position_ids")
+    assert causal_lm.further_inputs(model, 2) == ("position_ids",)
+    assert causal_lm.further_inputs(model, 3) == ()
+    model.plan_inputs = ("input_ids", "labels")
+    assert causal_lm.further_inputs(model, 2) == ()
 
 
 def llama(**changes: Any) -> Any:

@@ -45,6 +45,8 @@ class Clock:
 class Process:
     """A process that ends with a status after so many looks at it, or when it is killed."""
 
+    stdin = None
+
     def __init__(self, status: int | None, looks: int = 0) -> None:
         self.status, self.looks = status, looks
         self.returncode: int | None = None
@@ -148,7 +150,8 @@ def played(monkeypatch: pytest.MonkeyPatch, *processes: Process, result: dict[st
     """Let these processes be what is started, the first of which leaves a result; return what was started."""
     started: list[Any] = []
 
-    def start(module: str, rank: int, n_ranks: int, path: pathlib.Path, prefix: list[str]) -> Process:
+    def start(module: str, rank: int, n_ranks: int, path: pathlib.Path, prefix: list[str], *, prints: bool) -> Process:
+        assert not prints
         started.append([module, rank, n_ranks, json.loads(path.read_text()), prefix])
         if result is not None:
             (path.parent / "result.json").write_text(json.dumps(result))

@@ -22,7 +22,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.runtime.job.job import Job
 
-__all__ = ["Failure", "check_ranks", "describe", "run", "run_module", "torchrun_lines", "under_torchrun"]
+__all__ = ["Failure", "check_ranks", "describe", "run", "run_module", "torchrun_commands", "torchrun_lines", "under_torchrun"]
 
 
 _TIME_TO_WRITE_SECONDS = 0.5
@@ -64,27 +64,38 @@ def run(
         return _run("meshwright.runtime.job.worker", path, n_ranks, timeout_seconds, prefixes)
 
 
-def run_module(module: str, n_ranks: int, told: dict[str, Any]) -> dict[str, Any] | Failure:
+def run_module(
+    module: str, n_ranks: int, told: dict[str, Any], *, timeout_seconds: float = 0.0, is_script: bool = False
+) -> dict[str, Any] | Failure:
     """Start a module of ours in several processes; return the JSON object that it leaves as ``result.json``.
 
     `module`: its name; it gets the path of a file in the folder for results.
     `told`: what that file holds, as JSON.
+    `timeout_seconds`: when to give up; 0 for never.
+    `is_script`: whether it runs a script of the user's, whose standard output is ours.
     """
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
         path = Path(folder) / "job.json"
         path.write_text(json.dumps(told), encoding="utf-8")
-        return _run(module, path, n_ranks, 0.0, ())
+        return _run(module, path, n_ranks, timeout_seconds, (), is_script=is_script)
 
 
 def _run(
-    module: str, path: Path, n_ranks: int, timeout_seconds: float, prefixes: Sequence[Sequence[str]]
+    module: str,
+    path: Path,
+    n_ranks: int,
+    timeout_seconds: float,
+    prefixes: Sequence[Sequence[str]],
+    *,
+    is_script: bool = False,
 ) -> dict[str, Any] | Failure:
     """Start the processes in the folder of a job file, watch them, and return what they left."""
     processes: list[subprocess.Popen[bytes]] = []
     with _asked_to_stop() as asked:
         try:
             for rank in range(n_ranks):
-                processes.append(_start(module, rank, n_ranks, path, list(prefixes[rank]) if prefixes else []))
+                prefix = list(prefixes[rank]) if prefixes else []
+                processes.append(_start(module, rank, n_ranks, path, prefix, prints=is_script))
             failed = _watch(processes, timeout_seconds, asked)
             if failed == -1:
                 _ask_where(processes)
@@ -93,7 +104,7 @@ def _run(
     if failed == _NOT_IN_TIME:
         return Failure(-1, f"asked to stop by {asked[0].name}, it had not done so after {_GRACE_SECONDS:g} s", False)
     if asked and failed is not None and failed >= 0 and processes[failed].returncode == -signal.SIGTERM:
-        return Failure(-1, f"asked to stop by {asked[0].name} before the first step", False)
+        return Failure(-1, f"asked to stop by {asked[0].name}{'' if is_script else ' before the first step'}", False)
     failure = _failure(processes, path.parent, failed)
     if failure is not None:
         return failure
@@ -126,8 +137,10 @@ def _asked_to_stop() -> Iterator[list[signal.Signals]]:
             signal.signal(number, handler)
 
 
-def _start(module: str, rank: int, n_ranks: int, path: Path, prefix: list[str]) -> subprocess.Popen[bytes]:
-    """Start one process; what it prints goes to our stderr, so that stdout holds the answer only."""
+def _start(
+    module: str, rank: int, n_ranks: int, path: Path, prefix: list[str], *, prints: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start one process; unless it `prints` itself, what it prints goes to our stderr, so that stdout holds the answer only."""
     environment = {
         **os.environ,
         "RANK": str(rank),
@@ -141,7 +154,7 @@ def _start(module: str, rank: int, n_ranks: int, path: Path, prefix: list[str]) 
     if not prefix and "GLOO_SOCKET_IFNAME" not in environment and any(name == "lo" for _, name in socket.if_nameindex()):
         environment["GLOO_SOCKET_IFNAME"] = "lo"
     command = [*prefix, sys.executable, "-m", module, str(path)]
-    return subprocess.Popen(command, env=environment, stdout=sys.stderr.fileno(), stdin=subprocess.PIPE)
+    return subprocess.Popen(command, env=environment, stdout=None if prints else sys.stderr.fileno(), stdin=subprocess.PIPE)
 
 
 def _watch(processes: list[subprocess.Popen[bytes]], timeout_seconds: float, asked: Sequence[signal.Signals]) -> int | None:
@@ -196,6 +209,8 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
             process.kill()
     for process in processes:
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _failure(processes: list[subprocess.Popen[bytes]], folder: Path, failed: int | None) -> Failure | None:
@@ -240,12 +255,6 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
     plan's devices in ascending order.
     Raises `InputError` when the machines cannot share the processes evenly.
     """
-    each, rest = divmod(n_ranks, n_machines)
-    if rest or not each:
-        raise InputError(
-            f"{place}: {n_machines} machines cannot share the plan's {n_ranks} processes evenly; give --torchrun 1, or a "
-            "divisor"
-        )
     words = ["-m", "meshwright", "run", job.plan, "--model", job.model]
     defaults = Job(job.plan, job.model)
     options = (
@@ -272,7 +281,21 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
             words += ["--" + name.removeprefix("n_").removesuffix("_value").replace("_", "-"), str(value)]
     words += {"": [], "last": ["--resume"], "auto": ["--resume", "auto"]}[job.resume]
     words += ["--profile", profile] if profile else []
-    command = shlex.join(words)
+    return torchrun_commands(shlex.join(words), n_ranks, n_machines, place)
+
+
+def torchrun_commands(command: str, n_ranks: int, n_machines: int, place: str) -> list[str]:
+    """Return the torchrun command of each machine.
+
+    `command`: what follows torchrun's own options.
+    Raises `InputError` when the machines cannot share the processes evenly.
+    """
+    each, rest = divmod(n_ranks, n_machines)
+    if rest or not each:
+        raise InputError(
+            f"{place}: {n_machines} machines cannot share the plan's {n_ranks} processes evenly; give --torchrun 1, or a "
+            "divisor"
+        )
     if n_machines == 1:
         return [f"torchrun --standalone --nproc-per-node {each} {command}"]
     return [

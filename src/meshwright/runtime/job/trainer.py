@@ -23,6 +23,7 @@ from meshwright.runtime.ranks.meshes import StageGroups, stage_groups
 from meshwright.runtime.ranks.plan_file import read_plan
 from meshwright.runtime.step.autocast import autocast
 from meshwright.runtime.step.executor import Executor, Span, StageRun
+from meshwright.runtime.step.feed import Feed
 from meshwright.runtime.step.loss_scale import LossScale
 from meshwright.runtime.step.p2p import BoundaryTensor, P2PCommunicator
 from meshwright.runtime.step.split_backward import DeferredWeightGrad, delay_weight_gradients
@@ -100,7 +101,16 @@ class Trainer:
         `targets`: of the same samples.
         Raises `NonFiniteError`, in every process, when the loss or a gradient is not finite and such steps are not skipped.
         """
-        share = self.gradients(inputs, targets)
+        loss = self.judge(self.gradients(inputs, targets))
+        self.update()
+        return loss
+
+    def judge(self, share: torch.Tensor) -> float:
+        """Find the loss, the norm of the whole gradient, and whether they are finite, once gradients are complete.
+
+        `share`: what this rank adds to the loss, as `backward` returns it.
+        Returns: the loss of the step, the same in every process; raises `NonFiniteError` as `step` does.
+        """
         squared = self._squared_norm()
         # a loss scale looks after gradients that overflow, and skips the step
         finite = share.isfinite() & (squared.isfinite() if self.loss_scale is None else True)
@@ -108,10 +118,13 @@ class Trainer:
         self.stopping, self.skipped, self.gradient_norm = n_asking > 0, n_broken > 0, math.sqrt(squares)
         if self.skipped and not self.skip_non_finite:
             raise NonFiniteError(self._broken(bool(finite)))
+        return loss
+
+    def update(self) -> None:
+        """Scale the gradient down where it is too large, and update the weights; nothing where the step is skipped."""
         if not self.skipped and (self.loss_scale is None or not self.loss_scale.skipped):
             self._clip()
             self._update()
-        return loss
 
     def _held(self) -> list[tuple[torch.Tensor, float]]:
         """Return this rank's part of each gradient, and one over the number of ranks that hold the same."""
@@ -160,14 +173,19 @@ class Trainer:
 
     def gradients(self, inputs: torch.Tensor | Sample, targets: torch.Tensor) -> torch.Tensor:
         """Run forward and backward passes of one step without an update; return this rank's share of the loss."""
+        device = self.executor.device
+        given = inputs if isinstance(inputs, tuple) else (inputs,)
+        return self.backward(self.executor.whole_batch(tuple(value.to(device) for value in given), targets.to(device)))
+
+    def backward(self, feed: Feed) -> torch.Tensor:
+        """Run forward and backward passes of what is fed, without an update; return this rank's share of the loss."""
         for weights in self.weights.values():
             weights.zero()
-        device, scale = self.executor.device, self.loss_scale
-        given = inputs if isinstance(inputs, tuple) else (inputs,)
+        scale = self.loss_scale
         self.executor.loss_factor_ratio = 1.0 if scale is None else scale.value
-        loss = self.executor.run(tuple(value.to(device) for value in given), targets.to(device))
+        loss = self.executor.run(feed)
         if scale is not None:
-            scale.unscale((p for group in self.optimizer.param_groups for p in group["params"]), device)
+            scale.unscale((p for group in self.optimizer.param_groups for p in group["params"]), self.executor.device)
         return loss
 
     def _everywhere(self, share: torch.Tensor, broken: torch.Tensor, asked: bool, squared: torch.Tensor) -> list[float]:

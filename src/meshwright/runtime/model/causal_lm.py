@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -14,7 +15,10 @@ from torch.utils._pytree import tree_map
 from meshwright.base.errors import InputError
 from meshwright.runtime.model.sequence import part_of_sequence
 
-__all__ = ["cut", "layer_names", "recognises"]
+__all__ = ["FURTHER_INPUTS", "cut", "further_inputs", "layer_names", "recognises"]
+
+FURTHER_INPUTS = ("attention_mask", "position_ids")
+"""What a model may take besides tokens: handed on from layer to layer, from stage to stage."""
 
 
 def recognises(model: nn.Module) -> bool:
@@ -32,10 +36,19 @@ def layer_names(model: nn.Module) -> list[str]:
     return ["embed", *[f"layers.{i}" for i in range(len(_stack(model)[1]))], "head"]
 
 
-def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+def further_inputs(model: nn.Module, n_inputs: int) -> tuple[str, ...]:
+    """Return what so many inputs are besides the tokens, as the model's ``plan_inputs`` or its ``forward`` name them in order;
+    nothing where one of them is none of `FURTHER_INPUTS`.
+    """
+    told = getattr(model, "plan_inputs", ()) or tuple(inspect.signature(model.forward).parameters)[:n_inputs]
+    return tuple(told[1:]) if len(told) == n_inputs and set(told[1:]) <= set(FURTHER_INPUTS) else ()
+
+
+def cut(model: nn.Module, names: Sequence[str], further: Sequence[str] = ()) -> list[nn.Module]:
     """Return one module per layer: the word table, the decoder layers, the head.
 
     `names`: ``embed``, one name for each decoder layer, ``head``.
+    `further`: names of the inputs after the tokens, as `further_inputs` has them.
     Raises `InputError` when the plan has other layers than the model.
     """
     place, layers = _stack(model)
@@ -47,14 +60,14 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
             "is this the plan of another model?"
         )
     model.config.use_cache = False  # type: ignore[union-attr]
-    table = _Table(_graft(model, {place: nn.ModuleList([_Stop()])}))
+    table = _Table(_graft(model, {place: nn.ModuleList([_Stop()])}), further)
     weight = next(model.parameters())
     ids = torch.zeros(1, 2, dtype=torch.long, device=weight.device)
     in_tuple, width = _gives_tuples(model, layers[0]), _table_width(model)
     records = [_Record(ends=layer is layers[-1], in_tuple=in_tuple) for layer in layers]
     shell = _Shell(_graft(model, {place: nn.ModuleList(records), **_without_tables(model, place)}))
     _drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=weight.device))
-    context = _Context(copy.deepcopy(shell).eval(), width)
+    context = _Context(copy.deepcopy(shell).eval(), width, further)
     head = _Head(_graft(model, {place: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, place)}), width)
     _drop_unused(table, ids)
     _drop_unused(head, table(ids)[0].detach())
@@ -195,32 +208,44 @@ class _Shell(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, embedded: torch.Tensor) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    def forward(self, embedded: torch.Tensor, **further: torch.Tensor) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Return what each layer is handed besides the hidden state."""
         with suppress(_Stopped):
-            _decoder(self.model)(inputs_embeds=embedded, use_cache=False)
+            _decoder(self.model)(inputs_embeds=embedded, use_cache=False, **further)
         return [module.handed for module in self.modules() if isinstance(module, _Record)]
 
 
 class _Context:
-    """What the model hands its layers besides the hidden state (masks, rotations), by shape of the batch.
+    """What the model hands its layers besides the hidden state (masks, rotations): by shape of the batch, and by further inputs
+    where there are any, of which the last ones are known.
 
     `shell`: with weights of its own: those that it runs are few, and follow the hidden state to its device.
     `width`: of the word table.
+    `further`: names of the inputs after the tokens.
     """
 
-    def __init__(self, shell: _Shell, width: int) -> None:
-        self.shell, self.width = shell, width
+    def __init__(self, shell: _Shell, width: int, further: Sequence[str]) -> None:
+        self.shell, self.width, self.further = shell, width, tuple(further)
         self.known: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
+        self.inputs: tuple[torch.Tensor, ...] = ()
 
-    def of(self, layer: int, hidden: torch.Tensor, length_factor: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return further arguments of a layer, of a sequence so many times longer than this rank's part of it."""
+    def of(
+        self, layer: int, hidden: torch.Tensor, length_factor: int, inputs: tuple[torch.Tensor, ...] = ()
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return further arguments of a layer, of a sequence so many times longer than this rank's part of it.
+
+        `inputs`: of the model, after the tokens; whole sequences.
+        """
+        if len(inputs) != len(self.inputs) or any(one is not other for one, other in zip(inputs, self.inputs, strict=True)):
+            self.known.clear()
+            self.inputs = inputs
         key = (*hidden.shape, hidden.dtype, hidden.device, length_factor)
         if key not in self.known:
             with torch.no_grad():
                 sizes = (hidden.shape[0], hidden.shape[1] * length_factor, self.width)
                 whole = torch.zeros(sizes, dtype=hidden.dtype, device=hidden.device)
-                self.known[key] = self.shell.to(hidden.device)(whole)
+                named = dict(zip(self.further, inputs, strict=False))
+                self.known[key] = self.shell.to(hidden.device)(whole, **named)
         return self.known[key][layer]
 
 
@@ -232,18 +257,21 @@ def _decoder(model: nn.Module) -> nn.Module:
 
 
 class _Table(nn.Module):
-    """From token ids to the input of the first layer."""
+    """From token ids to the input of the first layer.
 
-    def __init__(self, model: nn.Module) -> None:
+    `further`: names of the inputs after the tokens, which are handed on.
+    """
+
+    def __init__(self, model: nn.Module, further: Sequence[str]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.further = model, tuple(further)
 
-    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
-        """Return what reaches the first layer."""
+    def forward(self, ids: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return what reaches the first layer, and the further inputs."""
         try:
-            _decoder(self.model)(input_ids=ids, use_cache=False)
+            _decoder(self.model)(input_ids=ids, use_cache=False, **dict(zip(self.further, inputs, strict=False)))
         except _Stopped as stopped:
-            return (stopped.hidden,)
+            return (stopped.hidden, *inputs)
         raise InputError("the model runs none of its layers")
 
 
@@ -264,14 +292,14 @@ class _Layer(nn.Module):
         self.context = (context,)  # in a tuple, so that its modules are not the layer's
         self.n_parts, self.positions = 1, (0, 1)
 
-    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor]:
-        """Return the hidden state after the layer."""
-        rest, named = self.context[0].of(self.number, hidden, self.n_parts)
+    def forward(self, hidden: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the hidden state after the layer, and the further inputs."""
+        rest, named = self.context[0].of(self.number, hidden, self.n_parts, inputs)
         part, n_parts = self.positions
         if n_parts > 1:
             rest, named = tree_map(lambda value: _own(value, hidden.shape[1] * self.n_parts, part, n_parts), (rest, named))
         output = self.layer(hidden, *rest, **named)
-        return (output[0] if isinstance(output, tuple) else output,)
+        return (output[0] if isinstance(output, tuple) else output, *inputs)
 
 
 def _own(value: Any, length: int, part: int, n_parts: int) -> Any:
@@ -290,7 +318,7 @@ class _Head(nn.Module):
         self.model, self.width = model, width
         self.given = (next(module for module in model.modules() if isinstance(module, _Given)),)
 
-    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor]:
+    def forward(self, hidden: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor]:
         """Return logits."""
         self.given[0].value = hidden
         try:

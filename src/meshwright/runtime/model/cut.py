@@ -110,8 +110,10 @@ def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.
     -----
     The forward is traced down to the named layers with ``torch.fx``; what runs between two layers belongs to the earlier one.
     """
-    if causal_lm.recognises(model) and len(sample) <= 1:
-        return causal_lm.cut(model, names)
+    if causal_lm.recognises(model):
+        further = causal_lm.further_inputs(model, len(sample)) if len(sample) > 1 else ()
+        if further or len(sample) <= 1:
+            return causal_lm.cut(model, names, further)
     paths = resolve(model, names)
     if len(names) == 1:
         return [_Whole(model)]

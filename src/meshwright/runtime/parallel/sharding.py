@@ -186,14 +186,31 @@ class StageWeights:
         self.module, self.shard, self.groups = module, shard, groups
         self.partial, self.ties, self.tied = partial, list(ties), tied
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        own = [parameter for parameter in self.parameters if parameter not in tied]
-        experts = _spread_experts(module)
+        self._group_of: Mapping[nn.Parameter, int] = {}
+        self.regroup({})
+
+    def regroup(self, group_of: Mapping[nn.Parameter, int]) -> None:
+        """Hold weights of unlike groups apart, so that an optimizer can treat them otherwise; asked before it has any state.
+
+        `group_of`: number of each weight's group; 0 where there is none.
+        """
+        self._group_of = group_of
+        experts = _spread_experts(self.module)
         divided = {parameter for part in experts for parameter in part.parameters()}
-        self._expert_parts = max((part.degree for part in experts), default=1)
-        self.pools = (
-            _Pool([parameter for parameter in own if parameter not in divided], shard, groups.data),
-            _Pool([parameter for parameter in own if parameter in divided], shard, groups.copies),
-        )
+        n_parts = max((part.degree for part in experts), default=1)
+        pools, told = [], []
+        for group in range(max(group_of.values(), default=0) + 1):
+            own = [p for p in self.parameters if p not in self.tied and group_of.get(p, 0) == group]
+            pools.append(_Pool([parameter for parameter in own if parameter not in divided], self.shard, self.groups.data))
+            pools.append(_Pool([parameter for parameter in own if parameter in divided], self.shard, self.groups.copies))
+            told += [(group, 1), (group, n_parts)]
+        self.pools, self._told = tuple(pools), tuple(told)
+
+    def grouped(self) -> Iterator[tuple[int, nn.Parameter]]:
+        """Yield what the optimizer updates, each with the number of its group."""
+        for pool, (group, _) in zip(self.pools, self._told, strict=True):
+            yield from ((group, parameter) for parameter in (pool.parameters if pool.flat is None else [pool.flat]))
+        yield from ((self._group_of.get(tie.parameter, 0), tie.parameter) for tie in self.ties)
 
     def parts(self) -> list[nn.Parameter]:
         """Return the parts of flattened weights that this rank updates for others too."""
@@ -201,8 +218,7 @@ class StageWeights:
 
     def optimized(self) -> list[nn.Parameter]:
         """Return what the optimizer updates: the weights, or this rank's part of them."""
-        own = [parameter for pool in self.pools for parameter in (pool.parameters if pool.flat is None else [pool.flat])]
-        return own + [tie.parameter for tie in self.ties]
+        return [parameter for _, parameter in self.grouped()]
 
     def held(self) -> Iterator[tuple[torch.Tensor, float]]:
         """Yield this rank's part of each gradient, once reduced, and one over the number of ranks that hold the same.
@@ -211,7 +227,7 @@ class StageWeights:
         """
         others = [1 if group is None else dist.get_world_size(group) for group in (self.groups.context, self.groups.tensor)]
         n_ranks = self.groups.data.n_ranks * others[0] * others[1]
-        for pool, n_parts in zip(self.pools, (1, self._expert_parts), strict=True):
+        for pool, (_, n_parts) in zip(self.pools, self._told, strict=True):
             yield from pool.held(n_ranks, n_parts)
         for tie in self.ties:
             n_holders = 1 if tie.group is None else dist.get_world_size(tie.group)

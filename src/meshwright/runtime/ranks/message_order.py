@@ -27,20 +27,21 @@ class ReceiveOrder:
 
     `layout`: the plan as ranks.
     `rank`: which.
+    `backward`: whether gradients are sent back, too; else the forward passes are all there is.
     """
 
-    def __init__(self, layout: Layout, rank: int) -> None:
-        self.queues = self._queues(layout, set(layout.stages_of(rank)))
+    def __init__(self, layout: Layout, rank: int, *, backward: bool = True) -> None:
+        self.queues = self._queues(layout, set(layout.stages_of(rank)), (0, 1) if backward else (0,))
         self.place = {arrival: (i, j) for i, queue in enumerate(self.queues) for j, arrival in enumerate(queue)}
         self.next = [0] * len(self.queues)
 
     @staticmethod
-    def _queues(layout: Layout, mine: set[int]) -> list[list[Arrival]]:
+    def _queues(layout: Layout, mine: set[int], directions: tuple[int, ...]) -> list[list[Arrival]]:
         """Return what arrives, one list per sending pipeline rank and direction, in the order in which the sender works."""
         slots = layout.slots
         queues = []
         for sender in range(slots.n_ranks):
-            for direction in (0, 1):
+            for direction in directions:
                 queue = []
                 for task in range(int(slots.first[sender]), int(slots.first[sender + 1])):
                     phase = int(slots.phase[task])

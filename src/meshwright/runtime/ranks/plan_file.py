@@ -13,7 +13,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.writers import plan_json
 
-__all__ = ["PlanFile", "read_plan"]
+__all__ = ["PlanFile", "plan_file_of", "read_plan"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +55,15 @@ def read_plan(path: str) -> PlanFile:
 
     Raises `InputError` when it cannot be read, is no plan, holds no answer, or names a layer twice.
     """
-    entry = files.read_json(path, "name a file written by 'meshwright plan --out'")
+    return plan_file_of(files.read_json(path, "name a file written by 'meshwright plan --out'"), path)
+
+
+def plan_file_of(entry: Any, path: str) -> PlanFile:
+    """Return what the content of a plan file says.
+
+    `path`: its name for messages.
+    Raises `InputError` when it is no plan, holds no answer, or names a layer twice.
+    """
     try:
         names = tuple(str(name) for stage in entry["stages"] for name in stage["ops"]) if entry.get("feasible") else ()
     except (KeyError, TypeError, AttributeError):

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from meshwright.runtime.model.data import Sample, rows_of_inputs
+from meshwright.runtime.model.data import Sample
 from meshwright.runtime.parallel.sharding import StageWeights
 from meshwright.runtime.ranks.layout import Layout
 from meshwright.runtime.step.autocast import autocast
 from meshwright.runtime.step.clock import Clock
+from meshwright.runtime.step.feed import Feed, WholeBatch
 from meshwright.runtime.step.p2p import P2PCommunicator
 from meshwright.runtime.step.split_backward import DeferredWeightGrad
 from meshwright.runtime.step.stage import StageModule
@@ -118,21 +119,52 @@ class Executor:
             zip(slots.stage[tasks].tolist(), slots.microbatch[tasks].tolist(), slots.phase[tasks].tolist(), strict=True)
         )
 
-    def run(self, inputs: Sample, targets: torch.Tensor) -> torch.Tensor:
-        """Run forward and backward passes of one step; gradients are complete afterwards.
+    def whole_batch(self, inputs: Sample, targets: torch.Tensor) -> WholeBatch:
+        """Return what feeds a step from a global batch that every process holds, under the loss function given."""
+        plan = self.layout.plan
+        return WholeBatch(inputs, targets, self.loss_function, self.parts, self.layout.n_stages - 1, plan.global_batch)
 
-        `inputs`: all samples of the step, of every input; used by ranks of the first stage.
-        Returns: this rank's share of the loss; zero where it does not hold the last stage.
-        """
+    def _begin(self) -> torch.Tensor:
+        """Forget the spans and the loss of the step before; return the loss so far."""
         self.began, self.cpu = time.perf_counter(), time.thread_time()
         self.origin = self.clock.mark()
         self.kept.clear()
         self.loss = torch.zeros((), device=self.device)
+        return self.loss
+
+    def evaluate(self, feed: Feed) -> torch.Tensor:
+        """Run the forward passes of one step only, in the schedule's order, with layers as in evaluation and no gradients.
+
+        Returns: this rank's share of the loss; zero where it does not hold the last stage.
+        """
+        loss = self._begin()
+        modes = [(part, part.training) for run in self.stages.values() for part in run.module.modules()]
+        for run in self.stages.values():
+            run.module.eval()
+        try:
+            with torch.no_grad():
+                self.mail.post_first(backward=False)
+                for stage, microbatch, phase in self.tasks:
+                    if phase == FORWARD:
+                        self._forward(stage, microbatch, feed)
+                        del self.held[stage, microbatch]
+                self.mail.finish()
+        finally:
+            for part, training in modes:
+                part.training = training
+        return loss
+
+    def run(self, feed: Feed) -> torch.Tensor:
+        """Run forward and backward passes of one step; gradients are complete afterwards.
+
+        Returns: this rank's share of the loss; zero where it does not hold the last stage.
+        """
+        loss = self._begin()
         self.mail.post_first()
         for i, (stage, microbatch, phase) in enumerate(self.tasks):
             last = i == self.last_backward[stage]
             if phase == FORWARD:
-                self._forward(stage, microbatch, inputs, targets)
+                self._forward(stage, microbatch, feed)
             elif phase == BACKWARD_WEIGHT:
                 self._weight(stage, microbatch, last)
             else:
@@ -147,7 +179,7 @@ class Executor:
             run.weights.finish_reduction()
             self.note(stage, -1, "reduce", started)
             started = self.clock.mark()
-        return self.loss
+        return loss
 
     def note(self, stage: int, microbatch: int, phase: str, started: Any) -> None:
         """Keep a span that began at the mark `started` and ends now."""
@@ -177,10 +209,9 @@ class Executor:
         self.note(stage, microbatch, "wait", started)
         return tensors
 
-    def _forward(self, stage: int, microbatch: int, inputs: Sample, targets: torch.Tensor) -> None:
-        low, high = self.parts[stage, microbatch]
+    def _forward(self, stage: int, microbatch: int, feed: Feed) -> None:
         if stage == 0:
-            carried = list(rows_of_inputs(inputs, low, high))
+            carried = list(feed.inputs(microbatch))
         else:
             received = zip(self.mail.crossings[stage - 1], self._receive(stage, microbatch, 0), strict=True)
             carried = [tensor.requires_grad_(entry.comes_back) for entry, tensor in received]
@@ -189,8 +220,7 @@ class Executor:
             result = list(self.stages[stage].module(*carried))
             if stage == self.layout.n_stages - 1:
                 assert self.loss is not None
-                share = (high - low) / self.layout.plan.global_batch
-                loss = self.loss_function(result[0], targets[low:high]) * share
+                loss = feed.loss(microbatch, result[0])
                 self.loss += loss.detach()
                 result = [loss * self.loss_factor_ratio]
         self.held[stage, microbatch] = (carried, result)

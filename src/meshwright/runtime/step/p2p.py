@@ -59,7 +59,8 @@ class P2PCommunicator:
     def __init__(self, layout: Layout, rank: int, crossings: Sequence[Sequence[BoundaryTensor]], device: torch.device) -> None:
         self.layout, self.rank, self.crossings, self.device = layout, rank, crossings, device
         self.groups = self._make_groups()
-        self.order = ReceiveOrder(layout, rank)
+        self.orders = {True: ReceiveOrder(layout, rank), False: ReceiveOrder(layout, rank, backward=False)}
+        self.order = self.orders[True]
         self.routes: dict[tuple[int, int, int], tuple[int, tuple[Message, ...]]] = {}
         self.posted: dict[Arrival, list[tuple[Message, list[torch.Tensor], list[Any]]]] = {}
         self.sent: list[tuple[Any, torch.Tensor]] = []
@@ -120,8 +121,9 @@ class P2PCommunicator:
         target, microbatch, _ = key
         return (microbatch * self.layout.n_stages + target) * 16 + tensor
 
-    def post_first(self) -> None:
-        """Post the first receives of a step."""
+    def post_first(self, *, backward: bool = True) -> None:
+        """Post the first receives of a step, or of its forward passes only."""
+        self.order = self.orders[backward]
         self._post_all(self.order.begin())
 
     def _post_all(self, arrivals: list[Arrival]) -> None:

@@ -1,0 +1,54 @@
+"""What a step is fed, micro-batch by micro-batch: the inputs of its first stage, and the loss of what its last one gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+
+from meshwright.runtime.model.data import Sample, rows_of_inputs
+
+__all__ = ["Feed", "WholeBatch"]
+
+
+class Feed(Protocol):
+    """Where a rank's rows of every micro-batch come from, and what is made of the model's output for them."""
+
+    def inputs(self, microbatch: int) -> Sample:
+        """Return this rank's rows of every input; asked on ranks of the first stage."""
+
+    def loss(self, microbatch: int, output: torch.Tensor) -> torch.Tensor:
+        """Return what this rank's rows add to the loss of the step; asked on ranks of the last stage."""
+
+
+class WholeBatch:
+    """A global batch that every process holds, of which each rank takes its rows; every sample counts the same.
+
+    `inputs`, `targets`: all samples of the step, on this rank's device.
+    `loss_function`: from output and target rows to their mean loss.
+    `rows`: first and last-but-one row by stage and micro-batch; those of the first and last stage are asked for.
+    `last`: number of the last stage.
+    `n_samples`: of the step.
+    """
+
+    def __init__(
+        self,
+        inputs: Sample,
+        targets: torch.Tensor,
+        loss_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        rows: Mapping[tuple[int, int], tuple[int, int]],
+        last: int,
+        n_samples: int,
+    ) -> None:
+        self.given, self.targets, self.loss_function = inputs, targets, loss_function
+        self.rows, self.last, self.n_samples = rows, last, n_samples
+
+    def inputs(self, microbatch: int) -> Sample:
+        """Return this rank's rows of every input."""
+        return rows_of_inputs(self.given, *self.rows[0, microbatch])
+
+    def loss(self, microbatch: int, output: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss of this rank's rows, times their share of the step's."""
+        low, high = self.rows[self.last, microbatch]
+        return self.loss_function(output, self.targets[low:high]) * ((high - low) / self.n_samples)

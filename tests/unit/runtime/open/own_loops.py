@@ -1,0 +1,213 @@
+"""Training loops of a user's own, in several processes and in one: ``python own_loops.py FOLDER N_PROCESSES``.
+
+The processes are forked once everything is imported; each runs every case of ``FOLDER/cases.json``, one after another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import traceback
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
+
+GROUPS = {"*norm*": {"weight_decay": 0.0}, "*bias": {"weight_decay": 0.0}}
+CLIP, N_STEPS, PATIENCE_SECONDS = 0.5, 4, 300
+
+
+def batch(step: int, n_samples: int, length: int = 16) -> dict[str, torch.Tensor]:
+    """Return a step's samples: tokens, and labels of which the samples have very unlike numbers that count."""
+    generator = torch.Generator().manual_seed(step)
+    tokens = torch.randint(50, (n_samples, length + 1), generator=generator)
+    labels = tokens[:, 1:].clone()
+    for i, count in enumerate(torch.randint(0, length + 1, (n_samples,), generator=generator).tolist()):
+        labels[i, count:] = -100  # none at all of some samples
+    return {"tokens": tokens[:, :-1].contiguous(), "labels": labels}
+
+
+def padded(step: int, n_samples: int) -> dict[str, torch.Tensor]:
+    """Return a step's samples as Hugging Face has them, padded on the left by unlike lengths."""
+    given = batch(step, n_samples)
+    mask = torch.ones_like(given["tokens"])
+    for i in range(n_samples):
+        mask[i, : (3 * i + step) % 9] = 0
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    labels = given["labels"].masked_fill(mask == 0, -100)
+    return {"input_ids": given["tokens"], "attention_mask": mask, "position_ids": positions, "labels": labels}
+
+
+def next_token_loss(output: torch.Tensor, part: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sum and number of what counts: labels are the tokens, of which the next one is to be said."""
+    return token_loss(output[:, :-1], {"labels": part["labels"][:, 1:]})
+
+
+def token_loss(output: torch.Tensor, part: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sum and number of what counts."""
+    labels = part["labels"]
+    value = nn.functional.cross_entropy(output.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+    return value, (labels != -100).sum()
+
+
+def mean_loss(output: torch.Tensor, part: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return the mean over samples of their mean over all tokens."""
+    return nn.functional.cross_entropy(output.flatten(0, 1), part["tokens"].flatten())
+
+
+def optimizer(groups: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, lr=3e-3, weight_decay=0.1, eps=1e-4)
+
+
+def warming(made: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.LambdaLR(made, lambda step: min(1.0, (step + 1) / 3))
+
+
+def build() -> nn.Module:
+    import zoo
+
+    return zoo.shallow()
+
+
+def llama() -> nn.Module:
+    import models
+
+    return models.llama()
+
+
+def parts_of(case: dict[str, Any]) -> tuple[Any, Any, Any, tuple[str, ...]]:
+    """Return what builds a case's model, its batches, its loss, and the names of its inputs."""
+    if case["loss"] == "masked":
+        return llama, padded, next_token_loss, ("input_ids", "attention_mask", "position_ids")
+    return build, batch, token_loss if case["loss"] == "token" else mean_loss, ("tokens",)
+
+
+def alone(case: dict[str, Any]) -> dict[str, Any]:
+    """Return what a plain loop in one process gives: nothing of the package in it."""
+    build_one, batches, loss, names = parts_of(case)
+    n_samples = case["plan"]["schedule"]["global_batch"]
+    torch.manual_seed(0)
+    model = build_one()
+
+    def value_of(step: int) -> torch.Tensor:
+        given = batches(step, n_samples)
+        output = model(**{name: given[name] for name in names})
+        found = loss(getattr(output, "logits", output), given)
+        return found[0] / found[1] if isinstance(found, tuple) else found
+
+    plain = [p for n, p in model.named_parameters() if "norm" in n or n.endswith("bias")]
+    rest = [p for n, p in model.named_parameters() if not ("norm" in n or n.endswith("bias"))]
+    made = optimizer([{"params": rest}, {"params": plain, "weight_decay": 0.0}])
+    schedule = warming(made)
+    losses, norms = [], []
+    for step in range(N_STEPS):
+        made.zero_grad()
+        value = value_of(step)
+        value.backward()
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
+        made.step()
+        schedule.step()
+        losses.append(float(value))
+    model.eval()
+    with torch.no_grad():
+        evaluated = float(value_of(99))
+    return {"losses": losses, "norms": norms, "evaluated": evaluated, "state": model.state_dict()}
+
+
+def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
+    """Return what the same loop gives in this process of a plan."""
+    import meshwright
+
+    build_one, batches, loss, names = parts_of(case)
+    n_samples = case["plan"]["schedule"]["global_batch"]
+    example = {name: batches(0, n_samples)[name] for name in reversed(names)}
+    engine = meshwright.parallelize(build_one, case["plan"], clip_norm=CLIP, example=example)
+    groups = {name: told for name, told in GROUPS.items() if name != "*bias" or case["loss"] != "masked"}  # a Llama has none
+    engine.optimizer(optimizer, groups=groups)
+    engine.schedule(warming)
+    loss = None if case["loss"] == "masked" else loss  # that of `labels` is the engine's own
+    losses, norms = [], []
+    for step in range(N_STEPS):
+        mine = engine.own(batches(step, n_samples)) if engine.needs_data else None
+        losses.append(engine.step(mine, loss))
+        norms.append(engine.gradient_norm)
+    evaluated = engine.evaluate(engine.own(batches(99, n_samples)), loss)
+    groups = [{key: group[key] for key in ("lr", "weight_decay")} for group in engine.trainer.optimizer.param_groups]
+    told = {"data_rank": engine.data_rank, "n_data_ranks": engine.n_data_ranks, "rows": engine.rows, "notes": engine.notes}
+    told |= {"losses": losses, "norms": norms, "evaluated": evaluated, "groups": groups}
+    return {**told, "state": engine.state_dict(), "training": all(module.training for module in engine.modules)}
+
+
+def compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
+    """Return what both gave, and how far apart their weights are."""
+    state, other = found.pop("state"), expected["state"]
+    assert list(state) == list(other), (list(state), list(other))
+    far = max(float((state[name] - other[name]).abs().max()) for name in state)
+    return {**found, "weights": far, "expected": {key: expected[key] for key in ("losses", "norms", "evaluated")}}
+
+
+def be(rank: int, n_ranks: int, folder: pathlib.Path, known: dict[str, Any], cases: dict[str, Any]) -> None:
+    """Be one of the processes."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=n_ranks)
+    results = {}
+    for name, case in cases.items():
+        found = under_a_plan(case)
+        everyone: list[Any] = [None] * n_ranks
+        dist.all_gather_object(everyone, {key: found[key] for key in ("data_rank", "rows", "groups", "losses")})
+        if rank == 0:
+            results[name] = compared(found, known[name]) | {"everyone": everyone}
+    if rank == 0:
+        (folder / "results.json").write_text(json.dumps(results))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main(folder: pathlib.Path, n_ranks: int) -> int:
+    """Fork the processes; return how many failed."""
+    import torch._dynamo  # what takes long to import, once for all
+    import zoo  # noqa: F401
+
+    import meshwright.runtime.open.building  # noqa: F401
+
+    torch.set_num_threads(1)
+    cases = json.loads((folder / "cases.json").read_text())
+    known: dict[str, Any] = {}
+    by_question: dict[tuple[Any, ...], Any] = {}
+    for name, case in cases.items():
+        question = (case["loss"], case["plan"]["schedule"]["global_batch"])
+        if question not in by_question:
+            by_question[question] = alone(case)
+        known[name] = by_question[question]
+    children = []
+    for rank in range(n_ranks):
+        child = os.fork()
+        if child:
+            children.append(child)
+            continue
+        signal.alarm(PATIENCE_SECONDS)
+        try:
+            be(rank, n_ranks, folder, known, cases)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    failed = 0
+    while children:
+        ended, status = os.wait()
+        children.remove(ended)
+        failed += status != 0
+        for other in children if status else ():  # they wait for it
+            os.kill(other, signal.SIGKILL)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(pathlib.Path(sys.argv[1]), int(sys.argv[2])))

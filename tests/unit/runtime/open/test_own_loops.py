@@ -1,0 +1,102 @@
+"""A training loop of one's own under a plan is that of one process: losses, norms, weights, evaluation.
+
+Samples have very unlike numbers of labels that count, so that a mean of means would be wrong; gradients are clipped, learning
+rates scheduled, norms and biases not decayed.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
+pytestmark = pytest.mark.torch
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
+
+from runtime_processes import environment, plan_of  # noqa: E402
+
+TOLERANCE = 1e-5
+
+TWO = {
+    "replicas of a batch that does not divide": plan_of([(5, [0, 1], {})], global_batch=13, n_microbatches=3),
+    "a mean over samples, of a batch that does not divide": plan_of([(5, [0, 1], {})], global_batch=13, n_microbatches=3),
+    "optimizer state sharded": plan_of([(5, [0, 1], {"shard": 1})]),
+    "gradients sharded": plan_of([(5, [0, 1], {"shard": 2})]),
+    "weights sharded": plan_of([(5, [0, 1], {"shard": 3, "recompute": ["full"] * 5})]),
+    "tensor": plan_of([(5, [0, 1], {"tensor": 2})]),
+    "a pipeline, 1f1b": plan_of([(2, [0], {}), (3, [1], {})]),
+    "a pipeline, zero-bubble in a V": plan_of(
+        [(1, [0], {}), (1, [1], {}), (2, [1], {}), (1, [0], {})], schedule="zb_v"
+    ),
+}  # fmt: skip
+
+MASKED = {
+    "replicas": plan_of([(6, [0, 1], {"shard": 3, "recompute": ["full"] * 6})]),
+    "a pipeline": plan_of([(2, [0], {}), (4, [1], {"recompute": ["none", "full", "none", "none"]})]),
+    "tensor and sequence": plan_of([(6, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
+    "context": plan_of([(6, [0, 1], {"context": 2})]),
+}
+"""A Llama with attention masks of sentences padded on the left, and their positions."""
+
+FOUR = {
+    "a pipeline of replicas": plan_of([(2, [0, 1], {"shard": 1}), (3, [2, 3], {})]),
+    "a pipeline of unlike numbers of replicas": plan_of([(2, [0, 1, 2], {"shard": 3}), (3, [3], {})]),
+}
+
+
+def results(plans: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> dict[str, Any]:
+    """Run loops under plans, and alone."""
+    cases = {
+        name: {"plan": plan, "loss": "masked" if plan in MASKED.values() else "mean" if "mean" in name else "token"}
+        for name, plan in plans.items()
+    }
+    (folder / "cases.json").write_text(json.dumps(cases))
+    script = str(pathlib.Path(__file__).with_name("own_loops.py"))
+    command = [sys.executable, "-W", "ignore", script, str(folder), str(n_ranks)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads((folder / "results.json").read_text())
+
+
+def check(found: dict[str, Any], name: str) -> None:
+    """Compare a loop under a plan with the same alone."""
+    expected = found["expected"]
+    assert found["losses"] == pytest.approx(expected["losses"], abs=TOLERANCE), name
+    assert found["norms"] == pytest.approx(expected["norms"], rel=TOLERANCE), name
+    assert found["evaluated"] == pytest.approx(expected["evaluated"], abs=TOLERANCE), name
+    assert found["weights"] < TOLERANCE, name
+    assert max(expected["norms"]) > 0.5 and found["training"], name
+
+
+def test_two_processes_train_as_one(tmp_path: pathlib.Path) -> None:
+    for name, found in results(TWO, 2, tmp_path).items():
+        check(found, name)
+        first, second = found["everyone"]
+        assert first["losses"] == second["losses"] and first["groups"] == second["groups"], name
+        assert {group["weight_decay"] for group in first["groups"]} == {0.0, 0.1}, name
+        ranks, rows = (first["data_rank"], second["data_rank"]), [*first["rows"], *second["rows"]]
+        assert ranks == ((0, 1) if found["n_data_ranks"] == 2 else (0, 0)), name
+        n_samples = 13 if "divide" in name else 16
+        assert sorted(rows if found["n_data_ranks"] == 2 else first["rows"]) == list(range(n_samples)), name
+        assert found["notes"] == [], name
+
+
+def test_masks_and_positions_go_along_with_hidden_states(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
+    for name, found in results(MASKED, 2, tmp_path).items():
+        check(found, name)
+
+
+def test_four_processes_train_as_one(tmp_path: pathlib.Path) -> None:
+    found = results(FOUR, 4, tmp_path)
+    for name, case in found.items():
+        check(case, name)
+    unlike = found["a pipeline of unlike numbers of replicas"]
+    assert unlike["n_data_ranks"] == 1 and "first and last stage have 3 and 1 replicas" in unlike["notes"][0]
+    assert [one["data_rank"] for one in found["a pipeline of replicas"]["everyone"]] == [0, 1, 0, 1]
