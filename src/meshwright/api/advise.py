@@ -154,15 +154,18 @@ def advise(
     place = clusters.cluster(cluster)
     spec = api.read(model) if model else _model_of(module, path, 0)
     said: RunConfig = module.read(path, spec.graph, place.n_devices)
+    named: str | ModelSpec = model or spec
     word = f"{word}:{said.variant}" if said.variant and word in frameworks.names() else word
     plan, length = said.plan, said.sequence_length or sequence_length
     if plan.n_devices > place.n_devices:
         raise InputError(f"{path}: runs on {plan.n_devices} devices; cluster {cluster} has {place.n_devices}")
     if not model and length not in (0, spec.graph.sequence_length):
-        spec = _model_of(module, path, length)
+        named = spec = _model_of(module, path, length)
+    if said.lora:
+        named = _adapted(named, said.lora, length)
     problem = api.make_problem(
-        model or spec, place, batch=Batch(plan.global_batch, 0, length), framework=word,
-        training=MixedPrecision.of(said.precision) if said.precision else None,
+        named, place, batch=Batch(plan.global_batch, 0, length), framework=word,
+        training=said.training or (MixedPrecision.of(said.precision) if said.precision else None),
     )  # fmt: skip
     sim.check_plan(problem, plan)
     refusals = frameworks.refusals(problem.framework, plan, problem)
@@ -200,6 +203,14 @@ def _model_of(module: ModuleType, path: str, sequence_length: int) -> ModelSpec:
         raise InputError(f"{path}: a configuration of {module.FRAMEWORK.name} does not say the model; give --model")
     spec: ModelSpec = module.model_of(path, sequence_length)
     return spec
+
+
+def _adapted(named: str | ModelSpec, lora: str, sequence_length: int) -> ModelSpec:
+    """Return a model of which only adapters are trained."""
+    from meshwright.models import fine_tuning
+
+    spec = named if isinstance(named, ModelSpec) else api.read(named, sequence_length=sequence_length)
+    return fine_tuning.fine_tuned(spec, (), lora)
 
 
 def _priced(problem: Problem, plan: Plan) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.core.plan import Plan
+from meshwright.core.problem import MixedPrecision
 
 __all__ = ["RunConfig"]
 
@@ -26,6 +27,10 @@ class RunConfig:
         assumed where the configuration says nothing.
     variant : str
         The framework's variant that the configuration starts; empty for the plain one.
+    lora : str
+        Adapters that are trained beside frozen weights, as after ``--lora``; empty where all weights are trained.
+    training : MixedPrecision or None
+        How numbers are held and updated, where it says more than the precision: another optimizer; None for as usual.
     """
 
     plan: Plan
@@ -33,3 +38,5 @@ class RunConfig:
     sequence_length: int = 0
     warnings: tuple[str, ...] = ()
     variant: str = ""
+    lora: str = ""
+    training: MixedPrecision | None = None

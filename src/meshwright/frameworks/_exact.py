@@ -19,6 +19,7 @@ from meshwright.core.strategy import Strategy
 __all__ = [
     "DECODERS",
     "ENDS",
+    "NO_TENSOR_PLAN",
     "check",
     "decoder",
     "environment",
@@ -47,9 +48,24 @@ DECODERS: Mapping[str, tuple[str, str]] = MappingProxyType({
     "qwen3": ("model.layers", "Qwen3DecoderLayer"), "qwen3_moe": ("model.layers", "Qwen3MoeDecoderLayer"),
     "gemma": ("model.layers", "GemmaDecoderLayer"), "gemma2": ("model.layers", "Gemma2DecoderLayer"),
     "gemma3_text": ("model.layers", "Gemma3DecoderLayer"), "gpt_oss": ("model.layers", "GptOssDecoderLayer"),
+    "arcee": ("model.layers", "ArceeDecoderLayer"), "bloom": ("transformer.h", "BloomBlock"),
+    "cohere": ("model.layers", "CohereDecoderLayer"), "cohere2": ("model.layers", "Cohere2DecoderLayer"),
+    "ernie4_5": ("model.layers", "Ernie4_5DecoderLayer"), "falcon": ("transformer.h", "FalconDecoderLayer"),
+    "glm": ("model.layers", "GlmDecoderLayer"), "glm4": ("model.layers", "Glm4DecoderLayer"),
+    "glm4_moe": ("model.layers", "Glm4MoeDecoderLayer"), "gptj": ("transformer.h", "GPTJBlock"),
+    "granite": ("model.layers", "GraniteDecoderLayer"), "helium": ("model.layers", "HeliumDecoderLayer"),
+    "llama4_text": ("model.layers", "Llama4TextDecoderLayer"), "nemotron": ("model.layers", "NemotronDecoderLayer"),
+    "olmo": ("model.layers", "OlmoDecoderLayer"), "olmo2": ("model.layers", "Olmo2DecoderLayer"),
+    "phi": ("model.layers", "PhiDecoderLayer"), "seed_oss": ("model.layers", "SeedOssDecoderLayer"),
+    "smollm3": ("model.layers", "SmolLM3DecoderLayer"), "stablelm": ("model.layers", "StableLmDecoderLayer"),
+    "starcoder2": ("model.layers", "Starcoder2DecoderLayer"),
     "deepseek_v2": ("model.layers", "DeepseekV2DecoderLayer"), "deepseek_v3": ("model.layers", "DeepseekV3DecoderLayer"),
 })  # fmt: skip
 """Where transformers' causal language models of a ``model_type`` keep their layers, and the class of these."""
+
+
+NO_TENSOR_PLAN = ("bloom", "falcon", "gpt2", "gpt_neo", "gpt_oss", "gptj", "opt", "stablelm")
+"""Families of `DECODERS` whose configuration in transformers 5.23 has no ``base_model_tp_plan``."""
 
 
 def unsaid(limits: FrameworkLimits, plan: Plan, problem: Problem) -> tuple[str, ...]:
@@ -74,7 +90,7 @@ def unsaid(limits: FrameworkLimits, plan: Plan, problem: Problem) -> tuple[str, 
         and plan.global_batch != plan.n_microbatches * plan.micro_batch * one.data
     ):
         found.append(f"a global batch of {plan.global_batch}, which its micro-batches do not make")
-    usual = MixedPrecision.of(problem.training.precision)
+    usual = MixedPrecision.of(problem.training.precision).updated_by(problem.training.optimizer)
     found += [
         f"{name.replace('_', ' ')} {getattr(problem.training, name)}; it has {getattr(usual, name)}"
         for name in ("activation_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes", "state_bytes")

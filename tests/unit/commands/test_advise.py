@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 4 --micro-batch-size 1 \\
   --global-batch-size 32 --seq-length 128 --tensor-model-parallel-size 2 \\
   --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 \\
-  --bf16 --use-distributed-optimizer
+  --bf16 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather
 """
 YAML = """# accelerate launch --config_file a.yaml run_clm.py --per_device_train_batch_size 1 --gradient_accumulation_steps 2
 distributed_type: FSDP

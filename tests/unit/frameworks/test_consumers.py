@@ -370,3 +370,48 @@ def test_torchtitan_builds_the_trainer_of_the_plan(
     assert answer["class"] == kind
     assert answer["microbatches"] * answer["accumulation"] == (plan.n_microbatches if n_ranks > 1 else 0)
     assert n_ranks > 1 or answer["accumulation"] == plan.n_microbatches
+
+
+PEFT = """
+import json, sys
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from transformers import AutoConfig, AutoModelForCausalLM
+found = []
+for fields, lora in json.loads(sys.argv[1]):
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields))
+    inject_adapter_in_model(LoraConfig(**lora), model)
+    found.append(sum(weight.numel() for weight in model.parameters() if weight.requires_grad))
+print(json.dumps(found))
+"""
+SMALL = {
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "intermediate_size": 96, "vocab_size": 256, "max_position_embeddings": 64, "tie_word_embeddings": False, "pad_token_id": 0,
+}  # fmt: skip
+OTHERS: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 256},
+    "gpt_neo": {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "intermediate_size": 96, "vocab_size": 256,
+                "max_position_embeddings": 64, "attention_types": [[["global", "local"], 1]]},
+    "opt": SMALL | {"ffn_dim": 96, "word_embed_proj_dim": 64},
+    "mixtral": SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": SMALL | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+}  # fmt: skip
+
+
+@needs("peft")
+def test_peft_trains_as_many_weights_as_were_planned(tmp_path: pathlib.Path) -> None:
+    """Of every family, every product that has an adapter."""
+    from meshwright.frameworks import _adapters
+
+    asked_for, planned = [], []
+    for family, modules in _adapters._MODULES.items():
+        fields = {"model_type": family, **OTHERS.get(family, SMALL)}
+        (tmp_path / "config.json").write_text(json.dumps(fields))
+        for word in modules:
+            if word in ("gate", "up", "down") and family in ("mixtral", "qwen3_moe"):
+                continue  # experts have none
+            spec = api.read(str(tmp_path / "config.json"), lora=f"r=8,targets={word}", sequence_length=64)
+            asked_for.append((fields, _adapters.config(api.make_problem(spec, "dgx-h100:2"))))
+            planned.append(spec.graph.n_trained_parameters)
+    assert asked(PEFT, json.dumps(asked_for), folder=tmp_path) == planned and len(planned) > 60

@@ -10,6 +10,7 @@ import pytest
 from meshwright import api, frameworks
 from meshwright.api import advise
 from meshwright.base.errors import InputError
+from meshwright.core.problem import Stop
 from meshwright.core.strategy import Strategy
 
 MODULE = frameworks.load("transformers")
@@ -175,12 +176,63 @@ def test_what_is_wrong_is_one_line(tmp_path: pathlib.Path, graph, text: str, ent
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_adapters_are_said_to_be_priced_as_whole_training(tmp_path: pathlib.Path, graph) -> None:
-    said = _read(
-        tmp_path / "a.sh", FASTCHAT.replace("--bf16 True", "--use_peft --lora_r 16 --bf16 --load_in_8bit False"), graph
-    )
-    assert [warning.partition("line ")[2][:15] for warning in said.warnings[:2]] == ["8: --use_peft: ", "8: --lora_r: ad"]
-    assert not any("8bit" in warning for warning in said.warnings)
+@pytest.mark.parametrize(
+    ("options", "lora"),
+    [
+        ("--use_peft --lora_r 16 --lora_target_modules q_proj v_proj --load_in_8bit False", "r=16,targets=query,value"),
+        ("--lora_enable True --lora_r 128 --lora_alpha 256 --lora_target_modules o_proj,down_proj --bits 4",
+         "r=128,targets=output,down,base=4bit"),
+        ("--finetuning_type lora --lora_rank 8 --lora_target q_proj,k_proj --quantization_bit 4",
+         "r=8,targets=query,key,base=4bit"),
+        ("--use_peft True --lora_r 4 --lora_target_modules gate_proj --load_in_4bit", "r=4,targets=gate,base=4bit"),
+        ("--finetuning_type full", ""), ("--use_peft False --lora_r 16", ""), ("--load_in_4bit False", ""),
+    ],
+)  # fmt: skip
+def test_adapters_among_the_arguments_are_read(tmp_path: pathlib.Path, graph, options: str, lora: str) -> None:
+    said = _read(tmp_path / "a.sh", FASTCHAT.replace("--bf16 True", f"{options} --bf16"), graph)
+    assert said.lora == lora and not any("lora" in warning or "bit" in warning for warning in said.warnings)
+
+
+def test_what_peft_chooses_itself_is_said(tmp_path: pathlib.Path) -> None:
+    graph = api.read("llama-3.2-1b").graph
+    for options, lora, words in (
+        ("--use_peft --lora_r 4", "r=4,targets=query,value", "line 8: --lora_r: target_modules is not set: peft chooses by"),
+        ("--use_lora --lora_r 4 --lora_target_modules all-linear", "r=4,targets=query,key,value,output,gate,up,down",
+         "target_modules is all-linear: adapters of query, key, value, output, gate, up, down are priced"),
+    ):  # fmt: skip
+        said = _read(tmp_path / "a.sh", FASTCHAT.replace("--bf16 True", f"{options} --bf16"), graph)
+        assert said.lora == lora and any(words in warning for warning in said.warnings), said.warnings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--use_peft --lora_target_modules q_proj", "adapters without --lora_r"),
+        ("--use_peft --lora_r many", "r is 'many'; it must be"),
+        ("--use_peft --lora_r 8 --use_dora", "line 8: --use_dora is True; plans have plain adapters only"),
+        ("--use_peft --lora_r 8 --load_in_8bit", "--load_in_8bit is True"), ("--use_lora --lora_r 8 --bits 8", "4 bits, or 16"),
+        ("--lora_r 8", "whether adapters are trained is not said"), ("--finetuning_type freeze", "it must be full or lora"),
+        ("--use_peft --lora_r 8 --lora_target_modules weather", "has 'weather'; known are"),
+    ],
+)  # fmt: skip
+def test_adapters_that_are_no_plain_ones_are_refused(tmp_path: pathlib.Path, graph, options: str, message: str) -> None:
+    with pytest.raises(InputError, match=r"a\.sh: ") as error:
+        _read(tmp_path / "a.sh", FASTCHAT.replace("--bf16 True", f"{options} --bf16"), graph)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_adapters_are_priced_as_adapters(tmp_path: pathlib.Path) -> None:
+    """Less memory and a quicker step than training all weights; the same as the plan with --lora."""
+    path, entries = tmp_path / "a.sh", {}
+    for word, options in (("all", ""), ("lora", "--use_peft --lora_r 8 --lora_target_modules q_proj v_proj")):
+        path.write_text(FASTCHAT.replace("meta-llama/Llama-3.1-8B", "llama-3.2-1b").replace("--bf16", f"{options} --bf16"))
+        found = advise.advise(str(path), "dgx-h100:16", stop=Stop(n_iterations=1))
+        assert found.result.timeline is not None and not found.refusals
+        entries[word] = found
+    whole, adapted = (entries[word].result.timeline for word in ("all", "lora"))
+    assert max(adapted.peak_bytes) < max(whole.peak_bytes) and adapted.step_seconds < whole.step_seconds
+    spec = api.read("llama-3.2-1b", sequence_length=2048, lora="r=8,targets=query,value")
+    assert entries["lora"].result.problem.graph.n_trained_parameters == spec.graph.n_trained_parameters
 
 
 def test_an_elastic_range_is_its_most_hosts_and_the_cluster_says_what_the_script_does_not(

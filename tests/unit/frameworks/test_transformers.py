@@ -160,14 +160,14 @@ def test_wrong_arguments_are_one_line_with_the_argument(old: str, new: str, said
 def test_what_is_unknown_or_priced_otherwise_is_a_warning(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(
-        CODE.replace("fsdp=True", "weather=3,\n    optim='adafactor', use_liger_kernel=True, fsdp=True").replace(
+        CODE.replace("fsdp=True", "weather=3,\n    optim='lomo', use_liger_kernel=True, fsdp=True").replace(
             '"version": 2', '"rain": 2'
         )
     )
     warnings = MODULE.read(str(path), posed().graph).warnings
     assert f"{path}: line 5: nothing is known of weather; it is left out" in warnings
     assert any("nothing is known of rain" in text for text in warnings)
-    assert any("optim is adafactor" in text for text in warnings) and any("liger" in text for text in warnings)
+    assert any("optim is lomo" in text for text in warnings) and any("liger" in text for text in warnings)
 
 
 def test_files_of_the_trainer_are_no_others() -> None:

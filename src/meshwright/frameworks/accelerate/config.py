@@ -51,7 +51,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     fields = _exact.decoder("accelerate", problem)
     nodes, per_node = _exact.launch_sizes("accelerate", result)
     one, words = plan.stages[0].strategy, plan.stages[0].recompute
-    if one.tensor > 1 and str(fields["model_type"]) in ("gpt2", "gpt_neo", "gpt_neox", "opt"):
+    if one.tensor > 1 and str(fields["model_type"]) in _exact.NO_TENSOR_PLAN:
         raise ExportError(
             f"accelerate: transformers has no plan of tensor parallelism for {fields['model_type']}; plan with tensor=1"
         )

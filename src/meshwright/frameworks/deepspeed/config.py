@@ -13,7 +13,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
-from meshwright.frameworks import _exact, _one_config
+from meshwright.frameworks import _exact, _one_config, _optimizers
 
 __all__ = ["read", "write"]
 
@@ -80,6 +80,7 @@ def _content(result: Result) -> dict[str, Any]:
         content[precision] = {"enabled": True}
     if one.tensor > 1:
         content["tensor_parallel"] = {"autotp_size": one.tensor}
+    content |= _optimizers.to_deepspeed(result.problem.training.optimizer)
     if "full" in plan.stages[0].recompute:
         content["activation_checkpointing"] = {"number_checkpoints": len(plan.stages[0].ops) - 2}
     return content
@@ -138,7 +139,9 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     words = _exact.layer_words(graph, "full" if full else "none")
     plan = _exact.one_mesh(path, graph, strategy, words, (count, micro))
     length = _one_config.arguments(said, "--block_size", path) if "--block_size" in said else 0
-    return RunConfig(plan, chosen[0] if chosen else "fp32", length, tuple(warnings))
+    precision = chosen[0] if chosen else "fp32"
+    optimizer, notes = _optimizers.of_deepspeed(content, path)
+    return RunConfig(plan, precision, length, (*warnings, *notes), training=_optimizers.held(precision, optimizer))
 
 
 def _batches(content: dict[str, Any], path: str, n_devices: int, tensor: int) -> tuple[int, int, int]:

@@ -19,9 +19,11 @@ FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan is outside its limits, or no script says."""
-    from meshwright.frameworks import _exact
+    from meshwright.frameworks import _adapters, _exact
 
-    return _exact.unsaid(FRAMEWORK.limits, plan, problem)
+    tensor = max(stage.strategy.tensor for stage in plan.stages)
+    found = _exact.unsaid(FRAMEWORK.limits, plan, problem)
+    return (*found, *_adapters.refusals(problem, tensor=tensor, quantised=True))  # of four bits the limits say so
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:

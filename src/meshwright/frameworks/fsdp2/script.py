@@ -16,7 +16,7 @@ from meshwright.core.problem import ModelSpec
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
-from meshwright.frameworks import _exact
+from meshwright.frameworks import _adapters, _exact, _optimizers
 
 __all__ = ["model_of", "read", "write"]
 
@@ -37,6 +37,16 @@ _NUMBERS = (
     "SEQUENCE_LENGTH",
 )
 _OTHERS = ("SEQUENCE_PARALLEL", "RESHARD_AFTER_FORWARD", "PRECISION", "LAYERS", "CHECKPOINTED", "MODEL")
+_SOMETIMES = ("LORA",)
+
+_ADAPTERS = """inject_adapter_in_model(LoraConfig(**LORA), model)  # all other weights are frozen and stay in PRECISION
+for weight in filter(lambda one: one.requires_grad, model.parameters()):
+    weight.data = weight.data.float()
+"""
+_ZEROS = """for name, weight in model.named_parameters():
+    if "lora_B" in name:
+        torch.nn.init.zeros_(weight)  # and load the weights of the model that is tuned here
+"""
 
 _RINGS = (
     "deepseek_v2", "deepseek_v3", "gemma", "llama", "mistral", "mixtral", "opt", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
@@ -84,14 +94,18 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     if problem.training.precision not in _DTYPES:
         raise ExportError("fsdp2: the script has no scaling of losses for fp16; plan with --precision bf16 or fp32")
     _check_model(fields, family, strategy, problem.graph.sequence_length)
-    nodes, per_node = _exact.launch_sizes("fsdp2", result)
+    nodes, per_node, lora = *_exact.launch_sizes("fsdp2", result), _adapters.config(problem)
     body = (Path(__file__).parent / "body.txt").read_text(encoding="utf-8")
     said = {
-        "@PLAN@": _constants(result, fields, nodes, per_node),
+        "@PLAN@": "\n".join([_constants(result, fields, nodes, per_node), *([f"LORA = {lora!r}"] if lora else [])]),
         "@AXES@": _TENSOR if strategy.tensor > 1 else "",
         "@PARALLEL@": _parallel(strategy),
         "@GATHERED@": _GATHERED if strategy.shard == 2 else "",
         "@STEP@": _step(strategy),
+        "@OPTIMIZER@": _optimizers.in_torch(problem.training.optimizer),
+        "@DTYPE@": "PRECISION" if lora else "torch.float32",
+        "@ADAPTERS@": _ADAPTERS if lora else "",
+        "@ZEROS@": _ZEROS if lora else "",
     }
     for mark, text in said.items():
         body = body.replace(mark, text)
@@ -100,7 +114,8 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         f'"""{name} on {plan.n_devices} devices{_exact.predicted(result)}; written by meshwright, yours to change."""',
         f"# torchrun --nnodes {nodes} --nproc-per-node {per_node} --node-rank RANK --master-addr HOST --master-port 29500 "
         f"{Path(path).name}",
-        *_imports(strategy),
+        *_imports(strategy, adapters=bool(lora)),
+        *(["from torchao.optim import AdamW8bit"] if problem.training.optimizer == "adam-8bit" else []),
     ]
     files.write(path, "\n".join(head) + f"\n\n{body}")
     return ()
@@ -194,7 +209,7 @@ def _step(strategy: Strategy) -> str:
     return "".join(f"{' ' * 8}{line}\n" for line in lines)
 
 
-def _imports(strategy: Strategy) -> list[str]:
+def _imports(strategy: Strategy, *, adapters: bool) -> list[str]:
     """Return what the script imports: of the axes only those that it has."""
     tensor, context = strategy.tensor > 1, strategy.context > 1
     return [
@@ -202,6 +217,7 @@ def _imports(strategy: Strategy) -> list[str]:
         "",
         "import torch",
         "import torch.distributed as dist",
+        *(["from peft import LoraConfig, inject_adapter_in_model"] if adapters else []),
         "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper",
         "from torch.distributed.device_mesh import init_device_mesh",
         "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard",
@@ -221,6 +237,7 @@ def read(path: str, graph: Graph) -> RunConfig:
         When it is no Python, a constant is missing or wrong, or they contradict each other or the model.
     """
     told, warnings = _assigned(path)
+    optimizer = str(told.get("optimizer", ""))
     entry = {name: _exact.whole(told, name, path) for name in _NUMBERS}
     missing = [name for name in _OTHERS if name not in told]
     if missing:
@@ -247,7 +264,15 @@ def read(path: str, graph: Graph) -> RunConfig:
     if precision is None:
         raise InputError(f"{path}: PRECISION is {told['PRECISION']}; it must be torch.bfloat16 or torch.float32")
     plan = _exact.one_mesh(path, graph, strategy, words, (entry["MICRO_BATCHES"], entry["MICRO_BATCH"]))
-    return RunConfig(plan, precision, entry["SEQUENCE_LENGTH"], warnings)
+    said: tuple[str, ...] = ()
+    lora = ""
+    if "LORA" in told:
+        if not isinstance(told["LORA"], dict):
+            raise InputError(f"{path}: LORA is {told['LORA']!r}; it must be the arguments of peft's LoraConfig")
+        lora, said = _adapters.text_of(told["LORA"], graph, f"{path}: LORA")
+    return RunConfig(
+        plan, precision, entry["SEQUENCE_LENGTH"], (*warnings, *said), "", lora, _optimizers.held(precision, optimizer)
+    )
 
 
 def model_of(path: str, sequence_length: int) -> ModelSpec:
@@ -285,7 +310,7 @@ def _assigned(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     except SyntaxError as error:
         raise InputError(f"{path}: line {error.lineno}: is no Python: {error.msg}") from None
     found: dict[str, Any] = {}
-    warnings = []
+    warnings: list[str] = []
     for node in tree.body:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue
@@ -294,7 +319,11 @@ def _assigned(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
         pairs = list(zip(target.elts, value.elts, strict=True)) if several else [(target, value)]  # type: ignore[attr-defined]
         for name, own in pairs:
             word = ast.unparse(name)
-            if word not in (*_NUMBERS, *_OTHERS):
+            if word == "optimizer":
+                found[word], notes = _optimizers.of_torch(own, f"{path}: line {node.lineno}")
+                warnings += notes
+                continue
+            if word not in (*_NUMBERS, *_OTHERS, *_SOMETIMES):
                 if not word.isupper():
                     continue  # what the script computes
                 warnings.append(f"{path}: line {node.lineno}: nothing is known of {word}; it is left out")

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from meshwright.base.errors import ExportError
-from meshwright.core.framework import exceeded, inner_words, layout_of, recomputed_in_block
+from meshwright.core.framework import Framework, exceeded, inner_words, layout_of, recomputed_in_block
 from meshwright.core.plan import Plan
 from meshwright.core.problem import MixedPrecision, Problem
 from meshwright.core.result import Result
 from meshwright.frameworks.megatron.limits import FRAMEWORK
 
-__all__ = ["END_KINDS", "arguments", "refusals", "refused"]
+__all__ = ["END_KINDS", "arguments", "dispatch", "framework_of", "refusals", "refused"]
 
 END_KINDS = ("embedding", "head")
 """Layers that Megatron-LM puts on the first and the last stage by itself."""
@@ -119,6 +119,8 @@ def arguments(result: Result) -> Options:
         options.append(("--expert-tensor-parallel-size", "1"))  # experts whole on their devices; else split like other products
     if strategy.sequence_parallel and strategy.tensor > 1:
         options.append(("--sequence-parallel",))
+        if framework_of(problem).tensor_overlap_ratio > 0.0:
+            options.append(("--tp-comm-overlap",))  # as it is priced; off unless told
     if layout_of(plan) == "data" and n_ranks > 1:
         options.append(("--use-tp-pp-dp-mapping",))
     options += _pipeline(result)
@@ -129,6 +131,20 @@ def arguments(result: Result) -> Options:
     if problem.training.gradient_bytes == 2:
         options.append(("--grad-reduce-in-bf16",))
     return options
+
+
+def framework_of(problem: Problem) -> Framework:
+    """Return the variant that a problem is posed for; the plain one where it is posed for a framework of another kind."""
+    return problem.framework if problem.framework.name in (FRAMEWORK.name, "megatron_bridge") else FRAMEWORK
+
+
+def dispatch(problem: Problem, plan: Plan) -> Options:
+    """Return how tokens are sent to experts, as the exchange is priced: by DeepEP or HybridEP, or all to all."""
+    own = framework_of(problem)
+    if not own.dispatches_once or plan.stages[0].strategy.expert == 1:
+        return [("--moe-token-dispatcher-type", "alltoall")]
+    backend = "deepep" if own.variant == "experts_x86" else "hybridep"
+    return [("--moe-token-dispatcher-type", "flex"), ("--moe-flex-dispatcher-backend", backend)]
 
 
 def _layers(result: Result, ops: Sequence[int]) -> list[int]:

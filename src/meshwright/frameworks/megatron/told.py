@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +12,19 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import MODULES, Strategy
-from meshwright.frameworks import _command_line, _exact
+from meshwright.frameworks import _command_line, _exact, _optimizers
+from meshwright.frameworks.megatron import aside, pipeline
 
-__all__ = ["config_of", "plan_of", "read"]
+__all__ = ["config_of", "plan_of", "read", "variant_of"]
 
 FLAGS = ("--sequence-parallel", "--use-tp-pp-dp-mapping", "--use-distributed-optimizer", "--use-megatron-fsdp")
 """Options without a value that a plan depends on."""
 
 _LEVELS: Mapping[str, int] = MappingProxyType({"optim": 1, "optim_grads": 2, "optim_grads_params": 3})
+_OPTIMIZERS: Mapping[str, str] = MappingProxyType(
+    {"adam": "adamw", "sgd": "sgd-momentum", "muon": "muon", "dist_muon": "muon", "lion": "lion"}
+)
+"""Ours of each of its own; its SGD has a momentum of 0.9 unless told."""
 _MOST_DEVICES = 10**7
 
 
@@ -37,7 +41,36 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     """
     text = _exact.read_text(path)
     options = _command_line.options(text, path)
-    return replace(config_of(options, path, graph, n_devices), warnings=_unknown(options, text, path))
+    aside.check(options, path)
+    said = config_of(options, path, graph, n_devices)
+    others = (
+        f"{path}: {f'line {_line(text, name)}: ' if name in options else ''}{aside.sentence(name, what)}"
+        for name, what in aside.notes(options, said.plan)
+    )
+    optimizer = _OPTIMIZERS.get(" ".join(options.get("--optimizer", ("adam",))), "")
+    if optimizer == "sgd-momentum" and not " ".join(options.get("--sgd-momentum", ("0.9",))).strip("0."):
+        optimizer = "sgd"
+    if not optimizer:
+        raise InputError(f"{path}: --optimizer is {' '.join(options['--optimizer'])}; priced are {', '.join(_OPTIMIZERS)}")
+    variant, overlap = variant_of(graph, said.plan, "--tp-comm-overlap" in options)
+    without = (f"{path}: --tp-comm-overlap {overlap}",) if overlap else ()
+    return replace(
+        said, warnings=(*_unknown(options, text, path), *others, *without), variant=variant,
+        training=_optimizers.held(said.precision, optimizer),
+    )  # fmt: skip
+
+
+def variant_of(graph: Graph, plan: Plan, overlaps: bool) -> tuple[str, str]:
+    """Return the variant that a run without overlap on its tensor axis is priced as, and what is to be said of it.
+
+    `overlaps`: whether ``tp_comm_overlap`` is set. Mixtures of experts have variants of their own, all with overlap.
+    """
+    one = plan.stages[0].strategy
+    if overlaps or one.tensor == 1 or not one.sequence_parallel:
+        return "", ""
+    if any(operator.expert for op in graph.ops for operator in op.body):
+        return "", "is not set; the tensor axis is priced with overlap"
+    return "plain", ""
 
 
 def config_of(options: Mapping[str, tuple[str, ...]], path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
@@ -48,7 +81,7 @@ def config_of(options: Mapping[str, tuple[str, ...]], path: str, graph: Graph, n
         raise InputError(
             f"{path}: --num-layers: makes {n_layers} layers, but {graph.name} has {len(graph.ops) - 2}: another model?"
         )
-    length = _whole(options, "--seq-length", path) if "--seq-length" in options else 0
+    length = pipeline.whole(options, "--seq-length", path) if "--seq-length" in options else 0
     return RunConfig(plan, _precision(options), length)
 
 
@@ -70,9 +103,12 @@ def _unknown(options: Mapping[str, tuple[str, ...]], text: str, place: str) -> t
     found = []
     for name in options:
         if name not in known and name.replace("_", "-") not in _command_line.TORCHRUN:
-            line = text.count("\n", 0, max(text.find(name), 0)) + 1
-            found.append(f"{place}: line {line}: {name} is no option of Megatron-LM that is known; it is left out")
+            found.append(f"{place}: line {_line(text, name)}: {name} is no option of Megatron-LM that is known; it is left out")
     return tuple(found)
+
+
+def _line(text: str, name: str) -> int:
+    return text.count("\n", 0, max(text.find(name), 0)) + 1
 
 
 def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int = 0) -> Plan:
@@ -86,15 +122,15 @@ def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int =
         When an option that is needed is missing or wrong, or options contradict each other.
     """
     tensor, ranks = (
-        _whole(options, "--tensor-model-parallel-size", place, 1),
-        _whole(options, "--pipeline-model-parallel-size", place, 1),
+        pipeline.whole(options, "--tensor-model-parallel-size", place, 1),
+        pipeline.whole(options, "--pipeline-model-parallel-size", place, 1),
     )
     context, expert = (
-        _whole(options, "--context-parallel-size", place, 1),
-        _whole(options, "--expert-model-parallel-size", place, 1),
+        pipeline.whole(options, "--context-parallel-size", place, 1),
+        pipeline.whole(options, "--expert-model-parallel-size", place, 1),
     )
     if not n_devices or "--nproc-per-node" in options:
-        n_devices = _whole(options, "--nnodes", place, 1) * _whole(options, "--nproc-per-node", place)
+        n_devices = pipeline.whole(options, "--nnodes", place, 1) * pipeline.whole(options, "--nproc-per-node", place)
     if n_devices % (tensor * context * ranks) or n_devices > _MOST_DEVICES:
         raise InputError(
             f"{place}: {n_devices} devices are no multiple of tensor x context x pipeline = {tensor * context * ranks}"
@@ -106,9 +142,9 @@ def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int =
         raise InputError(
             f"{place}: --expert-tensor-parallel-size: experts over {expert} ranks are split otherwise in our plans"
         )
-    stages, n_virtual = _stages(options, place, ranks)
+    stages, n_virtual = pipeline.stages(options, place, ranks)
     words = _recompute(options, place, stages)
-    micro, batch = _whole(options, "--micro-batch-size", place), _whole(options, "--global-batch-size", place)
+    micro, batch = pipeline.whole(options, "--micro-batch-size", place), pipeline.whole(options, "--global-batch-size", place)
     if batch % (micro * data):
         raise InputError(f"{place}: --global-batch-size {batch} is no multiple of --micro-batch-size {micro} x {data} replicas")
     devices = _devices(strategy, ranks, "--use-tp-pp-dp-mapping" in options)
@@ -120,62 +156,20 @@ def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int =
     )  # fmt: skip
 
 
-def _whole(options: Mapping[str, tuple[str, ...]], name: str, place: str, default: int = 0) -> int:
-    """Return a whole number from 1 on; a default of 0 stands for none."""
-    if name not in options and default:
-        return default
-    text = " ".join(options.get(name, ()))
-    if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise InputError(
-            f"{place}: {name} is '{text}'; it must be a whole number from 1 on" if text else f"{place}: {name} is missing"
-        )
-    return int(text)
-
-
 def _sharding(options: Mapping[str, tuple[str, ...]], place: str, n_ranks: int, data: int) -> tuple[int, int]:
     """Return what the data axis shards, and over how many of its ranks (0: all)."""
     level = 1 if "--use-distributed-optimizer" in options else 0
     if "--use-megatron-fsdp" in options:
-        word = " ".join(options.get("--data-parallel-sharding-strategy", ("no_shard",)))
+        word = " ".join(options.get("--data-parallel-sharding-strategy", ("optim_grads_params",)))
         if word not in _LEVELS and word != "no_shard":
             raise InputError(
                 f"{place}: --data-parallel-sharding-strategy is '{word}'; it must be no_shard, {', '.join(_LEVELS)}"
             )
         level = _LEVELS.get(word, 0)
-    instances = _whole(options, "--num-distributed-optimizer-instances", place, 1)
+    instances = pipeline.whole(options, "--num-distributed-optimizer-instances", place, 1)
     if data % instances:
         raise InputError(f"{place}: --num-distributed-optimizer-instances {instances} does not divide {data} replicas")
     return (level if n_ranks > 1 else 0), (data // instances if instances > 1 and level else 0)
-
-
-def _stages(options: Mapping[str, tuple[str, ...]], place: str, n_ranks: int) -> tuple[list[tuple[int, ...]], int]:
-    """Return the layers of every stage, and how many stages a rank has."""
-    n_layers, n_ahead = _whole(options, "--num-layers", place), 0
-    if "--mtp-num-layers" in options:
-        n_ahead = _whole(options, "--mtp-num-layers", place)
-    layout = " ".join(options.get("--pipeline-model-parallel-layout", ()))
-    if layout:
-        parts = layout.split("|")
-        sizes = [sum(int(n or 1) for n in re.findall(r"t(?:\*(\d+))?", part)) for part in parts]
-        ahead = [part.count("m") for part in parts]
-        plain = [re.sub(r"t(\*\d+)?|m", "", part) for part in parts]
-        if plain != ["E", *[""] * (len(parts) - 2), "L"] and not (len(parts) == 1 and plain == ["EL"]):
-            raise InputError(f"{place}: --pipeline-model-parallel-layout {layout}: E comes first, L last, t*N and m between |")
-    else:
-        n_stages = n_ranks * _whole(options, "--num-virtual-stages-per-pipeline-rank", place, 1)
-        if n_layers % n_stages:
-            raise InputError(f"{place}: --num-layers {n_layers} is no multiple of {n_stages} stages; say a layout")
-        sizes, ahead = [n_layers // n_stages] * n_stages, [0] * (n_stages - 1) + [n_ahead]
-    if sum(sizes) != n_layers or sum(ahead) != n_ahead or len(sizes) % n_ranks:
-        raise InputError(
-            f"{place}: stages of {', '.join(map(str, sizes))} layers do not make {n_layers} layers on {n_ranks} pipeline ranks"
-        )
-    stages, layer, more = [], 1, n_layers + 1
-    for i, (size, own) in enumerate(zip(sizes, ahead, strict=True)):
-        ops = [0] * (i == 0) + list(range(layer, layer + size)) + list(range(more, more + own))
-        stages.append(tuple(ops + [n_layers + n_ahead + 1] * (i == len(sizes) - 1)))
-        layer, more = layer + size, more + own
-    return stages, len(sizes) // n_ranks
 
 
 def _recompute(options: Mapping[str, tuple[str, ...]], place: str, stages: list[tuple[int, ...]]) -> list[tuple[str, ...]]:
@@ -190,7 +184,10 @@ def _recompute(options: Mapping[str, tuple[str, ...]], place: str, stages: list[
             raise InputError(f"{place}: --recompute-modules {' '.join(unknown)}: there are {', '.join(MODULES)}")
         n_first, word = last, "+".join(modules)
     elif kind == "full":
-        count, method = _whole(options, "--recompute-num-layers", place, 1), " ".join(options.get("--recompute-method", ()))
+        count, method = (
+            pipeline.whole(options, "--recompute-num-layers", place, 1),
+            " ".join(options.get("--recompute-method", ())),
+        )
         if method not in ("uniform", "block") or (method == "uniform" and count != 1):
             raise InputError(f"{place}: --recompute-method {method} of {count} layers: our plans have uniform of 1, or block")
         n_first, word = (last if method == "uniform" else count), "full"

@@ -1,16 +1,16 @@
-"""Megatron-Bridge: a recipe in Python for Megatron-Core."""
+"""Megatron-Bridge: a recipe in Python for Megatron-Core; also what its runs, and those of NeMo, write down."""
 
 from __future__ import annotations
 
 from meshwright.core.graph import Graph
 from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Problem
+from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks.megatron_bridge.limits import FRAMEWORK, VARIANTS
 
-__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "model_of", "program", "read", "recognises", "refusals", "write"]
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
@@ -47,12 +47,23 @@ def program(result: Result, path: str) -> StartCommand:
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
-    """Return what a recipe says; `n_devices`: how many there are, where no command in it says so."""
+    """Return what a recipe, or what a run wrote down, says; `n_devices`: how many there are, where no command in it says so."""
     from meshwright.frameworks.megatron_bridge import told
 
     return told.read(path, graph, n_devices)
 
 
+def model_of(path: str, sequence_length: int = 0) -> ModelSpec:
+    """Return the model that a recipe names, or a configuration that a run wrote down describes."""
+    from meshwright.frameworks.megatron_bridge import shape
+
+    return shape.model_of(path, sequence_length)
+
+
 def recognises(text: str) -> bool:
-    """Return whether a file's text is a recipe of Megatron-Bridge."""
-    return "megatron.bridge" in text or ("ConfigContainer" in text and "tensor_model_parallel_size" in text)
+    """Return whether a file's text is a recipe of Megatron-Bridge, or what a run of it or of NeMo wrote down."""
+    from meshwright.frameworks.megatron_bridge import dump
+
+    return (
+        "megatron.bridge" in text or ("ConfigContainer" in text and "tensor_model_parallel_size" in text) or dump.is_dump(text)
+    )

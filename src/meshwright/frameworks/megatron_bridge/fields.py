@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["FLAGS", "PRECISIONS", "VALUES", "known"]
+__all__ = ["ASIDE", "FLAGS", "PRECISIONS", "VALUES", "known"]
 
 VALUES: Mapping[str, str] = MappingProxyType({
     "--tensor-model-parallel-size": "model.tensor_model_parallel_size",
@@ -41,6 +41,24 @@ FLAGS: Mapping[str, str] = MappingProxyType({
     "--use-megatron-fsdp": "ddp.use_megatron_fsdp",
 })  # fmt: skip
 """Fields that are True where the option is given."""
+
+ASIDE: Mapping[str, str] = MappingProxyType({
+    "--decoder-first-pipeline-num-layers": "model.num_layers_in_first_pipeline_stage",
+    "--decoder-last-pipeline-num-layers": "model.num_layers_in_last_pipeline_stage",
+    "--account-for-embedding-in-pipeline-split": "model.account_for_embedding_in_pipeline_split",
+    "--account-for-loss-in-pipeline-split": "model.account_for_loss_in_pipeline_split",
+    "--rampup-batch-size": "train.rampup_batch_size",
+    "--defer-embedding-wgrad-compute": "model.defer_embedding_wgrad_compute",
+    "--delay-wgrad-compute": "model.delay_wgrad_compute",
+    "--overlap-moe-expert-parallel-comm": "model.overlap_moe_expert_parallel_comm",
+    "--moe-expert-capacity-factor": "model.moe_expert_capacity_factor",
+    "--moe-token-dispatcher-type": "model.moe_token_dispatcher_type", "--moe-enable-deepep": "model.moe_enable_deepep",
+    "--distribute-saved-activations": "model.distribute_saved_activations", "--cp-comm-type": "model.cp_comm_type",
+    "--fp32-residual-connection": "model.fp32_residual_connection",
+    "--use-precision-aware-optimizer": "optimizer.use_precision_aware_optimizer",
+    "--outer-dp-sharding-strategy": "ddp.outer_dp_sharding_strategy",
+})  # fmt: skip
+"""Fields that cut layers, or are priced otherwise; recipes of ours leave them as they are."""
 
 PRECISIONS: Mapping[str, str] = MappingProxyType({
     "bf16_mixed": "bf16", "fp16_mixed": "fp16", "bf16_with_fp8_current_scaling_mixed": "fp8",

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshwright.base import files
-from meshwright.core.framework import Framework
-from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.frameworks import _exact
 from meshwright.frameworks.megatron import options as megatron_options
 from meshwright.frameworks.megatron_bridge import fields
-from meshwright.frameworks.megatron_bridge.limits import FRAMEWORK
 from meshwright.frameworks.megatron_bridge.provider import provider
 
 __all__ = ["write"]
@@ -29,7 +26,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     """
     imports, made, notes = provider(result.problem)
     sizes = _exact.launch_sizes("megatron_bridge", result)
-    own = _framework(result.problem)
+    own = megatron_options.framework_of(result.problem)
     if own.variant == "experts_captured":
         notes += ("the step is priced with captured graphs: set cfg.model.cuda_graph_impl and cuda_graph_scope as your release "
                   "has them",)  # fmt: skip
@@ -39,11 +36,6 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     return notes
 
 
-def _framework(problem: Problem) -> Framework:
-    """Return the variant that a problem is posed for; the plain one where it is posed for another framework."""
-    return problem.framework if problem.framework.name == FRAMEWORK.name else FRAMEWORK
-
-
 def _lines(result: Result, imports: list[str], made: list[str], sizes: tuple[int, int]) -> list[str]:
     """Return the module."""
     problem, plan = result.problem, result.plan
@@ -51,6 +43,7 @@ def _lines(result: Result, imports: list[str], made: list[str], sizes: tuple[int
     precision = next((name for name, word in fields.PRECISIONS.items() if word == problem.training.precision), "")
     endpoint = " --node-rank RANK --master-addr HOST" if sizes[0] > 1 else ""
     optimizer = {"bf16_mixed": "bf16-mixed", "fp16_mixed": "16-mixed", "": "32"}.get(precision, "bf16-mixed")
+    overlaps = ("--tp-comm-overlap",) in megatron_options.arguments(result)
     by_bridge = any("AutoBridge" in line for line in imports)
     return [
         f'"""{problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for Megatron-Bridge 0.3.1.',
@@ -86,7 +79,7 @@ def _lines(result: Result, imports: list[str], made: list[str], sizes: tuple[int
         '        tokenizer=TokenizerConfig(tokenizer_type="NullTokenizer"),',
         f"        checkpoint=config.CheckpointConfig({_checkpoint(said)}),",
         f"        mixed_precision={f'mixed_precision.{precision}()' if precision else 'None'},",
-        f"        comm_overlap=CommOverlapConfig(tp_comm_overlap={_overlaps(result)}),",
+        f"        comm_overlap=CommOverlapConfig(tp_comm_overlap={overlaps}),",
         "    )",
         *(f"    cfg.{name} = {value}" for name, value in said.items()),
         "    cfg.tokenizer.vocab_size = cfg.model.vocab_size - 1  # it adds the end of a document",
@@ -100,12 +93,6 @@ def _lines(result: Result, imports: list[str], made: list[str], sizes: tuple[int
 
 def _checkpoint(said: Mapping[str, str]) -> str:
     return 'ckpt_format="fsdp_dtensor"' if said["ddp.use_megatron_fsdp"] == "True" else ""
-
-
-def _overlaps(result: Result) -> bool:
-    """Return whether the tensor axis' gatherings run beside products, as the plan is priced."""
-    one = result.plan.stages[0].strategy
-    return one.tensor > 1 and one.sequence_parallel and _framework(result.problem).tensor_overlap_ratio > 0.0
 
 
 def _fields(result: Result) -> dict[str, str]:
@@ -141,10 +128,10 @@ def _fields(result: Result) -> dict[str, str]:
     if "--no-gradient-accumulation-fusion" in options:
         said["model.gradient_accumulation_fusion"] = "False"
     if strategy.expert > 1:
-        own = _framework(problem)
-        said["model.moe_token_dispatcher_type"] = '"flex"' if own.dispatches_once else '"alltoall"'
-        if own.dispatches_once:
-            said["model.moe_flex_dispatcher_backend"] = '"deepep"' if own.variant == "experts_x86" else '"hybridep"'
+        sent = [words[1] for words in megatron_options.dispatch(problem, result.plan)]
+        said["model.moe_token_dispatcher_type"] = f'"{sent[0]}"'
+        if len(sent) > 1:
+            said["model.moe_flex_dispatcher_backend"] = f'"{sent[1]}"'
             said["model.moe_shared_expert_overlap"] = "False"
     return dict(sorted(said.items(), key=lambda one: (one[0].split(".")[0] not in _PARTS, one[0].split(".")[0])))
 

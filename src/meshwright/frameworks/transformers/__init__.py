@@ -22,18 +22,15 @@ __all__ = ["FRAMEWORK", "VARIANTS", "model_of", "program", "read", "recognises",
 _DATA = Path(__file__).parents[1] / "data" / "transformers.toml"
 FRAMEWORK, VARIANTS = framework_file.of_content(files.read_toml(_DATA), _DATA.stem, _DATA.name, accelerate.FRAMEWORK)
 
-_FOUR_BITS = (
-    "load the model with BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True, "
-    "bnb_4bit_compute_dtype=torch.bfloat16; with sharded weights bnb_4bit_quant_storage=torch.bfloat16 too) and "
-    "peft's adapters; arguments do not say so",
-)
+_IN_BF16 = "load the model with dtype=torch.bfloat16: frozen weights are priced in two bytes"
+_FOUR_BITS = "load the model with quantization_config=quantised() (load_in_4bit): the Trainer's arguments do not say so"
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan is outside its limits, those of its DeepSpeed where that is meant, or no arguments say. A context
     axis beside sharded weights is inside: searches leave it out only because level 0 has none.
     """
-    from meshwright.frameworks import _exact
+    from meshwright.frameworks import _adapters, _exact
 
     limits, one = _limits(problem), plan.stages[0].strategy
     if one.context > 1 and one.shard and problem.framework.variant != "deepspeed":
@@ -41,6 +38,10 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     found = _exact.unsaid(limits, plan, problem)
     if one.context > 1 and not one.shard:
         found += ("sharding level 0 beside a context axis; weights are always sharded over it",)
+    found += _adapters.refusals(problem, tensor=one.tensor, quantised=True)
+    if one.shard and problem.training.optimizer in ("adafactor", "lion"):
+        own = "transformers' Adafactor" if problem.training.optimizer == "adafactor" else "bitsandbytes' Lion"
+        found += (f"{own} beside sharded weights, whose parts it does not take; plan with --set shard=0",)
     if one.tensor > 1 and "tensor" not in limits.degrees:
         found += ("a tensor axis is told where the model is loaded, not by its arguments; accelerate's file says one",)
     return found
@@ -57,11 +58,14 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     from meshwright.frameworks import _exact
     from meshwright.frameworks.transformers import arguments
 
-    reasons = refusals(result.plan, result.problem)
-    if result.problem.graph.quantised and path.endswith(".json"):
-        reasons += ("frozen weights in four bits, which run_clm.py has no option for; write to a name that ends in .py",)
+    reasons, graph = refusals(result.plan, result.problem), result.problem.graph
+    if not graph.fully_trained and path.endswith(".json"):
+        what = f"adapters beside frozen weights{' in four bits' if graph.quantised else ''}"
+        reasons += (f"{what}, which run_clm.py has no option for; write to a name that ends in .py",)
     _exact.check("transformers", reasons)
-    return (*arguments.write(result, path), *_FOUR_BITS[: int(result.problem.graph.quantised)])
+    held = _FOUR_BITS if graph.quantised else _IN_BF16
+    adapted = not graph.fully_trained and result.problem.training.precision in ("bf16", "fp16")
+    return (*arguments.write(result, path), *((held,) if adapted else ()))
 
 
 def program(result: Result, path: str) -> StartCommand:

@@ -11,14 +11,12 @@ from typing import Any
 from meshwright.base import files
 from meshwright.base.errors import ExportError
 from meshwright.core.result import Result
-from meshwright.frameworks import _exact, _one_config
+from meshwright.frameworks import _adapters, _exact, _one_config, _optimizers
 
 __all__ = ["PRECISIONS", "write"]
 
 PRECISIONS: Mapping[str, str] = MappingProxyType({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
 """The argument that is true for each precision; none of them for fp32."""
-
-_NO_TENSOR_PLAN = ("gpt2", "gpt_neo", "opt", "gpt_oss")
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:
@@ -34,7 +32,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     fields = _exact.decoder("transformers", problem)
     sizes = _exact.launch_sizes("transformers", result)
     said, mesh = _said(result, str(fields["model_type"])), _mesh(result)
-    if one.tensor > 1 and str(fields["model_type"]) in _NO_TENSOR_PLAN:
+    if one.tensor > 1 and str(fields["model_type"]) in _exact.NO_TENSOR_PLAN:
         raise ExportError(f"transformers: it has no plan of tensor parallelism for {fields['model_type']}; plan with tensor=1")
     endpoint = " --node-rank RANK --master-addr HOST" if sizes[0] > 1 else ""
     launch = f"torchrun --nnodes {sizes[0]} --nproc-per-node {sizes[1]}{endpoint}"
@@ -54,13 +52,16 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 def _said(result: Result, family: str) -> dict[str, Any]:
     """Return the arguments, those of the mesh left out."""
     plan, precision = result.plan, result.problem.training.precision
+    optimizer = result.problem.training.optimizer
     one, full = plan.stages[0].strategy, "full" in plan.stages[0].recompute
     said: dict[str, Any] = {
         "output_dir": "out",
         "per_device_train_batch_size": plan.micro_batch,
         "gradient_accumulation_steps": plan.n_microbatches,
-        "optim": "adamw_torch_fused",
+        "optim": _optimizers.TRAINER[optimizer][0],
     }
+    if _optimizers.TRAINER[optimizer][1]:
+        said["optim_args"] = _optimizers.TRAINER[optimizer][1]
     if precision in PRECISIONS:
         said[PRECISIONS[precision]] = True
     if _variant(result) == "compiled":
@@ -119,17 +120,21 @@ def _mesh(result: Result) -> dict[str, int]:
 def _module(result: Result, said: Mapping[str, Any], mesh: Mapping[str, int], launch: str) -> str:
     """Return the Python module."""
     problem = result.problem
+    lora, quantised = _adapters.config(problem), problem.graph.quantised
+    tuned = "get_peft_model(model, adapters())" if lora else "model"
     dictionary = {key: value for key, value in said.items() if isinstance(value, dict)}
     lines = [
         f'"""{problem.model_spec.name} on {result.plan.n_devices} devices{_exact.predicted(result)}; for transformers 5.23.',
         "",
         f"    {launch} TRAIN.py",
         "",
-        "where TRAIN.py is a script of yours: Trainer(model, arguments(), ...) with samples of SEQUENCE_LENGTH tokens.",
+        f"where TRAIN.py is a script of yours: Trainer({tuned}, arguments(), ...) with samples of SEQUENCE_LENGTH tokens.",
         '"""',
         "",
         *(["from accelerate.parallelism_config import ParallelismConfig"] if mesh else []),
-        "from transformers import TrainingArguments",
+        *(["import torch"] if quantised else []),
+        *(["from peft import LoraConfig"] if lora else []),
+        f"from transformers import {'BitsAndBytesConfig, ' if quantised else ''}TrainingArguments",
         "",
         f"SEQUENCE_LENGTH = {problem.graph.sequence_length}",
         "",
@@ -149,7 +154,24 @@ def _module(result: Result, said: Mapping[str, Any], mesh: Mapping[str, int], la
     ]
     if mesh:
         lines.append(f"        parallelism_config=ParallelismConfig({', '.join(f'{k}={v}' for k, v in mesh.items())}),")
-    return "\n".join([*lines, "    )", ""])
+    return "\n".join([*lines, "    )", *_adapters_of(lora, quantised), ""])
+
+
+def _adapters_of(lora: Mapping[str, Any], quantised: bool) -> list[str]:
+    """Return the functions that say adapters, and frozen weights in four bits."""
+    if not lora:
+        return []
+    lines = [
+        "", "", "def adapters() -> LoraConfig:",
+        f"    return LoraConfig({', '.join(f'{name}={_quoted(value)}' for name, value in lora.items())})",
+    ]  # fmt: skip
+    if quantised:
+        lines += [
+            "", "", "def quantised() -> BitsAndBytesConfig:",
+            '    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,',
+            "        bnb_4bit_compute_dtype=torch.bfloat16, bnb_4bit_quant_storage=torch.bfloat16)",
+        ]  # fmt: skip
+    return lines
 
 
 def _quoted(value: Any) -> str:

@@ -26,7 +26,6 @@ _LAUNCHED = (
 _LENGTHS = ("block_size", "max_length", "max_seq_length", "max_seq_len", "model_max_length", "cutoff_len")
 """What training scripts call the tokens of a sample: run_clm.py, TRL (two names), others."""
 
-_ADAPTERS = ("use_peft", "use_lora", "lora_enable", "lora_r", "load_in_4bit", "load_in_8bit", "finetuning_type")
 _DEGREES = ("use_fsdp", "use_deepspeed", "use_megatron_lm", "tp_size")
 
 
@@ -37,7 +36,7 @@ def starts(text: str) -> bool:
     return told and re.search(_LAUNCHERS, lines) is not None and "<<" not in lines
 
 
-def said(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int, int, tuple[str, ...]]:
+def said(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int, int]:
     """Return what a script says.
 
     Returns
@@ -50,8 +49,6 @@ def said(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int, int
         Tokens of a sample; 0 where it does not say.
     n_devices : int
         Processes; 0 where it does not say.
-    warnings : tuple of str
-        What of it is not priced.
 
     Raises
     ------
@@ -75,14 +72,9 @@ def said(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int, int
     nodes = 1 if "num_processes" in given else _nodes(given, asked, path)
     lengths = [name for name in _LENGTHS if name in given]
     length = _count(given, lengths[0], path) if lengths else 0
-    warnings = [
-        f"{path}: line {lines[name]}: --{name}: adapters are not read from arguments: all weights are priced as trained"
-        for name in _ADAPTERS
-        if name in given and given[name][:1] not in (("False",), ("false",), ("full",))
-    ]
-    left = {*_LAUNCHED, *_ADAPTERS, *lengths}
+    left = {*_LAUNCHED, *lengths}
     arguments = {name: _value(values, name, path) for name, values in given.items() if name not in left}
-    return arguments, lines, length, per_node * nodes, tuple(warnings)
+    return arguments, lines, length, per_node * nodes
 
 
 def _without_comments(text: str) -> str:

@@ -15,9 +15,9 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import ModelSpec
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
-from meshwright.frameworks import _exact, _python_file
+from meshwright.frameworks import _adapters, _exact, _optimizers, _python_file
 from meshwright.frameworks.accelerate import config
-from meshwright.frameworks.transformers import command
+from meshwright.frameworks.transformers import adapters, command
 from meshwright.frameworks.transformers.arguments import PRECISIONS
 
 __all__ = ["model_of", "read"]
@@ -25,7 +25,7 @@ __all__ = ["model_of", "read"]
 _PLANNED = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "tf32", "activation_checkpointing",
     "gradient_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "fsdp", "fsdp_config",
-    "deepspeed", "parallelism_config", "optim", "torch_compile", "use_liger_kernel", "auto_find_batch_size",
+    "deepspeed", "parallelism_config", "optim", "optim_args", "torch_compile", "use_liger_kernel", "auto_find_batch_size",
 )  # fmt: skip
 """Arguments that decide what a plan is or what it takes."""
 
@@ -44,10 +44,11 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     """
     text = _exact.read_text(path)
     if command.starts(text):
-        said, lines, length, started, told = command.said(path, text)
+        said, lines, length, started = command.said(path, text)
     else:
         said, lines, length = _json(path, text) if text.lstrip().startswith("{") else _python(path)
-        started, told = _python_file.started(text), ()
+        started = _python_file.started(text)
+    lora, told = _adapters_of(said, lines, graph, path, text)
     for name in ("deepspeed", "fsdp_config"):
         if isinstance(said.get(name), str):
             said[name] = command.table(said[name], name, path)
@@ -74,7 +75,21 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     variant = "deepspeed" if by_deepspeed else "compiled" if said.get("torch_compile") else ""
     variant = variant or ("context" if strategy.context > 1 else "")
     precision = _precision(said, path) or config.precision_of(said if "mixed_precision" in said else own, path)
-    return RunConfig(plan, precision, length, tuple(warnings), variant)
+    optimizer, notes = _optimizers.of_trainer(said, path)
+    if by_deepspeed and said["deepspeed"].get("optimizer"):
+        optimizer, notes = _optimizers.of_deepspeed(said["deepspeed"], path)
+    held = _optimizers.held(precision, optimizer)
+    return RunConfig(plan, precision, length, (*warnings, *notes), variant, lora, held)
+
+
+def _adapters_of(
+    said: dict[str, Any], lines: Mapping[str, int], graph: Graph, path: str, text: str
+) -> tuple[str, tuple[str, ...]]:
+    """Return the adapters that a file trains, as after ``--lora``, and what is to be said of them."""
+    if command.starts(text) or text.lstrip().startswith("{"):
+        return adapters.taken(said, graph, path, lines)
+    tree, _ = _python_file.parsed(path)
+    return _adapters.in_python(tree, graph, path, _python_file.constants(tree))
 
 
 def _launched(said: dict[str, Any], path: str, started: int) -> tuple[dict[str, Any], list[str]]:
@@ -169,8 +184,6 @@ def _unknown(said: Mapping[str, Any], lines: Mapping[str, int], path: str) -> It
 
 def _assumed(said: Mapping[str, Any], path: str) -> Iterator[str]:
     """Yield what of the arguments is priced otherwise than they say, or not said."""
-    if not str(said.get("optim", "adamw_torch")).startswith(("adamw_torch", "adamw_hf", "adamw_apex_fused")):
-        yield f"{path}: optim is {said['optim']}: the state of AdamW in fp32 is priced"
     if said.get("use_liger_kernel"):
         yield f"{path}: use_liger_kernel is set: PyTorch's own loss and norms are priced"
     if said.get("torch_compile") and said.get("deepspeed"):

@@ -107,7 +107,7 @@ def test_scripts_as_people_write_them_are_read(tmp_path: pathlib.Path) -> None:
         "#!/bin/bash\nGPUS_PER_NODE=4\nexport TP=${TP:-2}\nTP_SIZE=2\n"
         'MODEL_ARGS="--num-layers 4 --seq-length 128"\nTRAIN=(\n  --micro-batch-size 1\n  --global-batch-size 8 --bf16\n)\n'
         "torchrun --nproc_per_node $GPUS_PER_NODE \\\n  --nnodes ${NNODES:-1} pretrain_gpt.py ${MODEL_ARGS} ${TRAIN[@]} \\\n"
-        '  --tensor-model-parallel-size ${TP_SIZE} --recompute-activations "$@"\n--weather fine\n'
+        '  --tensor-model-parallel-size ${TP_SIZE} --recompute-activations --overlap-grad-reduce "$@"\n--weather fine\n'
     )
     said = told.read(str(path), posed(4).graph)
     assert said.plan.stages[0].strategy == Strategy(data=2, tensor=2) and (said.precision, said.sequence_length) == (
@@ -142,6 +142,86 @@ def test_wrong_options_are_one_line_with_the_option(more: str, said: str) -> Non
     with pytest.raises(InputError, match=said) as error:
         plan_of(f"{GOOD} {more}")
     assert str(error.value).startswith("run.sh: ") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "sizes"),
+    [
+        ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 --num-layers 8", [2] * 4),
+        ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3 --num-layers 8", [3, 5]),
+        ("--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 2 --num-layers 8", [2, 2, 2, 2]),
+        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 2 --num-layers 8 --nproc-per-node 8 "
+         "--decoder-last-pipeline-num-layers 4 --num-virtual-stages-per-pipeline-rank 1", [2, 1, 1, 4]),
+        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 4 --num-layers 12 "
+         "--decoder-last-pipeline-num-layers 4 --num-virtual-stages-per-pipeline-rank 2", [2, 1, 1, 2] * 2),
+        ("--pipeline-model-parallel-size 2 --num-layers 6 --account-for-embedding-in-pipeline-split "
+         "--account-for-loss-in-pipeline-split --num-virtual-stages-per-pipeline-rank 2", [1, 2, 2, 1]),
+        ("--pipeline-model-parallel-size 2 --num-layers 5 --account-for-loss-in-pipeline-split", [3, 2]),
+        ("--pipeline-model-parallel-size 2 --num-layers 12 --num-virtual-stages-per-pipeline-rank 2 "
+         "--num-layers-per-virtual-pipeline-stage 3", [3] * 4),
+    ],
+)  # fmt: skip
+def test_every_way_to_cut_layers_is_read(more: str, sizes: list[int]) -> None:
+    words = _command_line.options(f"{GOOD} {more}", "run.sh")
+    plan = told.plan_of(words, "run.sh")
+    inner = [[op for op in stage.ops if 0 < op <= sum(sizes)] for stage in plan.stages]
+    assert [len(ops) for ops in inner] == sizes and [op for ops in inner for op in ops] == list(range(1, sum(sizes) + 1))
+    assert plan.schedule == ("interleaved_1f1b" if len(sizes) > len(plan.ranks()) else "1f1b")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--num-layers-per-virtual-pipeline-stage 3", "does not divide the 4 layers"),
+        ("--num-layers-per-virtual-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 4", "into 4 virtual stages"),
+        ("--num-layers-per-virtual-pipeline-stage 2 --decoder-first-pipeline-num-layers 2", "beside ends of their own"),
+        ("--decoder-first-pipeline-num-layers 2 --account-for-loss-in-pipeline-split", "both say the ends"),
+        ("--decoder-first-pipeline-num-layers 3 --num-virtual-stages-per-pipeline-rank 2", "3 layers of a rank are no"),
+        ("--decoder-first-pipeline-num-layers 9", "no multiple of 1 stages"),
+        ("--account-for-loss-in-pipeline-split", "9 layers are no multiple of 2 stages"),
+        ("--pipeline-model-parallel-layout Et*4|t*4L --decoder-first-pipeline-num-layers 4", "both say how layers are cut"),
+        ("--pipeline-model-parallel-size 1 --num-virtual-stages-per-pipeline-rank 2", "size above 1"),
+    ],
+)
+def test_cuts_that_contradict_each_other_are_refused(more: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        plan_of(f"{GOOD} --num-layers 8 --pipeline-model-parallel-size 2 {more}")
+
+
+def _read(tmp_path: pathlib.Path, more: str) -> tuple[str, ...]:
+    path = tmp_path / "run.sh"
+    path.write_text(f"torchrun {GOOD} --overlap-grad-reduce \\\n  {more}\n")
+    return tuple(text.removeprefix(f"{path}: ") for text in told.read(str(path), posed(4).graph).warnings)
+
+
+def test_what_is_priced_otherwise_is_said_and_what_has_no_plan_is_refused(tmp_path: pathlib.Path) -> None:
+    assert _read(tmp_path, "--bf16") == ()
+    assert _read(tmp_path, "--rampup-batch-size 8 8 100") == (
+        "line 2: --rampup-batch-size: the global batch after the ramp is priced",
+    )
+    assert _read(tmp_path, "--use-distributed-optimizer") == (
+        "--overlap-param-gather is not set; the gathering of weights is priced beside computing",
+    )
+    ring = "--context-parallel-size 2 --cp-comm-type"
+    assert _read(tmp_path, f"{ring} a2a") == ("line 2: --cp-comm-type is a2a; a ring (p2p) is priced",)
+    assert _read(tmp_path, f"{ring} p2p") == ()
+    with pytest.raises(InputError, match="optimizer state on the host; plans have nothing like it"):
+        _read(tmp_path, "--optimizer-cpu-offload")
+    with pytest.raises(InputError, match="say --num-layers alone"):
+        _read(tmp_path, "--encoder-num-layers 3")
+
+
+def test_an_overlap_that_is_not_set_is_not_priced(tmp_path: pathlib.Path) -> None:
+    path, split = tmp_path / "run.sh", "--tensor-model-parallel-size 2 --sequence-parallel"
+    for more, variant in ((split, "plain"), (f"{split} --tp-comm-overlap", ""), ("--tensor-model-parallel-size 2", "")):
+        path.write_text(f"{GOOD} {more}\n")
+        assert told.read(str(path), posed(4).graph).variant == variant
+
+
+def test_megatrons_fsdp_shards_all_unless_told() -> None:
+    assert plan_of(f"{GOOD} --use-distributed-optimizer --use-megatron-fsdp").stages[0].strategy == Strategy(4, shard=3)
+    plain = "--data-parallel-sharding-strategy no_shard"
+    assert plan_of(f"{GOOD} --use-megatron-fsdp {plain}").stages[0].strategy == Strategy(4)
 
 
 def test_a_plan_of_layers_in_another_order_is_refused() -> None:

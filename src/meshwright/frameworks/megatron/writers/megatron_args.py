@@ -24,8 +24,22 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     options = arguments(result)
     spec = result.problem.model_spec
     model, notes = _megatron_model.arguments(spec.spec, spec.graph)
+    if any(entry[0] == "--moe-token-dispatcher-type" for entry in model):
+        sent = _options.dispatch(result.problem, result.plan)
+        model = tuple(more for entry in model for more in (sent if entry[0] == "--moe-token-dispatcher-type" else [entry]))
+    notes += _not_said(result)
     files.write(path, _script(result, model, options, notes))
     return notes
+
+
+def _not_said(result: Result) -> tuple[str, ...]:
+    """Return what a plan is priced with and options of several releases say differently."""
+    variant = _options.framework_of(result.problem).variant
+    told = {
+        "experts_captured": "the step is priced with captured graphs: add --cuda-graph-impl as your release has it",
+        "experts_drop": "the step is priced with a fixed capacity of experts: add --moe-expert-capacity-factor",
+    }
+    return (told[variant],) if variant in told else ()
 
 
 def arguments(result: Result) -> Options:
