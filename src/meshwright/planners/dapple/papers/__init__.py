@@ -1,0 +1,1 @@
+"""DAPPLE's paper: its headline results."""

@@ -1,0 +1,1 @@
+"""Parmesan's paper: its headline results."""

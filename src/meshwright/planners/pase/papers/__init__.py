@@ -1,0 +1,1 @@
+"""PaSE's paper: its headline results."""

@@ -1,0 +1,1 @@
+"""Piper's paper: its headline results."""

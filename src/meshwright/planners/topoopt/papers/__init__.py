@@ -1,0 +1,1 @@
+"""TopoOpt's paper: its headline results."""

@@ -1,0 +1,149 @@
+"""The bench itself: every planner asked every problem, one after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.base import files
+from meshwright.suite import ANSWERED, NOTHING, Attempt, BenchProblem, judging, outside, questions
+from meshwright.suite.planning import DECLINED
+from meshwright.suite.results import BenchRun
+
+__all__ = ["Planner", "bench", "planners_of"]
+
+_PROGRAM = (  # this copy of the package, wherever it was imported from
+    f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})\n"
+    "from meshwright.suite import planning; sys.exit(planning.main(sys.argv[1:]))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Who answers.
+
+    `name`: as the table calls it.
+    `words`: the command; the problem file and the plan file to write are added at its end.
+    `ours`: whether its bounds are believed.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    ours: bool = False
+
+
+def planners_of(question: BenchProblem, searches: Sequence[str] | None, others: Sequence[Planner]) -> tuple[Planner, ...]:
+    """Return who is asked a problem: searches of ours, then the planners from outside.
+
+    Parameters
+    ----------
+    question : BenchProblem
+        The problem.
+    searches : sequence of str or None
+        Searches by name; None for those that the suite names for the family.
+    others : sequence of Planner
+        From outside.
+    """
+    named = question.searches if searches is None else searches
+    ours = (Planner(name, (sys.executable, "-c", _PROGRAM, name), ours=True) for name in named)
+    return (*ours, *others)
+
+
+def bench(
+    asked: Sequence[BenchProblem],
+    searches: Sequence[str] | None,
+    others: Sequence[Planner],
+    limit_seconds: float,
+    tell: Callable[[str], None],
+) -> tuple[BenchRun, bool]:
+    """Ask every planner every problem.
+
+    Parameters
+    ----------
+    asked : sequence of BenchProblem
+        Of the suite.
+    searches, others
+        As of `planners_of`.
+    limit_seconds : float
+        Wall time of each attempt.
+    tell : callable
+        Called with a line for every attempt.
+
+    Returns
+    -------
+    run : BenchRun
+        What came out; problems that an interrupt cut short are left out.
+    interrupted : bool
+        Whether Ctrl-C ended it.
+
+    Raises
+    ------
+    InputError
+        When a planner cannot be run at all.
+    """
+    attempts: list[Attempt] = []
+    done: list[BenchProblem] = []
+    interrupted = False
+    try:
+        for one in asked:
+            mine = list(_attempts(one, planners_of(one, searches, others), limit_seconds, tell))
+            attempts += mine
+            done.append(one)
+    except KeyboardInterrupt:
+        interrupted = True
+    names = tuple(dict.fromkeys(one.planner for one in attempts))
+    run = BenchRun(questions.VERSION, questions.digest(), limit_seconds, len(asked), tuple(done), names, tuple(attempts))
+    return run, interrupted
+
+
+def _attempts(
+    question: BenchProblem, planners: Sequence[Planner], limit_seconds: float, tell: Callable[[str], None]
+) -> Iterator[Attempt]:
+    """Yield the attempt of each planner at one problem."""
+    with _folder() as own:
+        kept = questions.generate(question, own)  # the judge's own copy, which no planner is told of
+        for planner in planners:
+            with _folder() as folder:
+                told = questions.generate(question, folder)
+                problem_path, plan_path = (os.path.join(folder, name) for name in ("problem.json", "plan.json"))
+                files.write(problem_path, json.dumps(questions.problem_json(told, limit_seconds)))
+                attempt = _attempt(kept, planner, problem_path, plan_path, limit_seconds)
+            value = "" if attempt.value is None else f" {attempt.value:.6g}"
+            tell(f"{question.id}: {planner.name}: {attempt.status}{value}, {attempt.wall_seconds:.1f} s")
+            yield attempt
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="meshwright-bench-", ignore_cleanup_errors=True)
+
+
+def _attempt(question: BenchProblem, planner: Planner, problem_path: str, plan_path: str, limit_seconds: float) -> Attempt:
+    """Return what comes of one planner and one problem."""
+    ran = outside.run((*planner.words, problem_path, plan_path), limit_seconds)
+    used = (ran.wall_seconds, ran.cpu_seconds, ran.peak_bytes)
+
+    def ended(status: str, reason: str = "", value: float | None = None, bound_value: float | None = None) -> Attempt:
+        return Attempt(question.id, planner.name, status, value, bound_value, *used, reason)
+
+    if ran.code is None:
+        return ended("timed out", f"killed after {limit_seconds:g} s")
+    if planner.ours and ran.code == DECLINED:
+        return ended("declined", ran.said)
+    if ran.code:
+        ending = f"ended by signal {-ran.code}" if ran.code < 0 else f"exit code {ran.code}"
+        return ended("failed", f"{ending}{f': {ran.said}' if ran.said else ''}")
+    if not os.path.lexists(plan_path):
+        return ended("failed", f"wrote no plan file{f': {ran.said}' if ran.said else ''}")
+    if Path(plan_path).is_symlink():
+        return ended("refused", "the plan file is a link")
+    judged = judging.judge(question, plan_path)
+    if judged.refusal:
+        return ended("refused", judged.refusal)
+    if judged.nothing:
+        return ended(NOTHING)
+    return ended(ANSWERED, "", judged.value, judged.bound_value if planner.ours else None)
