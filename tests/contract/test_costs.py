@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 import samples
@@ -17,6 +19,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem
 from meshwright.core.result import Result
+from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.models.readers import huggingface
@@ -94,6 +97,56 @@ def _priced_by(name: str) -> tuple[Result, ...]:
     return tuple(result for result in found if result.stage_costs)
 
 
+def _numbers(noun: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Yield every number that a noun holds, however deep, with the field that it stands in."""
+    if dataclasses.is_dataclass(noun):
+        for field in dataclasses.fields(noun):
+            yield from _numbers(getattr(noun, field.name), field.name)
+    elif isinstance(noun, tuple):
+        for one in noun:
+            yield from _numbers(one, name)
+    elif isinstance(noun, (int, float)):
+        yield name, noun
+
+
+def _priced(name: str, micro_batch: int = 1, **more: Any) -> tuple[StageCost, ...] | None:
+    """Return what the sample of a transformer costs on two devices; None where the model cannot price it."""
+    (spec,) = samples.of_reader("huggingface")
+    problem = api.make_problem(spec, "flat:2", batch=Batch(4), **more)
+    n = len(problem.graph.ops)
+    stage = Stage(tuple(range(n)), (0, 1), Strategy(data=2), ("none",) * n)
+    plan = Plan((stage,), 2 // micro_batch, micro_batch, "1f1b", 4)
+    stage_costs = registry.load("costs", name, "cost model").stage_costs
+    try:
+        found: tuple[StageCost, ...] = stage_costs(dataclasses.replace(problem, costs=name), plan)
+    except InputError as error:
+        assert "\n" not in str(error)
+        return None
+    return found
+
+
+@pytest.mark.parametrize("name", registry.names("costs"))
+def test_stages_of_known_operators_cost_otherwise_with_other_micro_batches(name: str) -> None:
+    """Published files give times of a micro-batch as it is; from dimensions alone, twice the samples are twice the tensors."""
+    once, twice = _priced(name), _priced(name, 2)
+    assert not once or once != twice, "micro_batch is ignored"
+
+
+CLAIMS: dict[str, dict[str, Any]] = {
+    "FROZEN": {"lora": "r=4,targets=query"}, "STATES": {"optimizer": "sgd-momentum"},
+    "FRAMEWORKS": {"framework": "megatron_deepspeed"},
+}  # fmt: skip
+"""What a cost model says that it heeds, and a question in which that makes a difference."""
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize("name", registry.names("costs"))
+def test_what_a_cost_model_says_that_it_heeds_changes_what_a_stage_costs(name: str, claim: str) -> None:
+    if getattr(registry.load("costs", name, "cost model"), claim, False):
+        usual, told = _priced(name), _priced(name, **CLAIMS[claim])
+        assert usual is None or usual != told, f"{claim} is true, and nothing changes"
+
+
 @pytest.mark.parametrize("name", registry.names("costs"))
 def test_every_stage_of_a_plan_has_finite_loads_the_same_each_time(name: str) -> None:
     module, priced = registry.load("costs", name, "cost model"), 0
@@ -104,8 +157,7 @@ def test_every_stage_of_a_plan_has_finite_loads_the_same_each_time(name: str) ->
         assert repr(stage_costs) == repr(module.stage_costs(result.problem, result.plan)) == repr(result.stage_costs)
         assert len(stage_costs) in (0, len(result.plan.stages))
         for load in stage_costs:
-            for field in dataclasses.fields(load):
-                value = getattr(load, field.name)
-                if isinstance(value, (int, float)):
-                    assert math.isfinite(value) and value >= 0.0, field.name
+            for word, value in _numbers(load):
+                assert math.isfinite(value) and value >= 0.0, word
+            assert load.overlap_ratio <= 1.0, "more than all of a reduction runs beside the backward pass"
     assert priced, f"no sample of any reader is planned or priced with --costs {name}"

@@ -143,6 +143,35 @@ def test_every_figure_and_every_limit_has_a_source(name: str) -> None:
                 assert isinstance(value, dict) and value["source"].strip(), f"{name}: {part}.{key}"
 
 
+UNMEASURED = ("maxtext",)
+"""Of which nothing is known of how they run, so that an answer says that defaults are assumed."""
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != frameworks.ASSUMED])
+def test_a_framework_has_a_version_and_limits_and_says_how_it_runs(name: str) -> None:
+    """Our own runtime has the package's version, and no limits."""
+    framework = frameworks.plain(name)
+    assert framework.version, "of which release is this?"
+    assert framework.limits != FrameworkLimits(), "it runs every plan that there is"
+    assert bool(framework_file.unsaid(framework)) == (name in UNMEASURED), "nothing is said of how it runs"
+
+
+def test_an_answer_for_a_framework_that_says_nothing_says_so(tmp_path: pathlib.Path) -> None:
+    """Silently, it would be the quickest of all."""
+    from meshwright import api
+
+    path = tmp_path / "mine.toml"
+    path.write_text('title = "mine"\n')
+    for word, parts in ((str(path), ("how it runs", "what it can run")), (UNMEASURED[0], ("how it runs",))):
+        result = api.plan("gpt2", "flat:2", search="data_parallel", batch=api.Batch(2), framework=word)
+        (note,) = [note for note in result.answer.notes if f"framework {word} says nothing of" in note]
+        assert all(part in note for part in parts) and ("what it can run" in note) == (len(parts) == 2)
+    path.write_text('base = "megatron"\n')
+    for word in (str(path), "megatron", ""):
+        result = api.plan("gpt2", "flat:2", search="data_parallel", batch=api.Batch(2), framework=word)
+        assert not [note for note in result.answer.notes if "says nothing of" in note]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_inside_the_limits_is_refused_by_none_and_every_limit_by_a_plan_outside(name: str) -> None:
     limits = frameworks.plain(name).limits

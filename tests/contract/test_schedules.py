@@ -12,6 +12,7 @@ from meshwright.base.errors import InputError
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions, Durations
 
 CASES = [(ranks, chunks, count) for ranks in (1, 2, 3, 4, 5) for chunks in (1, 2, 3) for count in (1, 2, 3, 4, 7, 8, 12)]
+CASES += [(ranks, chunks, count) for ranks in (6, 7, 8, 11) for chunks in (1, 2) for count in (3, 16)]
 
 
 def cases(word: str) -> list[tuple[int, int, int]]:
@@ -101,6 +102,27 @@ def test_no_rank_ever_holds_more_activations_than_stated(word: str, fitted: bool
             held.append(peak)
         assert slots.in_flight().tolist() == held
         assert all(a <= b for a, b in zip(held, stated.tolist(), strict=True)), (ranks, chunks, count, held, stated)
+
+
+@pytest.mark.parametrize("word", schedules.words())
+def test_what_is_stated_is_held_by_some_order_at_most_sizes(word: str) -> None:
+    """More than is held would refuse plans that fit: nowhere by more than a stage's share, and mostly not at all."""
+    module, reached = schedules.load(word), []
+    for ranks, chunks, count in cases(word):
+        held = [module.order(ranks, chunks, count, times).in_flight() for times in (None, uneven(ranks * chunks))]
+        reached.append(bool((np.maximum(*held) == module.in_flight(ranks, chunks, count)).all()))
+    assert sum(reached) >= 2 / 3 * len(reached)
+
+
+@pytest.mark.parametrize("word", schedules.words())
+@pytest.mark.parametrize("fitted", [False, True], ids=["alone", "with times"])
+def test_a_schedule_is_the_same_each_time(word: str, fitted: bool) -> None:
+    module = schedules.load(word)
+    for ranks, chunks, count in cases(word):
+        times = uneven(ranks * chunks) if fitted else None
+        once, again = (module.order(ranks, chunks, count, times) for _ in range(2))
+        assert rows(once) == rows(again), (ranks, chunks, count)
+        assert module.in_flight(ranks, chunks, count).tolist() == module.in_flight(ranks, chunks, count).tolist()
 
 
 @pytest.mark.parametrize("word", schedules.words())

@@ -6,9 +6,11 @@ import dataclasses
 import itertools
 import json
 import os
+import pickle
 import subprocess
 import sys
 from functools import cache
+from typing import Any
 
 import pytest
 import samples
@@ -17,13 +19,15 @@ from meshwright import api, clusters, sim
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core import plan_fields
-from meshwright.core.problem import Batch, Problem
+from meshwright.core.problem import Batch, Problem, Stop
 from meshwright.core.result import Result
 from meshwright.writers import plan_json
 
 NAMES = registry.names("search")
 SPECS = [spec for name in registry.names("readers") for spec in samples.of_reader(name)]
 SIMULATED = ("step_seconds", "simulated_seconds_per_sample")
+ORDER_RATIO = 1e3
+"""What an objective in seconds of a search's own cost model may be off the simulator's, per sample or per step."""
 TIGHT_BYTES = (1.7e9, 1.645e9)
 """Of a device: about what the sample of a transformer needs whole, and split."""
 
@@ -44,6 +48,8 @@ def _solved(search: str, question: tuple[str, int, float], seed: int = 0) -> Res
     try:
         return api.plan(_question(*question), search=search, seed=seed)
     except InputError as error:
+        if "its answer is no plan" in str(error):
+            raise  # no refusal of the question: the search answered what the judge cannot take
         return str(error)
 
 
@@ -176,6 +182,9 @@ def test_a_bound_is_never_beyond_the_objective_and_a_simulated_objective_never_b
         assert objective.value > 0.0
         if bound is not None:
             assert bound.gap_ratio(objective) >= -1e-12
+        if "seconds" in objective.name.split("_") and timeline is not None:
+            least, most = timeline.step_seconds / result.plan.global_batch / ORDER_RATIO, timeline.step_seconds * ORDER_RATIO
+            assert least <= objective.value <= most, f"{objective.name} is in seconds of nothing that the plan does"
         if objective.name in SIMULATED:
             assert timeline is not None
             per = 1 if objective.name == "step_seconds" else result.plan.global_batch
@@ -197,6 +206,58 @@ def test_memory_is_kept_by_the_simulators_count_or_the_result_says_that_it_is_no
             assert over <= 0.0 or any("does not fit" in note for note in result.answer.notes), over
             objective = result.answer.objective  # what `api.plan` notes is for searches that count memory otherwise
             assert over <= 0.0 or objective is None or objective.name not in SIMULATED, "it simulates, and so knows"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_that_can_stop_early_asks_whether_to_and_answers_with_what_it_has(name: str) -> None:
+    if not getattr(registry.load("search", name, "search"), "STOPS_EARLY", False):
+        return
+    read: set[str] = set()
+
+    class Watched(Stop):
+        """Notes what of it is looked at."""
+
+        def __getattribute__(self, word: str) -> Any:
+            read.update({word} & {"n_iterations", "seconds", "asked", "is_asked"})
+            return super().__getattribute__(word)
+
+    for question, _ in _answers(name):
+        stop = Watched(asked=lambda: True)
+        read.clear()  # of what it looks at itself when it is made
+        assert isinstance(api.plan(_question(*question), search=name, stop=stop), Result)
+        if read:
+            return
+    pytest.fail("it never looks at stop")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_that_knows_frozen_weights_or_optimizers_counts_with_them_what_the_simulator_does(name: str) -> None:
+    module = registry.load("search", name, "search")
+    asked = []
+    for spec in samples.of_reader("huggingface"):
+        if getattr(module, "FROZEN", False):
+            frozen = api.read(spec, lora="r=4,targets=query")
+            asked.append(api.make_problem(frozen, "flat:2", batch=Batch(16), memory_risk=0.5))
+        if getattr(module, "STATES", False):
+            states = {"optimizer": "sgd-momentum", "memory_risk": 0.5}
+            asked.append(api.make_problem(samples.read(spec), "flat:2", batch=Batch(16), **states))
+    answered = [api.plan(problem, search=name) for problem in asked]
+    for result in answered:
+        if result.feasible and result.timeline is not None:
+            objective, step_seconds = result.answer.objective, result.timeline.step_seconds
+            if objective is not None and objective.name == "step_seconds":
+                assert step_seconds == pytest.approx(objective.value, rel=1e-9)
+            assert sim.excess_bytes(result.problem, result.plan, result.timeline.peak_bytes) <= 0.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_leaves_its_question_as_it_was(name: str) -> None:
+    """Other searches are asked the same one: the same samples and clusters are used again."""
+    for (spec, devices, _), _ in sorted(_answers(name), key=lambda answer: answer[1].planning_seconds)[:3]:
+        problem = _question.__wrapped__(spec, devices, 1e12 * (devices > 0))  # with devices that nobody was asked about
+        before = pickle.dumps(problem)
+        api.plan(problem, search=name)
+        assert pickle.dumps(problem) == before, spec
 
 
 @pytest.mark.parametrize("name", NAMES)

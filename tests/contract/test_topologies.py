@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 
 import numpy as np
 import pytest
 
 from meshwright import clusters
-from meshwright.base import registry
+from meshwright.base import options, registry
 from meshwright.base.errors import InputError
 from meshwright.clusters import nodes
 from meshwright.clusters.wires import device, device_names
@@ -76,6 +77,51 @@ def test_parameters_are_a_frozen_dataclass_each_explained(name: str) -> None:
     assert module.Params.__dataclass_params__.frozen
     meanings = clusters.describe(name).figures
     assert len(meanings) == len(dataclasses.fields(module.Params)) and all(meaning for _, _, meaning in meanings)
+
+
+def _content(cluster: Cluster) -> list[object]:
+    """Return all that a cluster says but its name and where its figures are from."""
+    fields = {field.name: getattr(cluster, field.name) for field in dataclasses.fields(cluster)}
+    links = fields.pop("links")
+    columns = [getattr(links, field.name) for field in dataclasses.fields(links)]
+    kept = [value for name, value in fields.items() if name not in ("name", "source")]
+    return [value.tolist() if isinstance(value, np.ndarray) else value for value in (*columns, *kept)]
+
+
+def _other_values(value: object) -> list[object]:
+    """Return values that a parameter may have instead of its own, of which one is allowed and means something else."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, *(n for n in (1, 2, 4, 8, 16) if n != value)]
+    if isinstance(value, float):
+        return [2.0 * value, 4.0 * value] if value else [1e-5]
+    return [name for name in ("a100-sxm-80gb", "h100-sxm-80gb") if name != value] if isinstance(value, str) else []
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_every_parameter_of_a_topology_changes_what_is_built(name: str) -> None:
+    module = registry.load("topologies", name, "topology")
+    first, _, more = module.EXAMPLE.partition(",")
+    hints, fields = typing.get_type_hints(module.Params), dataclasses.fields(module.Params)
+    settings = dict(part.split("=") for part in more.split(",") if part)
+    words = {field.metadata.get("word", field.name): field.name for field in fields}
+    settings = {words.get(word, word): value for word, value in settings.items()}
+    size = first.replace("x", ",") if typing.get_origin(hints[fields[0].name]) is tuple else first
+    usual = options.parse(module.Params, {fields[0].name: size, **settings}, name, prefix="")
+    asked = [usual]
+    if "," in size:  # what is asked of shapes may need unlike sizes
+        shape = getattr(usual, fields[0].name)
+        asked.append(dataclasses.replace(usual, **{fields[0].name: (*shape[:-1], 2 * shape[-1])}))
+    for field in fields[1:]:
+        heeded = []
+        for params, value in ((one, value) for one in asked for value in _other_values(getattr(one, field.name))):
+            try:
+                changed = module.build(dataclasses.replace(params, **{field.name: value}), name)
+            except InputError:
+                continue
+            heeded.append(_content(changed) != _content(module.build(params, name)))
+        assert any(heeded), f"{field.name} is ignored"
 
 
 @pytest.mark.parametrize("name", GENERATED)

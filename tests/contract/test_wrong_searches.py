@@ -113,6 +113,20 @@ def twice_as_slow(problem: Problem, params: Params, *, seed: int, stop: object) 
     return right(problem, params, seed=seed, stop=stop)
 
 
+def no_plan_for_some(problem: Problem, params: Params, *, seed: int, stop: object) -> Answer:
+    """The right plan, but a layer short where there are four devices."""
+    answer = right(problem, params, seed=seed, stop=stop)
+    tight = problem.cluster is not None and problem.cluster.n_devices == 4
+    return without_a_layer(answer) if tight and answer.plan is not None else answer
+
+
+def writes_into_the_question(problem: Problem, params: Params, *, seed: int, stop: object) -> Answer:
+    answer = right(problem, params, seed=seed, stop=stop)
+    assert problem.cluster is not None
+    object.__setattr__(problem.cluster.kinds[0], "memory_bytes", 7e14)
+    return answer
+
+
 CALLS = itertools.count()
 WRONG: dict[str, tuple[Any, str]] = {
     "another answer at the same seed": (
@@ -140,6 +154,18 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a field that is another in plan files": (
         changed(lambda answer: replace(answer, extra={"stages": 1})),
         "test_every_field_of_an_answer_is_one_that_plan_files_have",
+    ),
+    "no plan for some questions": (
+        no_plan_for_some, "test_memory_is_kept_by_the_simulators_count_or_the_result_says_that_it_is_not",
+    ),
+    "an objective in seconds of nothing": (
+        changed(lambda answer: replace(answer, objective=Objective("seconds", 1e-9), bound=None)),
+        "test_a_bound_is_never_beyond_the_objective_and_a_simulated_objective_never_below_the_simulator",
+    ),
+    "a question that is another afterwards": (writes_into_the_question, "test_a_search_leaves_its_question_as_it_was"),
+    "stops early without looking": (
+        SimpleNamespace(Params=Params, search=right, STOPS_EARLY=True),
+        "test_a_search_that_can_stop_early_asks_whether_to_and_answers_with_what_it_has",
     ),
     "options that can be changed": (
         SimpleNamespace(Params=Writable, search=right), "test_options_are_a_frozen_dataclass_with_defaults"),

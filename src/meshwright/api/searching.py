@@ -6,11 +6,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from meshwright import frameworks
 from meshwright.api import answers, targets
 from meshwright.api.evaluation import json_ready, judged
 from meshwright.base import fields, options, registry
 from meshwright.base.errors import InputError, MeshwrightError
 from meshwright.base.units import format_bytes, format_count
+from meshwright.core import framework_file
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Result
 
@@ -86,7 +88,16 @@ def searched(
         targets.checked(result, searched=True)
         result = judged(result)
         claims = answers.check_claims(result)
-    return replace(result, answer=replace(answer, notes=answer.notes + _too_large(result) + _tied(result) + claims))
+    return replace(
+        result, answer=replace(answer, notes=answer.notes + _too_large(result) + _tied(result) + _unsaid(result) + claims)
+    )
+
+
+def _unsaid(result: Result) -> tuple[str, ...]:
+    """Say that a framework that the user named leaves open how it runs, or what: defaults are quick."""
+    framework = result.problem.framework
+    said = framework_file.unsaid(framework) if result.problem.framework_asked and framework.name != frameworks.ASSUMED else ""
+    return (said,) if said else ()
 
 
 def _tied(result: Result) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from meshwright.core.framework import AXES, SCOPES, SHARES, Framework, Framework
 from meshwright.core.optimizers import OPTIMIZERS
 from meshwright.core.strategy import CONTEXT_EXCHANGES, is_recompute
 
-__all__ = ["CIRCUMSTANCES", "Variant", "described", "of_content", "read"]
+__all__ = ["CIRCUMSTANCES", "Variant", "described", "of_content", "read", "unsaid"]
 
 CIRCUMSTANCES: typing.Final = (
     "experts", "host", "drops_tokens", "release_before", "release_from", "precision", "async_tensor",
@@ -175,3 +175,22 @@ def described(entry: Mapping[str, Any]) -> str:
     """Return title and version of a file's content, as a line about it."""
     version = entry.get("version", "")
     return f"{entry.get('title', '')}{f' ({version})' if version else ''}"
+
+
+def unsaid(framework: Framework) -> str:
+    """Return a sentence on what a framework leaves open of itself: how it runs plans, and which; empty where it says both.
+
+    Notes
+    -----
+    Defaults do everything well: a framework that says nothing of itself is predicted to be the quickest, and to run every plan.
+    """
+    default = Framework()
+    figures = [field.name for field in dataclasses.fields(Framework) if field.name not in _OWN]
+    open_ = []
+    if all(getattr(framework, name) == getattr(default, name) for name in figures):
+        open_.append("how it runs ([how])")
+    if framework.limits == default.limits:
+        open_.append("what it can run ([limits])")
+    if not open_:
+        return ""
+    return f"framework {framework.name} says nothing of {' and '.join(open_)}: defaults, which do everything well, are assumed"

@@ -7,7 +7,7 @@ Promises of a schedule module, checked by ``tests/contract/test_schedules.py``:
   schedule does not have;
 * ``in_flight(n_ranks, n_chunks, n_microbatches) -> ndarray``: the largest number of (stage, micro-batch) activations that each
   rank holds at once, from the start of the forward to the end of the last backward task that needs it; `order` never holds
-  more;
+  more, and for most sizes as much; both are the same each time;
 * ``placement(n_ranks, n_chunks) -> ndarray``: the rank of every stage; ``looped`` or ``v_shaped`` below.
 
 ``n_ranks`` is the number of pipeline ranks, ``n_chunks`` of stages per rank, ``n_microbatches`` of micro-batches of one step,

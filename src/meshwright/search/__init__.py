@@ -8,9 +8,10 @@ Promises of a search module, checked by ``tests/contract/test_search.py``:
 * every layer is in exactly one stage; two stages have the same devices or none in common, and every device is there;
 * the plan fits the memory of its devices by the simulator's count where the objective is the simulator's; elsewhere it fits, or
   the result says that it does not; without a plan the answer says what is missing;
-* same seed, same answer; ties are broken by id;
+* same seed, same answer; ties are broken by id; the question, which others are asked too, stays as it was;
 * ``objective`` is in the recipe's own cost model at full precision; ``bound`` only where it is proven, and never beyond the
   objective. An objective called ``step_seconds`` or ``simulated_seconds_per_sample`` is what the simulator says, or above it;
+  one with ``seconds`` in its name is in seconds of the step, or of a part of it;
 * ``STOPS_EARLY`` is true where `stop` ends it early with the best plan so far; where it is missing or false, a limit of time
   has no effect, and the answer says so;
 * ``FROZEN`` is true where its answers know that frozen weights have neither gradients nor optimizer state; where it is missing,

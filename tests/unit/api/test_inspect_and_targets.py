@@ -98,3 +98,13 @@ def test_degrees_asked_for_stand_beside_the_answer_cause_by_cause(planned: Resul
     assert isinstance(nothing, dict) and not nothing["feasible"] and nothing["reason"]
     with pytest.raises(InputError, match="name degrees"):
         with_why_not(planned, {"evaluations": "3"})
+
+
+def test_degrees_asked_for_are_those_of_the_question_as_it_was_asked(planned: Result) -> None:
+    """Not of the one that the search made of it by filling what was open."""
+    open_ = replace(planned.problem, batch=replace(planned.problem.batch, global_batch=4))
+    entry = with_why_not(replace(planned, asked=open_), {"pipeline": "1"}).answer.extra["why_not"]
+    other = api.plan(open_, search="best", settings={"pipeline": "1", "alternatives": "1"})
+    same = api.plan(planned.problem, search="best", settings={"pipeline": "1", "alternatives": "1"})
+    assert other.timeline is not None and same.timeline is not None and isinstance(entry, dict)
+    assert entry["step_seconds"] == other.timeline.step_seconds != same.timeline.step_seconds

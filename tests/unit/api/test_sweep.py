@@ -138,3 +138,11 @@ def test_a_time_limit_is_for_searches_that_can_stop(problem: Problem, monkeypatc
     monkeypatch.setattr(sweeping.api, "plan", planned)
     assert [row.note for row in sweep(problem, (4, 8), search="best", time_limit_seconds=1.5)] == ["seen", "seen"]
     assert seen == [1.5, 1.5]
+
+
+def test_the_longest_table_is_that_of_all_ranges_together() -> None:
+    half = sweeping.MOST_ROWS // 2
+    assert len(batches(f"1:{half},1:{half}")) == sweeping.MOST_ROWS
+    for text in (f"1:{half},1:{half},7", f"7,1:{half},1:{half}", f"1:{half + 1},1:{half}"):
+        with pytest.raises(InputError, match=f"more than {sweeping.MOST_ROWS} sizes"):
+            batches(text)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from meshwright import api
+from meshwright import api, clusters, models
 from meshwright.api import plan_files
 from meshwright.base.errors import InputError, InputWarning
 from meshwright.commands import simulate
@@ -20,6 +20,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch
 from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy
+from meshwright.planners.topoopt.readers import taskgraph_fbuf
 from meshwright.writers import plan_json
 
 
@@ -210,6 +211,17 @@ def test_a_task_graph_is_played_on_its_own_network_or_on_a_cluster(meshwright: C
     assert own["compute_seconds"] == tree["compute_seconds"] < own["step_seconds"] < tree["step_seconds"]
     assert tree["step_seconds"] < 1.1 * own["step_seconds"]
     assert "768 tasks on flat:16" in meshwright("simulate", TASK_GRAPH, "--cluster", "flat:16").out
+
+
+def test_the_seed_of_a_task_graph_draws_its_paths(meshwright: Callable[..., Any]) -> None:
+    """On a torus, which has several shortest ones; the same seed draws the same."""
+    place = ("--cluster", "torus:4x4,bandwidth=12.5e9", "--json")
+    steps = {seed: meshwright("simulate", TASK_GRAPH, *place, "--seed", str(seed)).json for seed in (0, 1, 2)}
+    assert meshwright("simulate", TASK_GRAPH, *place, "--seed", "2").json == steps[2]
+    for seed, told in steps.items():
+        played = taskgraph_fbuf.play(models.read(TASK_GRAPH), clusters.cluster(place[1]), seed)
+        assert told["step_seconds"] == played.step_seconds
+    assert len({told["step_seconds"] for told in steps.values()}) > 1
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright import api
 from meshwright.core.graph import Operator
-from meshwright.core.problem import Framework, MixedPrecision
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch, Framework, MixedPrecision
+from meshwright.core.strategy import Strategy
+from meshwright.costs import analytic
 from meshwright.costs.analytic import layer, layer_transfers
 from meshwright.costs.analytic.layer_transfers import Transfer
 from meshwright.costs.analytic.roofline import OperatorSeconds, Shape
@@ -166,3 +170,28 @@ def test_a_layer_adds_up_its_operators() -> None:
     ring = layer.layer_work(body, Shape(context=2), quick, BF16, Framework(), input_elements=10, output_elements=30)
     assert [one.axis for one in ring.selective] == ["context"] == [one.axis for one in ring.forward]
     assert ring.input_bytes == 10.0
+
+
+@pytest.mark.parametrize(("frozen", "above"), [(False, False), (False, True), (True, False), (True, True)])
+def test_a_split_table_gathers_the_gradient_of_what_it_looked_up_where_it_is_trained(frozen: bool, above: bool) -> None:
+    """A table has no input that a gradient could go to: what counts is whether its weights are trained."""
+    table = replace(
+        operator("embedding", "vocabulary", vocabulary=100, hidden=16),
+        n_parameters=1600, n_frozen_parameters=1600 * frozen, input_gradient=above,
+    )  # fmt: skip
+    there, back = transfers((table,), 0, SPLIT)
+    n_bytes = SEQUENCE * 16.0 * 2
+    assert said(there) == [("tensor", "reduce_scatter", n_bytes)]
+    assert said(back) == ([] if frozen else [("tensor", "all_gather", n_bytes)])
+
+
+def test_under_frozen_layers_a_trained_table_sends_and_gathers_what_it_does_in_full_training() -> None:
+    """Its gradient comes through all the layers, whose own weights have no part in what the tensor axis moves."""
+    found = []
+    for freeze in ((), ("layers.*",)):
+        problem = api.make_problem("gpt2", "dgx-h100:2", batch=Batch(8), freeze=freeze)
+        n = len(problem.graph.ops)
+        stage = Stage(tuple(range(n)), (0, 1), Strategy(tensor=2, sequence_parallel=True), ("none",) * n)
+        (cost,) = analytic.stage_costs(problem, Plan((stage,), 8, 1, "1f1b", 8))
+        found.append((dict(cost.backward_communication)["tensor"], dict(cost.forward_communication)["tensor"]))
+    assert found[0] == found[1] and found[0][0] > 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import pathlib
 import random
 from dataclasses import replace
@@ -301,3 +302,51 @@ def test_what_a_file_leaves_open_is_what_its_framework_takes(tmp_path: pathlib.P
     )
     said = frameworks.load("deepspeed").read(str(path), graph, 8)
     assert (said.plan.stages[0].strategy, said.plan.global_batch, said.precision) == (Strategy(4, 2, shard=2), 8, "fp32")
+
+
+def test_torchtitans_own_split_gives_what_is_over_to_the_first_stages(tmp_path: pathlib.Path) -> None:
+    """16 layers, and the table and the head as one each: 18 on 4 stages are 5, 5, 4 and 4 [torchtitan, generate_llm_fqn_per_model_part]."""  # noqa: E501
+    path = tmp_path / "mine.py"
+    path.write_text("c.parallelism = ParallelismConfig(pipeline_parallel_degree=4)\nc.training.local_batch_size = 8\n")
+    said = frameworks.load("torchtitan").read(str(path), posed("llama-3.2-1b", "torchtitan").graph, 4)
+    assert [stage.ops for stage in said.plan.stages] == [
+        (0, 1, 2, 3, 4), (5, 6, 7, 8, 9), (10, 11, 12, 13), (14, 15, 16, 17)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("entries", "n_devices", "batches"),
+    [
+        ({"train_batch_size": 16, "gradient_accumulation_steps": 4, "train_micro_batch_size_per_gpu": "auto"}, 2, (2, 4, 16)),
+        ({"train_batch_size": 16, "gradient_accumulation_steps": 4}, 0, None),
+        ({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 3}, 2, (3, 4, 24)),
+        ({"gradient_accumulation_steps": 5, "train_micro_batch_size_per_gpu": 3}, 2, (3, 5, 30)),
+        ({"train_batch_size": 16}, 4, (4, 1, 16)),
+        ({"train_batch_size": 24, "gradient_accumulation_steps": 2, "train_micro_batch_size_per_gpu": 3}, 0, (3, 2, 24)),
+    ],
+)
+def test_of_deepspeeds_three_batch_sizes_what_is_not_said_follows_from_the_rest(
+    entries: dict[str, object], n_devices: int, batches: tuple[int, int, int] | None, tmp_path: pathlib.Path
+) -> None:
+    """Samples of a step = of a micro-batch x micro-batches x data ranks [DeepSpeed, configuration JSON, batch size]."""
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(entries))
+    graph = posed("llama-3.2-1b", "deepspeed").graph
+    if batches is None:
+        with pytest.raises(InputError, match="say on which cluster it runs"):
+            frameworks.load("deepspeed").read(str(path), graph, n_devices)
+        return
+    plan = frameworks.load("deepspeed").read(str(path), graph, n_devices).plan
+    assert (plan.micro_batch, plan.n_microbatches, plan.global_batch) == batches
+
+
+def test_accelerates_replicas_and_shards_of_different_numbers_are_read_as_they_are(tmp_path: pathlib.Path) -> None:
+    """HSDP: 2 replicas of 4 shards are 8 data ranks whose states are divided by 4, and written the same again."""
+    path = tmp_path / "mine.yaml"
+    sizes = "parallelism_config:\n  parallelism_config_dp_replicate_size: 2\n  parallelism_config_dp_shard_size: 4\n"
+    path.write_text(YAML.replace("num_processes: 4", "num_processes: 8") + sizes)
+    problem = posed("llama-3.2-1b", "accelerate")
+    said = frameworks.load("accelerate").read(str(path), problem.graph, 8)
+    assert said.plan.stages[0].strategy == Strategy(8, shard=3, shard_degree=4)
+    frameworks.load("accelerate").write(Result(problem, "best", 0, Answer(said.plan)), str(tmp_path / "again.yaml"))
+    assert frameworks.load("accelerate").read(str(tmp_path / "again.yaml"), problem.graph, 8).plan == said.plan

@@ -334,3 +334,21 @@ def test_what_cannot_be_launched_is_one_line_and_leaves_no_file(tmp_path: pathli
     some = replace(result.plan.stages[0], devices=tuple(range(12)), strategy=Strategy(12, shard=3))
     ragged = replace(result, answer=Answer(replace(result.plan, stages=(some,), global_batch=48)))
     refused(ExportError, "different sizes", "deepspeed", "a.json", "slurm", ragged)
+
+
+@pytest.mark.parametrize(("hosts", "asks"), [((0, 1, 2), True), ((0, 1, 2, 3), False), ((0, 1), False)])
+def test_domains_that_take_part_with_different_numbers_of_hosts_need_a_host_file(
+    hosts: tuple[int, ...], asks: bool, tmp_path: pathlib.Path, stubs: dict[str, str]
+) -> None:
+    """Of nodes of two hosts each: both of one and one of another have no segments, so the order is the user's to give."""
+    result = trays(answered("fsdp2", "dgx-a100:16", Strategy(4 * len(hosts), shard=3)))
+    devices = tuple(4 * host + i for host in hosts for i in range(4))
+    stages = tuple(replace(stage, devices=devices) for stage in result.plan.stages)
+    result = replace(result, answer=replace(result.answer, plan=replace(result.plan, stages=stages)))
+    script = exported(result, "fsdp2", "slurm", tmp_path)
+    names = [f"n{host}" for host in hosts]
+    done = run(script, stubs | {"ALLOCATED": " ".join(names)})
+    assert ("take part in different numbers" in script.read_text()) == asks
+    assert (done.returncode != 0 and "HOSTFILE" in done.stderr) == asks
+    (tmp_path / "hosts").write_text("\n".join(names) + "\n")
+    assert run(script, stubs | {"ALLOCATED": " ".join(names), "HOSTFILE": "hosts"}).returncode == 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pathlib
 
+import numpy as np
 import pytest
 
 from meshwright import clusters as topologies
@@ -235,6 +237,8 @@ def test_a_run_on_part_of_the_racks_takes_equally_many_devices_of_the_fewest() -
     racks, nodes = topologies.cluster("gb200-nvl72:144"), topologies.cluster("dgx-h100:64")
     assert spread(racks, 128) == (64, 72) and spread(racks, 64) == (64, 72) and spread(racks, 144) == (72, 72)
     assert spread(nodes, 32) == (8, 8) and spread(nodes, 17) == (1, 1)  # 17 ranks on 3 nodes: as they come
+    unlike = dataclasses.replace(nodes, groups=np.repeat([[0, 1, 2]], [8, 24, 32], axis=1), devices_per_host=0)
+    assert spread(unlike, 24) == (1, 1)  # of nodes of 8, 24 and 32 devices there is no number of equal parts
 
 
 def test_rows_are_fitted_by_their_number_alone() -> None:

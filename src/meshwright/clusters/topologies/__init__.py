@@ -8,7 +8,9 @@ Promises of a topology module, checked by ``tests/contract/test_topologies.py``:
   (``name : type``, the meaning on the next line); ``EXAMPLE`` is what may stand after the colon;
 * ``build(params, name) -> Cluster``: all devices reach each other, every link has its opposite, figures carry their source;
   where the first field is a number of devices, any number may be given from the smallest possible on;
-* a wrong parameter is an `InputError` of one line.
+* every parameter changes what is built, in some values at least;
+* a wrong parameter is an `InputError` of one line, and so are more devices than `clusters.wires.MOST_DEVICES`;
+  `Wires` and `check_count` of that file and `generated` of `clusters.shared_options` keep most of these promises.
 
 The built-in kinds of bought nodes (``dgx-h100:64``) are data files of ``meshwright/clusters/data/clusters``, built by
 `meshwright.clusters.nodes`.

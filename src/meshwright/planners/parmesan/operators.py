@@ -98,6 +98,11 @@ def question(problem: Problem, bandwidth: float = 0.0) -> Question:
             "for the format "
             f"'{problem.model_spec.format}'"
         )
+    if problem.costs == "partition":
+        raise InputError(
+            f"--costs partition: has the times of operator graphs and measured profiles; {problem.model_spec.spec} is none: "
+            "leave it out"
+        )
     return _modelled(problem, bandwidth)
 
 

@@ -428,3 +428,29 @@ def test_plans_outside_the_space_are_told_why() -> None:
     assert why(problem=dataclasses.replace(problem, framework=framework)).startswith("framework own does not run it: ") or why(
         problem=dataclasses.replace(problem, framework=framework)
     ).startswith("own does not run it: ")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case[2][5] == 2 and case[4] == 1])
+def test_a_hop_takes_the_quicker_of_its_two_ways(case: tuple[Any, ...]) -> None:
+    """Links lead one way: slower ones out of the first rank alone leave the way back as it was."""
+    proof, prices, mesh, form = posed(case, 60.0)
+    counts = space.even_counts(proof.n_layers, mesh.pipeline)
+    strategy, layout = next(iter(space.strategies(prices.problem, mesh, USUAL, len(prices.pool.devices))))
+    cluster = prices.problem.required_cluster
+
+    def hops(slowed: np.ndarray) -> list[float]:
+        rates = np.where(slowed, cluster.links.bytes_per_second / 4.0, cluster.links.bytes_per_second)
+        own = dataclasses.replace(cluster, links=dataclasses.replace(cluster.links, bytes_per_second=rates))
+        there = LayerPrices(
+            dataclasses.replace(prices.problem, cluster=own), space.pools(prices.problem)[0], proof.chain, prices.limits,
+            prices.recompute,
+        )  # fmt: skip
+        return Plays(
+            there, mesh, form, strategy, layout, there.of_ranks(mesh, strategy, layout, inside_only=False)
+        ).hop_seconds(counts)
+
+    first = Plays(prices, mesh, form, strategy, layout, prices.of_ranks(mesh, strategy, layout, inside_only=False)).devices[0]
+    out, back = np.isin(cluster.links.source, first), np.isin(cluster.links.target, first)
+    usual = hops(out & False)
+    assert usual[0] > 0.0 and hops(out) == hops(back) == usual
+    assert hops(out | back)[0] > usual[0]
