@@ -341,5 +341,5 @@ def _value(node: ast.expr, name: str, place: str) -> Any:
         if ranged:
             return range(*(ast.literal_eval(argument) for argument in node.args))  # type: ignore[attr-defined]
         return ast.literal_eval(node)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{place}: {name}: is no constant: {error}") from None
+    except (ValueError, TypeError):
+        raise InputError(f"{place}: {name}: is no constant but {ast.unparse(node)}") from None
