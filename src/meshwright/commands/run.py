@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from meshwright.commands import _options, _scripts
+from meshwright.commands._elastic import order_of
 
 if TYPE_CHECKING:
+    from meshwright.commands._elastic import Leg, Outcome
     from meshwright.core.result import Result
     from meshwright.runtime.job.job import Job
     from meshwright.runtime.job.launch import Failure
@@ -29,6 +30,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     Raises `InputError` when something is wrong.
     """
     from meshwright.runtime.job import checkpoints, preflight
+    from meshwright.runtime.job.holdings import names_of
     from meshwright.runtime.model import source
     from meshwright.runtime.model.data import example_of
     from meshwright.runtime.ranks import meshes, message_order
@@ -43,10 +45,10 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
             source.load(getattr(job, word), "--" + word.replace("_", "-"))
     preflight.check_optimizer(read.entry, job.optimizer, job.plan)
     model, examples = source.build(job.model, job.seed)
+    if job.resume == "last":
+        checkpoints.check(job.save, names_of(model))
     sample = example_of(model, examples, read.sequence_length)
     units = preflight.check_model(model, read.names, read.plan, sample, job.plan)
-    if job.resume == "last":
-        checkpoints.check(job.save, read.plan)
     differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
     return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing,
             *preflight.notes_of(units, read.plan, sample)]  # fmt: skip
@@ -81,21 +83,6 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
     return Result(problem, "", 0, Answer(plan=plan), stage_costs, timeline), ""
 
 
-def order_of(predicted: Result | None) -> list[list[tuple[int, int, int]]]:
-    """Return the order of work that was simulated, which zero-bubble schedules fit to durations;
-    nothing where there was none.
-    """
-    if predicted is None or predicted.timeline is None or not predicted.stage_costs:
-        return []
-    from meshwright.sim import tasks, transfers
-
-    sends = transfers.transfers(predicted.problem, predicted.plan, predicted.stage_costs)
-    slots = tasks.order(predicted.plan, tasks.times(predicted.stage_costs, sends.seconds[0, :-1]))
-    work = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
-    first = slots.first.tolist()
-    return [work[start:stop] for start, stop in itertools.pairwise(first)]
-
-
 def reference(job: Job, read: PlanFile) -> list[float]:
     """Train in this process from the same weights, and return the losses."""
     from functools import partial
@@ -123,9 +110,7 @@ def reference(job: Job, read: PlanFile) -> list[float]:
     return [step.loss for step in steps]
 
 
-def launched(
-    job: Job, read: PlanFile, predicted: Result | None, timeout_seconds: float, emulate: bool
-) -> dict[str, Any] | Failure:
+def launched(leg: Leg, timeout_seconds: float, emulate: bool) -> dict[str, Any] | Failure:
     """Start the processes, on the machine's own network or on an emulation of the plan's cluster; return what happened.
 
     Raises `InputError` when the cluster is not known or cannot be emulated here.
@@ -134,14 +119,14 @@ def launched(
     from meshwright.runtime.job import launch, namespaces
     from meshwright.runtime.ranks.layout import layout
 
+    n_ranks, devices = leg.read.plan.n_devices, layout(leg.read.plan).device_of_rank
     if not emulate:
-        return launch.run(job, read.plan.n_devices, timeout_seconds=timeout_seconds)
-    cluster = None if predicted is None else predicted.problem.cluster
+        return launch.run(leg.job, n_ranks, timeout_seconds=timeout_seconds, gpus=leg.visible)
+    cluster = None if leg.predicted is None else leg.predicted.problem.cluster
     if cluster is None:
-        raise InputError(f"--emulate: the cluster of {job.plan} is not known; plan on a cluster, or give --profile too")
-    devices = layout(read.plan).device_of_rank
+        raise InputError(f"--emulate: the cluster of {leg.job.plan} is not known; plan on a cluster, or give --profile too")
     with namespaces.emulated(cluster) as prefixes:
-        return launch.run(job, len(devices), timeout_seconds=timeout_seconds, prefixes=[prefixes[device] for device in devices])
+        return launch.run(leg.job, n_ranks, timeout_seconds=timeout_seconds, prefixes=[prefixes[i] for i in devices])
 
 
 def tell(notes: list[str]) -> None:
@@ -174,28 +159,39 @@ def print_torchrun(job: Job, read: PlanFile, predicted: Result | None, profile: 
     return 0
 
 
-def joined(job: Job, read: PlanFile, predicted: Result | None, emulate: bool) -> Measured | int:
-    """Train as one of the processes that torchrun started; return what was measured, or the exit status of other ranks than 0.
+def joined(leg: Leg, emulate: bool) -> tuple[Leg, Measured | int]:
+    """Train as one of the processes that torchrun started; return what was trained under which plan, and what was measured, or
+    the exit status of other ranks than 0.
 
-    Raises
-    ------
-    InputError
-        When torchrun started another number of processes than the plan has devices, or links should be emulated.
+    Raises `InputError` when torchrun started another number of processes than the plan has devices, or links should be
+    emulated.
     """
     import signal
 
     from meshwright.base.errors import InputError
+    from meshwright.commands import _elastic
     from meshwright.runtime.job import launch, worker
 
     if emulate:
         raise InputError("--emulate starts the processes itself; run it without torchrun")
-    launch.check_ranks(worker.world_size(), read.plan.n_devices, job.plan)
-    if worker.rank() == 0:
-        tell(prepare(job, read, predicted))
-    measured = worker.join(job)
+    n_ranks, rank = worker.world_size(), worker.rank()
+    if leg.job.elastic and n_ranks < leg.read.plan.n_devices:
+        found = _elastic.fitted(leg, n_ranks, rank, lambda other: prepare(other.job, other.read, other.predicted))
+        if found is None:
+            return leg, 3
+        leg = found
+    n_used = leg.read.plan.n_devices
+    if leg.job.elastic and n_used <= rank:
+        tell([f"rank {rank} has nothing to do: the plan has {n_used} devices"])
+        return leg, 0
+    if not leg.job.elastic:
+        launch.check_ranks(n_ranks, n_used, leg.job.plan)
+    if rank == 0:
+        tell(prepare(leg.job, leg.read, leg.predicted))
+    measured = worker.join(leg.job, n_used)
     if measured is not None and "stopped_after" in measured:
-        return told_to_stop(job, measured, signal.SIGTERM)
-    return 0 if measured is None else measured
+        return leg, told_to_stop(leg.job, measured, signal.SIGTERM)
+    return leg, 0 if measured is None else measured
 
 
 def told_to_stop(job: Job, measured: Measured, number: int) -> int:
@@ -214,41 +210,38 @@ def left_of(job: Job) -> str:
     return f"the checkpoint is {newest}" if newest else "there is no checkpoint" if job.save else "nothing was saved: no --save"
 
 
-def started(
-    job: Job, read: PlanFile, prediction: tuple[Result | None, str], limits: tuple[int, float], emulate: bool
-) -> Measured | int:
-    """Start the processes and train; return what was measured, or the exit status where one of them failed.
+def attempt(leg: Leg, limits: tuple[int, float], emulate: bool) -> Outcome:
+    """Start the processes and train; return what was measured, which process failed, or the exit status after Ctrl-C.
 
-    Parameters
-    ----------
-    job, read
-        What to train, and the plan.
-    prediction : tuple
-        The predicted step, or None and why there is none.
-    limits : tuple
-        ``--processes`` and ``--timeout``.
-    emulate : bool
-        ``--emulate``.
+    `limits`: ``--processes`` and ``--timeout``.
     """
     import signal
     import sys
 
-    from meshwright.runtime.job import launch, preflight
+    from meshwright.runtime.job import preflight
     from meshwright.runtime.ranks.layout import layout
 
-    predicted, why = prediction
-    preflight.check_machine(layout(read.plan), job.backend, limits[0], job.plan)
-    tell([*prepare(job, read, predicted), *([why] if why else [])])
+    preflight.check_machine(layout(leg.read.plan), leg.job.backend, limits[0], leg.job.plan)
+    tell([*prepare(leg.job, leg.read, leg.predicted), *([leg.why] if leg.why else [])])
     try:
-        outcome = launched(job, read, predicted, limits[1], emulate)
+        return launched(leg, limits[1], emulate)
     except KeyboardInterrupt:
-        print(f"meshwright: ended at once; {left_of(job)}", file=sys.stderr)
+        print(f"meshwright: ended at once; {left_of(leg.job)}", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def ended(leg: Leg, outcome: Outcome) -> Measured | int:
+    """Say how a run ended where it did before its time; return what was measured, or the exit status."""
+    import signal
+    import sys
+
+    from meshwright.runtime.job import launch
+
     if isinstance(outcome, launch.Failure):
-        print(f"meshwright: {launch.describe(outcome, read.plan)}", file=sys.stderr)
+        print(f"meshwright: {launch.describe(outcome, leg.read.plan)}", file=sys.stderr)
         return 2 if outcome.wrong_input else 1
-    if "stopped_after" in outcome:
-        return told_to_stop(job, outcome, int(outcome["signal"]))
+    if isinstance(outcome, dict) and "stopped_after" in outcome:
+        return told_to_stop(leg.job, outcome, int(outcome.get("signal", signal.SIGTERM)))
     return outcome
 
 
@@ -271,6 +264,7 @@ def compare(job: Job, read: PlanFile, measured: Measured, predicted: Result | No
 
     losses = reference(job, read) if how.reference else None
     entry = comparison.as_json(read.plan, measured, predicted, losses)
+    entry |= {"restarts": measured["restarts"]} if "restarts" in measured else {}
     if how.trace:
         comparison.write_trace(how.trace, measured, predicted)
     if how.calibrate and predicted is not None:
@@ -294,7 +288,10 @@ def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool,
     how : Comparison
         How measured and predicted are compared.
     """
-    from meshwright.runtime.job import launch
+    from functools import partial
+
+    from meshwright.commands import _elastic
+    from meshwright.runtime.job import launch, preflight
     from meshwright.runtime.ranks.plan_file import read_plan
     from meshwright.runtime.step import autocast
 
@@ -304,11 +301,18 @@ def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool,
     job = replace(job, order=order_of(predicted))
     if n_machines > 0:
         return print_torchrun(job, read, predicted, how.profile, n_machines)
-    alone = not launch.under_torchrun()
-    told = started(job, read, (predicted, why), limits, emulate) if alone else joined(job, read, predicted, emulate)
+    leg = _elastic.Leg(job, read, predicted, why)
+    if launch.under_torchrun():
+        leg, told = joined(leg, emulate)
+    elif not job.elastic:
+        told = ended(leg, attempt(leg, limits, emulate))
+    else:
+        allowed = preflight.most_processes(job.backend, limits[0])
+        leg, outcome = _elastic.run(leg, _elastic.check(job), partial(attempt, limits=limits, emulate=emulate), allowed)
+        told = ended(leg, outcome)
     if isinstance(told, int):
         return told
-    compare(job, read, told, predicted, how)
+    compare(leg.job, leg.read, told, leg.predicted, how)
     return 0
 
 
@@ -340,6 +344,8 @@ def register(app: typer.Typer) -> None:
         resume: bool = typer.Option(
             False, "--resume", help="Go on from the last checkpoint of --save; --resume auto: the newest whole one, if any."
         ),
+        elastic: bool = typer.Option(False, "--elastic", help="When a device is lost, plan again for those left and go on."),
+        max_restarts: int = typer.Option(3, help="Devices that a run with --elastic may lose."),
         non_finite: str = typer.Option("stop", help="A loss or gradient that is not finite: stop the run, or skip the step."),
         clip_norm: float = typer.Option(0.0, help="Largest norm of the gradient, to which it is scaled down; 0: no limit."),
         log: str = typer.Option("", help="Add a line of JSON a step to this file: loss, gradient norm, tokens a second."),
@@ -365,9 +371,10 @@ def register(app: typer.Typer) -> None:
         job = Job(
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,
             "auto" if auto else "last" if resume else "", non_finite, backend, precision=precision, clip_norm_value=clip_norm,
-            lr_schedule=lr_schedule, keep_every=keep_every, log=str(Path(log).absolute()) if log else "",
+            lr_schedule=lr_schedule, keep_every=keep_every, log=str(Path(log).absolute()) if log else "", elastic=elastic,
+            max_restarts=max_restarts,
         )  # fmt: skip
-        options.check(job, (processes, timeout), (costs, calibrate))
+        options.check(job, (processes, timeout), (costs, calibrate), emulate=emulate)
         for path, option in ((trace, "--trace"), (calibrate, "--calibrate"), (log, "--log")):
             if path:
                 files.check_target(path, option)

@@ -134,14 +134,14 @@ def test_a_failure_is_that_of_who_left_its_error_first(tmp_path: pathlib.Path) -
         one.poll()
     assert launch._failure(ended, tmp_path, None) is None
     assert launch._failure(ended, tmp_path, -1) == Failure(-1, "the time given is up", False)
-    assert launch._failure(ended, tmp_path, 1) == Failure(1, "killed by signal 9 (SIGKILL)", False)
+    assert launch._failure(ended, tmp_path, 1) == Failure(1, "killed by signal 9 (SIGKILL)", False, lost=True)
     assert launch._failure(ended, tmp_path, 2) == Failure(2, "ended with status 3 and left no traceback", False)
     assert launch._failure(ended, tmp_path, 3) == Failure(3, "ended with status None and left no traceback", False)
     left(tmp_path, (2, 5.0, "two"), (0, 4.0, "zero"), (3, 4.0, "three"))
     (tmp_path / "error-1.json").write_text('{"time": 1')  # killed while it wrote
     assert launch._failure(ended, tmp_path, 2) == Failure(0, "zero", True)
     assert launch._failure(ended, tmp_path, -1) == Failure(0, "zero", True)
-    assert launch._failure(ended, tmp_path, 1) == Failure(1, "killed by signal 9 (SIGKILL)", False)
+    assert launch._failure(ended, tmp_path, 1) == Failure(1, "killed by signal 9 (SIGKILL)", False, lost=True)
     left(tmp_path, (1, 9.0, "one"))
     assert launch._failure(ended, tmp_path, 1) == Failure(0, "zero", True)
 
@@ -191,7 +191,7 @@ def test_a_run_that_ends_otherwise_says_how(monkeypatch: pytest.MonkeyPatch, clo
     played(monkeypatch, Process(0), Process(-15, 1))
     assert launch.run(job, 2) == Failure(-1, "asked to stop by SIGTERM before the first step", False)
     played(monkeypatch, Process(-9))
-    assert launch.run(job, 1) == Failure(0, "killed by signal 9 (SIGKILL)", False)
+    assert launch.run(job, 1) == Failure(0, "killed by signal 9 (SIGKILL)", False, lost=True)
     played(monkeypatch, Process(0), result={"stopped_after": 3})
     assert launch.run(job, 1) == {"stopped_after": 3, "signal": 15}
 
@@ -258,6 +258,8 @@ def test_every_option_of_a_run_is_passed_on_to_torchrun(recorded: Recorded) -> N
               save="kept",
               save_every=2, keep=3, resume="auto", non_finite="skip", backend="nccl", precision="bf16", clip_norm_value=1.5,
               log="log.jsonl", lr_schedule="s:s", keep_every=4)  # fmt: skip
+    (elastic,) = launch.torchrun_lines(replace(job, elastic=True, max_restarts=5), "", 6, 1, "p")
+    assert elastic.endswith(" --keep-every 4 --max-restarts 5 --resume auto --elastic")
     recorded([
         launch.torchrun_lines(job, "", 6, 1, "p"), launch.torchrun_lines(job, "profile.json", 6, 3, "p"),
         launch.torchrun_lines(Job("plan.json", "m:f"), "", 1, 1, "p"),
@@ -269,6 +271,20 @@ def test_every_option_of_a_run_is_passed_on_to_torchrun(recorded: Recorded) -> N
     launch.check_ranks(3, 3, "p")
     with pytest.raises(InputError, match="p: the plan needs 2 processes, but torchrun started 3; give --nproc-per-node 2"):
         launch.check_ranks(3, 2, "p")
+
+
+def test_gpus_that_are_left_are_named_as_this_process_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def run(module: str, path: pathlib.Path, n_ranks: int, seconds: float, prefixes: Any) -> Failure:
+        started.append([" ".join(prefix) for prefix in prefixes])
+        return Failure(0, "", False)
+
+    monkeypatch.setattr(launch, "_run", run)
+    for seen, backend in (("", "nccl"), ("4,7,5", "nccl"), ("", "gloo")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+        launch.run(Job("plan.json", "m:f", backend=backend), 2, gpus=(0, 2))
+    assert started == [["env CUDA_VISIBLE_DEVICES=0,2"] * 2, ["env CUDA_VISIBLE_DEVICES=4,5"] * 2, []]
 
 
 def test_who_ended_a_run_is_told_with_its_device_and_stages() -> None:
@@ -313,12 +329,18 @@ BASE = Job("plan.json", "m:f", save="there", save_every=2)
         ({"save": ""}, "--resume and --save-every need --save FOLDER"),
         ({"save": "", "save_every": 0, "resume": "auto"}, "--resume and --save-every need --save FOLDER"),
         ({"profiles": ("", "better.json")}, "--calibrate corrects the profile of --profile; give that too"),
+        ({"max_restarts": -1}, "--max-restarts -1: must be at least 0"),
+        ({"elastic": True, "save_every": 0}, "--elastic goes on from checkpoints: give --save FOLDER and --save-every N too"),
+        ({"elastic": True, "save": "", "save_every": 0}, "--elastic goes on from checkpoints: give --save FOLDER and"),
+        ({"elastic": True, "profiles": ("profile.json", "")}, "--elastic plans for other devices while it runs: leave"),
+        ({"elastic": True, "emulate": True}, "leave --profile, --calibrate and --emulate out"),
     ],
 )  # fmt: skip
 def test_options_out_of_range_are_refused_in_these_words(changes: dict[str, Any], told: str) -> None:
     limits, profiles = changes.pop("limits", (0.0, 0.0)), changes.pop("profiles", ("", ""))
+    emulate = changes.pop("emulate", False)
     with pytest.raises(InputError, match=re.escape(told)):
-        options.check(replace(BASE, **changes), limits, profiles)
+        options.check(replace(BASE, **changes), limits, profiles, emulate=emulate)
 
 
 @pytest.mark.parametrize(

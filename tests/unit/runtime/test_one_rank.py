@@ -28,6 +28,7 @@ from meshwright.core.plan import Plan, Stage  # noqa: E402
 from meshwright.core.strategy import Strategy  # noqa: E402
 from meshwright.runtime.job import checkpoints, memory, worker  # noqa: E402
 from meshwright.runtime.job import trainer as trainer_module  # noqa: E402
+from meshwright.runtime.job.holdings import names_of  # noqa: E402
 from meshwright.runtime.job.job import Job  # noqa: E402
 from meshwright.runtime.job.reference import reference_steps  # noqa: E402
 from meshwright.runtime.job.trainer import NonFiniteError, Trainer, adamw, apply  # noqa: E402
@@ -328,16 +329,64 @@ def test_what_was_just_written_stays_where_later_steps_of_an_earlier_run_lie(
     assert checkpoints.load_newest_whole(trainer, str(folder)) == 3
 
 
-def test_a_checkpoint_of_another_plan_is_never_passed_over(
-    trained: tuple[Any, pathlib.Path, str], tmp_path: pathlib.Path
+def test_a_checkpoint_of_another_plan_is_taken_with_a_word(
+    trained: tuple[Any, pathlib.Path, str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trainer, saved, _ = trained
     folder = tmp_path / "saved"
     shutil.copytree(saved, folder)
     _done_has("plan", [[3, [1], 1, 1, 1, 1, 0, 0]])(folder / "step-3")
+    _done_has("global_batch", 8)(folder / "step-3")
+    assert checkpoints.load(trainer, str(folder)) == 3
+    place = folder / "step-3"
+    assert capsys.readouterr().err.splitlines() == [
+        f"meshwright: {place} was written under another plan (1 processes, now 1): weights and state are dealt anew",
+        f"meshwright: {place} is of steps of 8 samples; this plan has 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("format", "meshwright/checkpoint/9", r"step-3 is of the format 'meshwright/checkpoint/9'; this version reads '"),
+        ("format", None, r"step-3 is of an earlier version, whose names belong to one plan; this version reads '"),
+        ("optimizer", "SGD", r"step-3 holds the state of the optimizer SGD, but this run has AdamW; resume with the optimizer"),
+    ],
+)
+def test_what_cannot_be_gone_on_from_is_refused_and_never_passed_over(
+    key: str, value: object, message: str, trained: tuple[Any, pathlib.Path, str], tmp_path: pathlib.Path
+) -> None:
+    trainer, saved, _ = trained
+    folder = tmp_path / "saved"
+    shutil.copytree(saved, folder)
+    _done_has(key, value)(folder / "step-3")
     for load in (checkpoints.load, checkpoints.load_newest_whole):
-        with pytest.raises(InputError, match=r"--resume: .*step-3 was written under another plan; resume with that plan"):
+        with pytest.raises(InputError, match=f"--resume: .*{message}"):
             load(trainer, str(folder))
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_the_weight_that_differs(
+    trained: tuple[Any, pathlib.Path, str], tmp_path: pathlib.Path
+) -> None:
+    _, saved, _ = trained
+    changes: list[tuple[str, Any, str]] = [
+        ("2.weight", torch.nn.Parameter(torch.zeros(2, 2)), r"'\S+' has shape \(.*\) there and \(2, 2\) here"),
+        ("2.more", torch.nn.Parameter(torch.zeros(3)), r"'2.more' is not in it"),
+        ("2.bias", None, r"'2.bias' is not in this one"),
+    ]
+    for name, value, message in changes:
+        model = small()
+        place, _, attribute = name.rpartition(".")
+        model.get_submodule(place).register_parameter(attribute, value)
+        with pytest.raises(InputError, match=rf"--resume: .*step-3 holds another model: {message}; resume with the model"):
+            checkpoints.check(str(saved), names_of(model))
+    place, content = checkpoints.check(str(saved), names_of(small()))
+    assert place == saved / "step-3" and content["step"] == 3
+    folder = tmp_path / "saved"
+    shutil.copytree(saved, folder)
+    (folder / "step-3" / ".metadata").write_bytes(b"")
+    with pytest.raises(InputError, match=r"step-3/.metadata is not what was written \(cut off or changed\)"):
+        checkpoints.check(str(folder), names_of(small()))
 
 
 def test_loading_brings_back_weights_buffers_state_and_random_numbers(trained: tuple[Any, pathlib.Path, str]) -> None:

@@ -251,23 +251,20 @@ def test_a_run_whose_time_is_up_tells_where_each_rank_was(tmp_path: pathlib.Path
     assert "in hangs_on_rank_one" in one and "in hangs_on_rank_one" not in hung.stderr.partition("rank 1 was at")[0]
 
 
-def test_a_checkpoint_of_another_plan_is_told_from_the_plan_alone(tmp_path: pathlib.Path) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_told_before_any_process_starts(tmp_path: pathlib.Path) -> None:
+    from torch import nn
+
     from meshwright.base.errors import InputError
-    from meshwright.core.plan import Plan, Stage
-    from meshwright.core.strategy import Strategy
     from meshwright.runtime.job import checkpoints
+    from meshwright.runtime.job.holdings import names_of
 
-    def two(**degrees: int) -> Plan:
-        return Plan((Stage((0, 1), (0, 1), Strategy(**degrees)),), global_batch=4)
-
+    names = names_of(nn.Linear(2, 3))
     with pytest.raises(InputError, match="holds no complete checkpoint"):
-        checkpoints.check(str(tmp_path), two(data=2))
+        checkpoints.check(str(tmp_path), names)
     (tmp_path / "step-3").mkdir()
-    (tmp_path / "step-3" / "done.json").write_text(json.dumps({"step": 3, "plan": checkpoints._signature(two(data=2))}))
-    assert checkpoints.check(str(tmp_path), two(data=2))[1]["step"] == 3
-    for other in (two(tensor=2), two(data=2, shard=3), two(data=2, expert=2)):
-        with pytest.raises(InputError, match="written under another plan"):
-            checkpoints.check(str(tmp_path), other)
+    (tmp_path / "step-3" / "done.json").write_text(json.dumps({"step": 3, "plan": [[2, [0], 1, 1, 1, 1, 0, 0]], "files": {}}))
+    with pytest.raises(InputError, match=r"step-3 is of an earlier version, whose names belong to one plan"):
+        checkpoints.check(str(tmp_path), names)
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""Saving and resuming a run with ``torch.distributed.checkpoint``: every rank writes what it holds."""
+"""Saving and resuming a run with ``torch.distributed.checkpoint``: every rank writes what it holds, under the model's own
+names, and reads what it needs, whichever plan wrote it.
+"""
 
 from __future__ import annotations
 
@@ -6,41 +8,45 @@ import json
 import os
 import shutil
 import sys
-import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.state_dict_loader import load as load_state
-from torch.distributed.checkpoint.state_dict_saver import save as save_state
+from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.fsdp import FSDPModule
 
-from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
-from meshwright.runtime.parallel.sharding import local
+from meshwright.runtime.job import slices
+from meshwright.runtime.job.checkpoint_folders import (
+    FORMAT,
+    check,
+    check_format,
+    check_model,
+    content_of,
+    damage,
+    is_as_written,
+    last,
+    newest_first,
+    nothing,
+    step_of,
+    sum_of,
+)
+from meshwright.runtime.job.holdings import Region, regions_of
+from meshwright.runtime.job.optimizer_state import Restored, groups_of, numbers_of, slices_of, together
+from meshwright.runtime.job.slices import Slice
 
 if TYPE_CHECKING:
     from meshwright.runtime.job.trainer import Trainer
 
 __all__ = ["check", "last", "load", "load_newest_whole", "save"]
 
-
-def last(folder: str) -> Path | None:
-    """Return the newest complete checkpoint of a folder, or None."""
-    return next(iter(_newest_first(folder)), None)
-
-
-def _newest_first(folder: str) -> list[Path]:
-    """Return the complete checkpoints of a folder; what else lies there, as a copy ``step-4.old``, is none."""
-    named = [path for path in Path(folder).glob("step-*") if path.name.removeprefix("step-").isdecimal()]
-    return sorted((path for path in named if (path / "done.json").is_file()), key=_step_of, reverse=True)
-
-
-def _step_of(path: Path) -> int:
-    """Return after how many steps a checkpoint was written."""
-    return int(path.name.removeprefix("step-"))
+_RANDOM = "random"
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
@@ -54,35 +60,6 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def _state(trainer: Trainer) -> dict[str, Any]:
-    """Return what this rank holds, under names that no other rank uses."""
-    parameters = [p for group in trainer.optimizer.param_groups for p in group["params"]]
-    entries: dict[str, Any] = {f"rank{trainer.rank}/random/cpu": torch.get_rng_state()}
-    if trainer.executor.device.type == "cuda":
-        entries[f"rank{trainer.rank}/random/cuda"] = torch.cuda.get_rng_state()
-    for stage, weights in trainer.weights.items():
-        for i, parameter in enumerate(weights.parameters):
-            entries[f"rank{trainer.rank}/stage{stage}/weight{i}"] = local(parameter.detach())
-        for name, buffer in weights.module.named_buffers():
-            entries[f"rank{trainer.rank}/stage{stage}/buffer/{name}"] = buffer
-        for i, part in enumerate(weights.parts()):
-            entries[f"rank{trainer.rank}/stage{stage}/part{i}"] = part.detach()
-    for i, parameter in enumerate(parameters):
-        for key, value in sorted(trainer.optimizer.state.get(parameter, {}).items()):
-            if isinstance(value, torch.Tensor):
-                entries[f"rank{trainer.rank}/optimizer{i}/{key}"] = local(value)
-    return entries
-
-
-def _sum_of(path: Path) -> list[int]:
-    """Return length and CRC-32 of a file."""
-    length, crc = 0, 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 24):
-            length, crc = length + len(block), zlib.crc32(block, crc)
-    return [length, crc]
-
-
 def _shared_out(trainer: Trainer, names: list[str]) -> list[str]:
     """Return which of some files this rank reads, so that all ranks together read each once."""
     return names[trainer.rank :: trainer.layout.n_ranks]
@@ -92,118 +69,192 @@ def _sums(trainer: Trainer, path: Path) -> dict[str, list[int]]:
     """Return length and CRC-32 of every file of a checkpoint, read by all ranks together."""
     names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
     everyone: list[Any] = [None] * trainer.layout.n_ranks
-    dist.all_gather_object(everyone, {name: _sum_of(path / name) for name in _shared_out(trainer, names)})
+    dist.all_gather_object(everyone, {name: sum_of(path / name) for name in _shared_out(trainer, names)})
     return {name: sums for part in everyone for name, sums in sorted(part.items())}
 
 
 def _damaged(trainer: Trainer, path: Path, content: dict[str, Any]) -> str:
     """Return a file of a checkpoint that is not what was written, or nothing; the same in every process."""
     wanted = content.get("files", {})
-    mine = [name for name in _shared_out(trainer, sorted(wanted)) if not _is_as_written(path / name, wanted[name])]
+    mine = [name for name in _shared_out(trainer, sorted(wanted)) if not is_as_written(path / name, wanted[name])]
     everyone: list[Any] = [None] * trainer.layout.n_ranks
     dist.all_gather_object(everyone, mine)
     return min((name for part in everyone for name in part), default="")
 
 
-def _is_as_written(path: Path, wanted: list[int]) -> bool:
-    try:
-        return _sum_of(path) == wanted
-    except OSError:
-        return False
-
-
 def save(trainer: Trainer, folder: str, step: int, keep: int = 2, keep_every: int = 0) -> None:
     """Write a checkpoint: beside the last one first, and under its own name once every rank has written its part.
 
-    `folder`: folder of checkpoints; made if it does not exist.
-    `step`: steps trained so far.
-    `keep`: how many checkpoints stay, the newest ones up to this step.
-    `keep_every`: those of every so many steps stay too; 0 for none.
+    Parameters
+    ----------
+    trainer : Trainer
+        This process.
+    folder : str
+        Folder of checkpoints; made if it does not exist.
+    step : int
+        Steps trained so far.
+    keep : int
+        How many checkpoints stay, the newest ones up to this step.
+    keep_every : int
+        Those of every so many steps stay too; 0 for none.
+
+    Raises
+    ------
+    InputError
+        When it cannot be written, as on a full disk: what was written of it is deleted again, older ones stay.
     """
     final, partial = Path(folder) / f"step-{step}", Path(folder) / f".step-{step}.partial"
+    try:
+        _write(trainer, partial, step)
+        if trainer.rank == 0:
+            shutil.rmtree(final, ignore_errors=True)
+            os.replace(partial, final)
+            _forget(folder, step, keep, keep_every)
+    except (OSError, CheckpointException) as error:
+        reason = _reason(error)
+        if reason is None:
+            raise
+        if trainer.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        newest = last(folder)
+        raise InputError(
+            f"--save: the checkpoint of step {step} cannot be written to {folder}: {reason}; "
+            f"{f'the newest one is {newest}' if newest else 'there is no earlier one'}: make room, then go on with --resume"
+        ) from error
+    dist.barrier()
+
+
+def _reason(error: OSError | CheckpointException) -> str | None:
+    """Return what the system said of a file; None where something else went wrong."""
+    causes = [error] if isinstance(error, OSError) else [failure[0] for failure in error.failures.values()]
+    for cause in causes:
+        inner: BaseException | None = cause
+        while inner is not None:
+            if isinstance(inner, OSError):
+                return inner.strerror or str(inner)
+            inner = inner.__cause__ or inner.__context__
+        if "unexpected pos" in str(cause):  # what PyTorch's writer of archives says of a disk that is full
+            return "not all of a tensor was written"
+    return None
+
+
+def _write(trainer: Trainer, partial: Path, step: int) -> None:
+    """Write what all ranks hold to a new folder, and what is said about it."""
     if trainer.rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-    dist.barrier()
-    save_state(_state(trainer), storage_writer=FileSystemWriter(partial), process_group=None)
+    regions = regions_of(trainer.weights.values(), trainer.holdings)
+    mine = (groups_of(trainer.optimizer, regions), numbers_of(trainer.optimizer))
+    everyone: list[Any] = [None] * trainer.layout.n_ranks
+    dist.all_gather_object(everyone, mine)
+    groups = together([part for part, _ in everyone], trainer.names.shapes)
+    pieces = [*_weights(trainer, writing=True), *_random(trainer), *slices_of(trainer.optimizer, regions)]
+    slices.write(partial, pieces, {("optimizer", "param_groups"): groups}, trainer.names.aliases)
     dist.barrier()
     sums = _sums(trainer, partial)
     if trainer.rank == 0:
-        content = {"step": step, "n_ranks": trainer.layout.n_ranks, "plan": _signature(trainer.layout.plan), "files": sums}
+        content = {
+            "format": FORMAT,
+            "step": step,
+            "n_ranks": trainer.layout.n_ranks,
+            "plan": _signature(trainer.layout.plan),
+            "global_batch": trainer.layout.plan.global_batch,
+            "optimizer": type(trainer.optimizer).__name__,
+            "numbers": {key: kind for _, kinds in everyone for key, kind in kinds.items()},
+            "files": sums,
+        }
         if trainer.loss_scale is not None:
             content["loss_scale"] = trainer.loss_scale.state()
         if trainer.lr_schedule is not None:
             content["lr_schedule"] = _plain(trainer.lr_schedule.state_dict())
-        (partial / "done.json").write_text(json.dumps(content))
-        shutil.rmtree(final, ignore_errors=True)
-        os.replace(partial, final)
-        # those of later steps are of an earlier run, damaged or begun anew: they do not push out what was just written
-        written = [path for path in _newest_first(folder) if _step_of(path) <= step]
-        older = [path for path in written[keep:] if not keep_every or _step_of(path) % keep_every]
-        for old in [*older, *Path(folder).glob(".step-*.partial")]:
-            shutil.rmtree(old, ignore_errors=True)
-    dist.barrier()
+        with (partial / "done.json").open("w") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
 
 
-def check(folder: str, plan: Plan) -> tuple[Path, dict[str, Any]]:
-    """Return the newest checkpoint of a folder, and what is written about it.
-
-    Raises `InputError` when there is none, or it was written under another plan.
-    """
-    path = last(folder)
-    if path is None:
-        raise InputError(
-            f"--resume: {folder or 'no folder (give --save)'} holds no complete checkpoint; run without --resume to begin"
-        )
-    return path, _content(path, plan)
+def _forget(folder: str, step: int, keep: int, keep_every: int) -> None:
+    """Delete the checkpoints that do not stay, and what is left of others that were never completed."""
+    # those of later steps are of an earlier run, damaged or begun anew: they do not push out what was just written
+    written = [path for path in newest_first(folder) if step_of(path) <= step]
+    older = [path for path in written[keep:] if not keep_every or step_of(path) % keep_every]
+    for old in [*older, *Path(folder).glob(".step-*.partial")]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
-def _content(path: Path, plan: Plan) -> dict[str, Any]:
-    """Return what is written about a checkpoint."""
-    content = files.read_json(path / "done.json", "resume from another checkpoint")
-    if not isinstance(content, dict) or not _is_description(content):
-        raise InputError(f"{path / 'done.json'}: is not what a checkpoint holds; resume from another one")
-    if content["plan"] != _signature(plan):
-        raise InputError(f"--resume: {path} was written under another plan; resume with that plan")
-    return content
+def _weights(trainer: Trainer, *, writing: bool) -> list[Slice]:
+    """Return this rank's parts of weights and buffers; for writing, those that no earlier stage writes."""
+    return [
+        Slice((holding.name,), holding.shape, holding.offset, holding.part())
+        for holding in trainer.holdings
+        if holding.writes or not writing
+    ]
 
 
-def _is_description(content: dict[str, Any]) -> bool:
-    """Whether a file says what a checkpoint must."""
-    return isinstance(content.get("step"), int) and "plan" in content and isinstance(content.get("files", {}), dict)
+def _random(trainer: Trainer) -> list[Slice]:
+    """Return the state of this rank's random numbers."""
+    states = {"cpu": torch.get_rng_state()}
+    if trainer.executor.device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state()
+    return [Slice((_RANDOM, f"rank{trainer.rank}", kind), tuple(state.shape), (0,), state) for kind, state in states.items()]
 
 
 def load(trainer: Trainer, folder: str) -> int:
-    """Go on from the newest checkpoint of a folder.
+    """Go on from the newest checkpoint of a folder, whichever plan and number of processes wrote it.
 
-    `trainer`: this process; its weights and optimizer state are overwritten.
-    Returns: steps trained so far.
-    Raises `InputError` when there is none, it was written under another plan, or a file of it was changed since.
+    Parameters
+    ----------
+    trainer : Trainer
+        This process; its weights and optimizer state are overwritten.
+    folder : str
+        Folder of checkpoints.
+
+    Returns
+    -------
+    int
+        Steps trained so far.
+
+    Raises
+    ------
+    InputError
+        When there is none, it holds another model or the state of another optimizer, an earlier version wrote it, or a file
+        of it was changed since.
     """
-    path, content = check(folder, trainer.layout.plan)
+    path = last(folder)
+    if path is None:
+        raise InputError(nothing(folder))
+    content = content_of(path)
     damaged = _damaged(trainer, path, content)
     if damaged:
-        raise InputError(
-            f"--resume: {path / damaged} is not what was written (cut off or changed); --resume auto takes an older checkpoint"
-        )
+        raise InputError(damage(path / damaged))
     return _load(trainer, path, content)
 
 
 def load_newest_whole(trainer: Trainer, folder: str) -> int:
     """Go on from the newest checkpoint of a folder whose files are as they were written, telling which ones are not.
 
-    `trainer`: this process; its weights and optimizer state are overwritten where there is one.
-    Returns: steps trained so far; 0 where there is no such checkpoint.
-    Raises `InputError` when it was written under another plan.
+    Parameters
+    ----------
+    trainer : Trainer
+        This process; its weights and optimizer state are overwritten where there is one.
+    folder : str
+        Folder of checkpoints.
+
+    Returns
+    -------
+    int
+        Steps trained so far; 0 where there is no such checkpoint.
+
+    Raises
+    ------
+    InputError
+        When it holds another model or the state of another optimizer, or an earlier version wrote it.
     """
-    for path in _newest_first(folder):
-        try:
-            content = _content(path, trainer.layout.plan)
+    for path in newest_first(folder):
+        content, damaged = {}, "done.json"
+        with suppress(InputError):
+            content = content_of(path)
             damaged = _damaged(trainer, path, content)
-        except InputError as error:
-            if "another plan" in str(error):
-                raise
-            damaged = "done.json"
         if not damaged:
             return _load(trainer, path, content)
         if trainer.rank == 0:
@@ -215,48 +266,81 @@ def load_newest_whole(trainer: Trainer, folder: str) -> int:
 
 def _load(trainer: Trainer, path: Path, content: dict[str, Any]) -> int:
     """Overwrite weights and optimizer state; return the steps trained so far."""
-    _make_state(trainer)
-    state = _state(trainer)
-    load_state(state, storage_reader=FileSystemReader(path))
-    with torch.no_grad():
-        for name, tensor in _state(trainer).items():
-            if tensor.data_ptr() != state[name].data_ptr():
-                tensor.copy_(state[name])
-    torch.set_rng_state(state[f"rank{trainer.rank}/random/cpu"])
-    if trainer.executor.device.type == "cuda":
-        torch.cuda.set_rng_state(state[f"rank{trainer.rank}/random/cuda"])
-    if trainer.loss_scale is not None and "loss_scale" in content:
-        trainer.loss_scale.restore(content["loss_scale"])
-    if trainer.lr_schedule is not None:
-        if "lr_schedule" not in content:
-            raise InputError(f"--lr-schedule: {path} was written without one; resume without it, or begin anew")
-        trainer.lr_schedule.load_state_dict({**trainer.lr_schedule.state_dict(), **content["lr_schedule"]})
-        for group, rate in zip(trainer.optimizer.param_groups, trainer.lr_schedule.get_last_lr(), strict=True):
-            group["lr"] = rate
+    check_format(path, content)
+    metadata = slices.metadata_of(path)
+    check_model(path, metadata, trainer.names)
+    optimizer = type(trainer.optimizer).__name__
+    if content["optimizer"] != optimizer:
+        raise InputError(
+            f"--resume: {path} holds the state of the optimizer {content['optimizer']}, but this run has {optimizer}; resume "
+            "with the optimizer that was saved, or begin anew with another folder"
+        )
+    for part in (part for weights in trainer.weights.values() for part in weights.module.modules()):
+        if isinstance(part, FSDPModule):
+            part.reshard()  # else what was gathered before would be used instead of what is read
+    for weights in trainer.weights.values():
+        weights.zero()
+    regions = regions_of(trainer.weights.values(), trainer.holdings)
+    state = Restored(trainer.optimizer, regions, metadata.state_dict_metadata, content["numbers"])
+    random = _random_of(trainer, content["n_ranks"], metadata)
+    slices.read(path, [*_weights(trainer, writing=False), *_flat(trainer, regions), *state.slices, *random])
+    state.finish()
+    for piece in random:
+        torch.set_rng_state(piece.tensor) if piece.path[-1] == "cpu" else torch.cuda.set_rng_state(piece.tensor)
+    _restore_schedules(trainer, path, content)
+    if trainer.rank == 0:
+        _tell_changes(trainer, path, content)
     dist.barrier()
     return int(content["step"])
 
 
-def _make_state(trainer: Trainer) -> None:
-    """Let the optimizer make its state, without changing a weight: a step with zero gradients and no learning rate."""
-    groups = trainer.optimizer.param_groups
-    rates = [(group["lr"], group.get("weight_decay", 0.0)) for group in groups]
-    for group in groups:
-        group["lr"] = 0.0
-        group["weight_decay"] = 0.0
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
-    trainer.optimizer.step()
-    for group, (rate, decay) in zip(groups, rates, strict=True):
+def _flat(trainer: Trainer, regions: Mapping[nn.Parameter, Sequence[Region]]) -> list[Slice]:
+    """Return the boxes of weights that this rank updates for others too (ZeRO-1 and 2), where it does."""
+    return [
+        Slice((region.holding.name,), region.holding.shape, region.offset, region.of(parameter))
+        for weights in trainer.weights.values()
+        for parameter in weights.parts()
+        for region in regions[parameter]
+    ]
+
+
+def _random_of(trainer: Trainer, n_ranks: int, metadata: Metadata) -> list[Slice]:
+    """Return places for the random numbers of this rank; of another one where there were fewer ranks."""
+    return [
+        Slice((_RANDOM, f"rank{trainer.rank % n_ranks}", *piece.path[2:]), piece.shape, piece.offset, piece.tensor)
+        for piece in _random(trainer)
+        if ".".join((_RANDOM, f"rank{trainer.rank % n_ranks}", *piece.path[2:])) in metadata.state_dict_metadata
+    ]
+
+
+def _restore_schedules(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
+    """Let loss scale and learning rates go on where they were."""
+    if trainer.loss_scale is not None and "loss_scale" in content:
+        trainer.loss_scale.restore(content["loss_scale"])
+    if trainer.lr_schedule is None:
+        return
+    if "lr_schedule" not in content:
+        raise InputError(f"--lr-schedule: {path} was written without one; resume without it, or begin anew")
+    trainer.lr_schedule.load_state_dict({**trainer.lr_schedule.state_dict(), **content["lr_schedule"]})
+    for group, rate in zip(trainer.optimizer.param_groups, trainer.lr_schedule.get_last_lr(), strict=True):
         group["lr"] = rate
-        if "weight_decay" in group:
-            group["weight_decay"] = decay
-        for parameter in group["params"]:
-            parameter.grad = None
+
+
+def _tell_changes(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
+    """Say what is not as it was when the checkpoint was written."""
+    plan = trainer.layout.plan
+    told = []
+    if content["plan"] != _signature(plan):
+        there, here = content["n_ranks"], trainer.layout.n_ranks
+        told.append(f"{path} was written under another plan ({there} processes, now {here}): weights and state are dealt anew")
+    if content["global_batch"] != plan.global_batch:
+        told.append(f"{path} is of steps of {content['global_batch']} samples; this plan has {plan.global_batch}")
+    for sentence in told:
+        print(f"meshwright: {sentence}", file=sys.stderr, flush=True)
 
 
 def _signature(plan: Plan) -> list[Any]:
-    """Return what must be the same for a checkpoint to fit: layers, devices and degrees of every stage."""
+    """Return layers, devices and degrees of every stage: what says who holds what."""
     return [
         [
             len(stage.ops),

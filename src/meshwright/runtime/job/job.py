@@ -34,6 +34,8 @@ class Job:
     `memory`: whether the first step measures memory, which makes it slower.
     `order` (sequence of sequence of (int, int, int)): the order of work that was predicted, as
     `meshwright.runtime.ranks.layout.layout` takes it; none for the schedule's own.
+    `elastic`: whether the run is planned again and goes on when devices are lost.
+    `max_restarts`: how often.
     `precision`: of products; empty for that of the weights.
     """
 
@@ -59,6 +61,8 @@ class Job:
     log: str = ""
     lr_schedule: str = ""
     keep_every: int = 0
+    elastic: bool = False
+    max_restarts: int = 3
 
     def write(self, path: Path) -> None:
         """Write it for the processes to read."""

@@ -38,11 +38,13 @@ class Failure:
     `rank`: which.
     `text`: its traceback, or how it was killed.
     `wrong_input`: whether the user's input was to blame.
+    `lost`: whether it was killed from outside and told nothing, as with a machine that is gone.
     """
 
     rank: int
     text: str
     wrong_input: bool
+    lost: bool = False
 
 
 def under_torchrun() -> bool:
@@ -51,17 +53,31 @@ def under_torchrun() -> bool:
 
 
 def run(
-    job: Job, n_ranks: int, *, timeout_seconds: float = 0.0, prefixes: Sequence[Sequence[str]] = ()
+    job: Job,
+    n_ranks: int,
+    *,
+    timeout_seconds: float = 0.0,
+    prefixes: Sequence[Sequence[str]] = (),
+    gpus: Sequence[int] = (),
 ) -> dict[str, Any] | Failure:
     """Start the processes, wait for them, and return what they measured, or which of them failed first.
 
     `timeout_seconds`: when to give up; 0 for never.
     `prefixes`: words before the command of each rank, for example ``("ip", "netns", "exec", "name")``; none for none.
+    `gpus`: those of this machine that the ranks use, in their order; none for the first ones.
     """
+    if gpus and job.backend == "nccl":
+        prefixes = [["env", f"CUDA_VISIBLE_DEVICES={_visible(gpus)}"]] * n_ranks
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
         path = Path(folder) / "job.json"
         replace(job, folder=folder).write(path)
         return _run("meshwright.runtime.job.worker", path, n_ranks, timeout_seconds, prefixes)
+
+
+def _visible(gpus: Sequence[int]) -> str:
+    """Return some of the GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    known = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
+    return ",".join(known[gpu] if known else str(gpu) for gpu in gpus)
 
 
 def run_module(
@@ -227,7 +243,7 @@ def _failure(processes: list[subprocess.Popen[bytes]], folder: Path, failed: int
     if failed >= 0:
         code = processes[failed].returncode
         if code is not None and code < 0 and not any(rank == failed for _, rank, _ in errors):
-            return Failure(failed, f"killed by signal {-code} ({signal.Signals(-code).name})", False)
+            return Failure(failed, f"killed by signal {-code} ({signal.Signals(-code).name})", False, lost=True)
     if errors:
         _, rank, content = min(errors, key=lambda error: error[:2])
         return Failure(rank, content["text"], content["wrong_input"])
@@ -274,12 +290,14 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
         "log",
         "lr_schedule",
         "keep_every",
+        "max_restarts",
     )
     for name in options:
         value = getattr(job, name)
         if value != getattr(defaults, name):
             words += ["--" + name.removeprefix("n_").removesuffix("_value").replace("_", "-"), str(value)]
     words += {"": [], "last": ["--resume"], "auto": ["--resume", "auto"]}[job.resume]
+    words += ["--elastic"] if job.elastic else []
     words += ["--profile", profile] if profile else []
     return torchrun_commands(shlex.join(words), n_ranks, n_machines, place)
 

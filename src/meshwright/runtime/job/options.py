@@ -10,11 +10,12 @@ from meshwright.runtime.job.job import Job
 __all__ = ["check"]
 
 
-def check(job: Job, limits: tuple[float, float], profiles: tuple[str, str]) -> None:
+def check(job: Job, limits: tuple[float, float], profiles: tuple[str, str], *, emulate: bool = False) -> None:
     """Refuse options that are out of range or do not go together.
 
     `limits`: ``--processes`` and ``--timeout``.
     `profiles`: ``--profile`` and ``--calibrate``.
+    `emulate`: ``--emulate``.
     Raises `InputError` when one is wrong.
     """
     if not 1 <= job.n_steps <= 10**9:
@@ -37,3 +38,14 @@ def check(job: Job, limits: tuple[float, float], profiles: tuple[str, str]) -> N
         raise InputError("--resume and --save-every need --save FOLDER")
     if profiles[1] and not profiles[0]:
         raise InputError("--calibrate corrects the profile of --profile; give that too")
+    _check_elastic(job, any(profiles) or emulate)
+
+
+def _check_elastic(job: Job, fixed: bool) -> None:
+    """Refuse what does not go with plans that change; `fixed`: whether something suits the plan given only."""
+    if job.max_restarts < 0:
+        raise InputError(f"--max-restarts {job.max_restarts}: must be at least 0")
+    if job.elastic and not (job.save and job.save_every):
+        raise InputError("--elastic goes on from checkpoints: give --save FOLDER and --save-every N too")
+    if job.elastic and fixed:
+        raise InputError("--elastic plans for other devices while it runs: leave --profile, --calibrate and --emulate out")

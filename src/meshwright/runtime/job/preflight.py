@@ -21,10 +21,20 @@ from meshwright.runtime.parallel.experts import experts_of
 from meshwright.runtime.ranks.layout import Layout
 from meshwright.runtime.step.autocast import check_weights
 
-__all__ = ["check_machine", "check_model", "check_optimizer", "check_same_model", "notes_of"]
+__all__ = ["check_machine", "check_model", "check_optimizer", "check_same_model", "most_processes", "notes_of"]
 
 _FEWEST_PROCESSES = 8
 _TOLERANCE_RATIO = 0.2
+
+
+def most_processes(backend: str, processes: int) -> int:
+    """Return how many processes this machine may start.
+
+    `backend`, `processes`: see `check_machine`.
+    """
+    if backend == "nccl":
+        return min(processes or torch.cuda.device_count(), torch.cuda.device_count())
+    return processes or max(_FEWEST_PROCESSES, os.cpu_count() or 1)
 
 
 def check_machine(places: Layout, backend: str, processes: int, place: str) -> None:
@@ -34,12 +44,8 @@ def check_machine(places: Layout, backend: str, processes: int, place: str) -> N
     `processes`: processes allowed by the user; 0 for the rule above.
     Raises `InputError` when there are too few cores or GPUs.
     """
-    if backend == "nccl":
-        found, kind = torch.cuda.device_count(), "GPUs"
-        allowed = min(processes or found, found)
-    else:
-        found, kind = os.cpu_count() or 1, "cores"
-        allowed = processes or max(_FEWEST_PROCESSES, found)
+    found, kind = (torch.cuda.device_count(), "GPUs") if backend == "nccl" else (os.cpu_count() or 1, "cores")
+    allowed = most_processes(backend, processes)
     if places.n_ranks > allowed:
         raise InputError(
             f"{place}: the plan needs {places.n_ranks} processes, but this machine has {found} {kind} and at most {allowed} "

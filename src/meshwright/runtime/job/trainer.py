@@ -12,6 +12,7 @@ from torch import nn
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.job import preflight
+from meshwright.runtime.job.holdings import HeldTensor, ModelNames, holdings_of, names_of, owners_of
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, default_loss, example_of, repeated
 from meshwright.runtime.parallel import tensor_parallel
@@ -55,6 +56,10 @@ class Trainer:
         By stage.
     optimizer : torch.optim.Optimizer
         Updates what this rank holds.
+    names : ModelNames
+        Of the whole model's weights and buffers.
+    holdings : tuple of HeldTensor
+        Which parts of them this rank holds.
 
     Attributes
     ----------
@@ -78,8 +83,16 @@ class Trainer:
         Whether any process was asked to stop before the last step ended; the same in every process.
     """
 
-    def __init__(self, executor: Executor, weights: dict[int, StageWeights], optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        weights: dict[int, StageWeights],
+        optimizer: torch.optim.Optimizer,
+        names: ModelNames,
+        holdings: tuple[HeldTensor, ...],
+    ) -> None:
         self.executor, self.weights, self.optimizer = executor, weights, optimizer
+        self.names, self.holdings = names, holdings
         self.layout = executor.layout
         self.rank = executor.rank
         self.notes = executor.layout.notes()
@@ -269,7 +282,9 @@ def assemble(
     """
     rank = dist.get_rank()
     device = _device()
+    in_model = names_of(model)
     units = cut(model, names, sample)
+    owners = [owners_of(unit, in_model) for unit in units]
     tp_plan = tensor_parallel.wishes_of(model)
     groups = stage_groups(places, rank, device.type)
     tied, ties = _ties(places, rank, units)
@@ -278,12 +293,13 @@ def assemble(
         own = [units[op] for op in places.plan.stages[stage].ops]
         mine = [tie for tie in ties if _first_holder(places, rank, units, tie) == stage]
         runs[stage] = _stage_run(places, stage, own, groups[stage], tp_plan, (tied, mine), device)
+    weights = {stage: run.weights for stage, run in runs.items()}
+    holdings = holdings_of(places, rank, weights, owners, in_model)
     with autocast(device, precision):
         crossings = _crossings(places, runs, tuple(value.to(device) for value in repeated(sample)))
     mail = P2PCommunicator(places, rank, crossings, device)
     executor = Executor(places, rank, runs, mail, loss, device, precision)
-    weights = {stage: run.weights for stage, run in runs.items()}
-    return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer))
+    return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer), in_model, holdings)
 
 
 def _device() -> torch.device:

@@ -188,9 +188,10 @@ def _typical(seconds: list[float], spans: list[tuple[float, list[Span]]]) -> tup
     return spans[chosen[0]]
 
 
-def join(job: Job) -> dict[str, Any] | None:
+def join(job: Job, n_ranks: int = 0) -> dict[str, Any] | None:
     """Join the other processes as torchrun, or `meshwright.runtime.job.launch`, tells through the environment; train; leave.
 
+    `n_ranks`: how many processes train, where the last of those that were started do not; 0 for all.
     Returns: see `train`.
     """
     rendezvous = os.environ.get("MESHWRIGHT_RENDEZVOUS", "env://")
@@ -198,7 +199,12 @@ def join(job: Job) -> dict[str, Any] | None:
     if device is not None:
         torch.cuda.set_device(device)
     dist.init_process_group(
-        job.backend, init_method=rendezvous, rank=rank(), world_size=world_size(), timeout=_PATIENCE, device_id=device
+        job.backend,
+        init_method=rendezvous,
+        rank=rank(),
+        world_size=n_ranks or world_size(),
+        timeout=_PATIENCE,
+        device_id=device,
     )
     # Where training fails the groups stay: taking them apart would make other ranks fail too, before this one has told why.
     result = train(job)
