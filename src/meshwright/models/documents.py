@@ -8,7 +8,13 @@ from meshwright.base.errors import InputError
 from meshwright.core.graph import Op, Operator
 from meshwright.core.problem import ModelSpec
 
-__all__ = ["has_masked_attention", "masked"]
+__all__ = ["UNTOLD", "has_masked_attention", "masked"]
+
+UNTOLD = (
+    "document mask: whoever feeds the program hands it the ends of documents and turns variable-length attention on; what is "
+    "written for frameworks, and 'meshwright run', do not"
+)
+"""What is said of a plan under a document mask."""
 
 _ATTENTION = ("attention", "causal_attention")
 
@@ -31,7 +37,7 @@ def masked(spec: ModelSpec, pairs_ratio: float) -> ModelSpec:
     Returns
     -------
     ModelSpec
-        With `pairs_ratio`, and a note where the mask saves less than all of it.
+        With `pairs_ratio`, and notes: what a program is not told, and where the mask saves less than all of it.
 
     Raises
     ------
@@ -82,7 +88,7 @@ def _fused(part: Operator, body: tuple[Operator, ...]) -> bool:
 
 def _notes(spec: ModelSpec, pairs_ratio: float) -> tuple[str, ...]:
     """Say where a document mask saves less than its share."""
-    found = []
+    found = [UNTOLD]
     parts = [(part, op.body) for op in spec.graph.ops for part in op.body if part.kind in _ATTENTION]
     if any(not _fused(part, body) for part, body in parts):
         found.append("document mask: attention that is not fused computes the whole square and masks it, so it costs the same")

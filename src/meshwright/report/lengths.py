@@ -21,13 +21,15 @@ _NAMES = (
     ("mask", "mask: filled, seen inside"),
     ("mask_dealt", "mask, dealt by sum of squares"),
 )
-_DO = MappingProxyType({
-    "pad": "pad documents to the sequence length: nothing else is quicker",
-    "bucket": "sort documents into buckets of like lengths",
-    "pack": "pack documents",
-    "mask": "pack documents under a document mask (variable-length attention)",
-    "mask_dealt": "pack documents under a document mask and deal samples to replicas by their sum of squared lengths",
-})
+_DO = MappingProxyType(
+    {
+        "pad": "pad documents to the sequence length: nothing else is quicker",
+        "bucket": "sort documents into buckets of like lengths",
+        "pack": "pack documents",
+        "mask": "pack documents under a document mask (variable-length attention)",
+        "mask_dealt": "pack documents under a document mask and deal samples to replicas by their sum of squared lengths",
+    }
+)
 
 
 def lengths_lines(varied: Mapping[str, Any]) -> str:

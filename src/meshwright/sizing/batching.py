@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwright.sizing.lengths import Lengths, packed_pairs, pieces
 
-__all__ = ["WAYS", "Drawn", "StepShape", "bucketed", "dealt", "packed"]
+__all__ = ["WAYS", "DrawnSteps", "StepShape", "bucketed", "dealt", "packed"]
 
 WAYS = ("pad", "bucket", "pack", "mask")
 """How documents become samples, as typed after ``--batching``."""
@@ -31,7 +31,7 @@ class StepShape:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class DrawnSteps:
     """Steps that were drawn.
 
     Parameters
@@ -79,7 +79,7 @@ def packed(told: Lengths, shape: StepShape, n_steps: int, rng: np.random.Generat
     return packed_pairs(documents, shape.sequence_length)[:n_samples].reshape(n_steps, shape.global_batch)
 
 
-def dealt(pairs: NDArray[np.float64], shape: StepShape, *, sort: bool) -> Drawn:
+def dealt(pairs: NDArray[np.float64], shape: StepShape, *, sort: bool) -> DrawnSteps:
     """Return packed samples dealt to micro-batches and replicas.
 
     Sorted, the samples of a step go by falling sum of squares to its micro-batches in turn, there and back (a snake), and then
@@ -96,7 +96,7 @@ def dealt(pairs: NDArray[np.float64], shape: StepShape, *, sort: bool) -> Drawn:
 
     Returns
     -------
-    Drawn
+    DrawnSteps
         Full of tokens.
     """
     n_steps, n_groups = len(pairs), shape.n_replicas * shape.n_microbatches
@@ -105,7 +105,7 @@ def dealt(pairs: NDArray[np.float64], shape: StepShape, *, sort: bool) -> Drawn:
         shares = _snake(-np.sort(-held, axis=1), shape.n_replicas)
     else:
         shares = pairs.reshape(n_steps, shape.n_replicas, shape.n_microbatches, shape.micro_batch).mean(axis=3)
-    return Drawn(np.ones_like(shares), shares, 1.0)
+    return DrawnSteps(np.ones_like(shares), shares, 1.0)
 
 
 def _snake(values: NDArray[np.float64], n_hands: int) -> NDArray[np.float64]:
@@ -115,7 +115,7 @@ def _snake(values: NDArray[np.float64], n_hands: int) -> NDArray[np.float64]:
     return np.ascontiguousarray(rounds.transpose(0, 2, 1))
 
 
-def bucketed(told: Lengths, shape: StepShape, n_steps: int, rng: np.random.Generator) -> Drawn:
+def bucketed(told: Lengths, shape: StepShape, n_steps: int, rng: np.random.Generator) -> DrawnSteps:
     """Return samples of one piece of a document each, sorted by length within their step.
 
     Neighbours make a micro-batch, padded to the longest in it; each turn the replicas get neighbouring micro-batches.
@@ -127,11 +127,11 @@ def bucketed(told: Lengths, shape: StepShape, n_steps: int, rng: np.random.Gener
 
     Returns
     -------
-    Drawn
+    DrawnSteps
         The steps.
     """
     n_samples, length = n_steps * shape.global_batch, shape.sequence_length
     held = rng.permutation(pieces(told.drawn(n_samples, rng), length))[:n_samples].reshape(n_steps, shape.global_batch)
     groups = (-np.sort(-held, axis=1)).reshape(n_steps, shape.n_microbatches, shape.n_replicas, shape.micro_batch)
     tokens = np.ascontiguousarray((groups.max(axis=3) / length).transpose(0, 2, 1))
-    return Drawn(tokens, tokens * tokens, float(held.sum()) / (n_samples * length))
+    return DrawnSteps(tokens, tokens * tokens, float(held.sum()) / (n_samples * length))

@@ -22,7 +22,9 @@ def _posed(schedule: str, n_ranks: int, n_chunks: int, n_microbatches: int, seed
 def test_micro_batches_alike_end_as_the_simulator_says(schedule: str, n_ranks: int, n_chunks: int) -> None:
     times, slots, sends = _posed(schedule, n_ranks, n_chunks, 8)
     full = tasks.task_seconds(times)
-    said = engine.step_seconds(schedule, n_ranks, n_chunks, 8, *(getattr(times, name) for name in Durations.__dataclass_fields__))
+    said = engine.step_seconds(
+        schedule, n_ranks, n_chunks, 8, *(getattr(times, name) for name in Durations.__dataclass_fields__)
+    )
     for share in (0.0, 0.3, 1.0):
         seconds = LinearSeconds((1.0 - share) * full, share * full)
         assert compute_ends(slots, seconds, sends, np.ones((3, 8)), np.ones((3, 8))) == pytest.approx([said] * 3, rel=1e-12)

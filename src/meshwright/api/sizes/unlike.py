@@ -20,7 +20,7 @@ from meshwright.sizing.lengths import Lengths, lengths, packed_pairs, pieces
 
 __all__ = ["posed", "with_lengths"]
 
-_COSTS = ("analytic", "sharded")
+_COSTS = "analytic"
 _N_STEPS = 16  # drawn for each way that is uneven
 _MOST_DOCUMENTS = 1 << 22  # drawn at once
 _MOST_TIMES = 1 << 22  # of tasks held at once
@@ -62,10 +62,9 @@ def posed(problem: Problem, told: str, batching: str, seed: int = 0) -> Problem:
             raise InputError(f"--batching {batching}: says how documents become samples; give their --lengths too")
         return problem
     spec = problem.model_spec
-    if problem.costs not in _COSTS or spec.instance is not None:
+    if problem.costs != _COSTS or spec.instance is not None:
         raise InputError(
-            f"--lengths: costs {problem.costs} hold times of full samples and say nothing of shorter documents; leave it out, "
-            f"or plan with --costs {_COSTS[0]}"
+            f"--lengths: costs {problem.costs} say nothing of documents in a sample; leave it out, or give --costs {_COSTS}"
         )
     if spec.pairs_ratio != 1.0:
         raise InputError(f"--lengths: model {spec.name} has a document mask already; read it anew")
@@ -182,7 +181,7 @@ class _Step:
             rows[name] = _row(self.masked_seconds + mean - even, whole, whole, mean - even)
         return rows
 
-    def _waits(self, drawn: ways.Drawn) -> tuple[float, float]:
+    def _waits(self, drawn: ways.DrawnSteps) -> tuple[float, float]:
         """Return the mean over steps of when the slowest replica ends, and when all would with micro-batches alike."""
         alike = np.full((1, 1, 1), drawn.tokens.mean()), np.full((1, 1, 1), drawn.pairs.mean())
         return self._ends(drawn.tokens, drawn.pairs), self._ends(*alike)
