@@ -17,7 +17,8 @@ def _posed(schedule: str, n_ranks: int, n_chunks: int, n_microbatches: int, seed
 
 
 @pytest.mark.parametrize(
-    ("schedule", "n_ranks", "n_chunks"), [("1f1b", 4, 1), ("gpipe", 3, 1), ("interleaved_1f1b", 2, 3), ("zb_h1", 4, 1), ("1f1b", 1, 1)]
+    ("schedule", "n_ranks", "n_chunks"),
+    [("1f1b", 4, 1), ("gpipe", 3, 1), ("interleaved_1f1b", 2, 3), ("zb_h1", 4, 1), ("1f1b", 1, 1)],
 )  # fmt: skip
 def test_micro_batches_alike_end_as_the_simulator_says(schedule: str, n_ranks: int, n_chunks: int) -> None:
     times, slots, sends = _posed(schedule, n_ranks, n_chunks, 8)

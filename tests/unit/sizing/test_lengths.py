@@ -12,7 +12,8 @@ from meshwright.sizing.lengths import lengths, packed_pairs, pieces
 
 def test_files_of_each_kind_hold_the_same(tmp_path: pathlib.Path) -> None:
     contents = {
-        "lines.txt": "7\n\n  12\n3\n", "list.json": "[7, 12, 3]", "lines.jsonl": '{"length": 7}\n{"length": 12}\n{"length": 3}\n'
+        "lines.txt": "7\n\n  12\n3\n", "list.json": "[7, 12, 3]",
+        "lines.jsonl": '{"length": 7}\n{"length": 12}\n{"length": 3}\n'
     }  # fmt: skip
     for name, content in contents.items():
         (tmp_path / name).write_text(content)
@@ -23,7 +24,8 @@ def test_files_of_each_kind_hold_the_same(tmp_path: pathlib.Path) -> None:
     ("content", "said"),
     [("5\nsix\n", "line 2: 'six'"), ("5\n0\n", "line 2: '0'"), ("-3\n", "line 1: '-3'"), ("1.5\n", "line 1: '1.5'"),
      ("[5, true]", "entry 1: 'True'"), ('{"size": 3}\n', "line 1: has no field"), ('{"length"\n', "line 1: is not valid"),
-     ("\n\n", "holds no lengths"), ("[]", "holds no lengths"), ("99999999999999999999\n", "line 1"), ("[5, ", "not valid JSON")],
+     ("\n\n", "holds no lengths"), ("[]", "holds no lengths"),
+     ("99999999999999999999\n", "line 1"), ("[5, ", "not valid JSON")],
 )  # fmt: skip
 def test_nonsense_in_a_file_is_refused_with_its_line(content: str, said: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "held").write_text(content)
