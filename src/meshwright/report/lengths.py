@@ -23,7 +23,7 @@ _NAMES = (
 )
 _DO = MappingProxyType(
     {
-        "pad": "pad documents to the sequence length: nothing else is quicker",
+        "pad": "pad documents to the sequence length",
         "bucket": "sort documents into buckets of like lengths",
         "pack": "pack documents",
         "mask": "pack documents under a document mask (variable-length attention)",
@@ -62,7 +62,7 @@ def lengths_lines(varied: Mapping[str, Any]) -> str:
         )  # fmt: skip
     cut = f"{n_cut:,} of {n:,} documents are longer than a sample and are cut" if n_cut else "none is longer than a sample"
     lines = [
-        f"* as planned; mean {varied['mean_tokens']:,.0f} tokens, {cut}; {varied['pairs_ratio']:.1%} of the pairs of "
+        f"* as planned; mean length {varied['mean_tokens']:,.0f}, {cut}; {varied['pairs_ratio']:.1%} of the pairs of "
         "tokens of a packed sample lie in one document",
         f"waiting: share of the step in which micro-batches of unlike length keep others waiting, the mean of "
         f"{varied['n_steps_drawn']} drawn steps",
@@ -82,5 +82,7 @@ def advice(varied: Mapping[str, Any]) -> str:
     rows, best, now = varied["ways"], varied["recommended"], varied["batching"]
     gain = rows[best]["real_tokens_per_second"] / rows[now]["real_tokens_per_second"] - 1.0
     if best == now or gain < 0.0:
-        return f"Recommended: {_DO[best]}" + (", as planned." if best == now else "; it is as quick as the quickest.")
+        return f"Recommended: {_DO[best]}" + (", as planned." if best == now else "; no other way is quicker by more than half a per cent.")
+    if gain > 1.0:
+        return f"Recommended: {_DO[best]}: {1.0 + gain:.3g} times the real tokens/s of {now} on this plan."
     return f"Recommended: {_DO[best]}: {gain:+.1%} real tokens/s over {now} on this plan."

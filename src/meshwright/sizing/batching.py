@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.sizing.lengths import Lengths, packed_pairs, pieces
+from meshwright.sizing.lengths import Lengths, drawn_pieces, packed_pairs
 
 __all__ = ["WAYS", "DrawnSteps", "StepShape", "bucketed", "dealt", "packed"]
 
@@ -75,7 +75,8 @@ def packed(told: Lengths, shape: StepShape, n_steps: int, rng: np.random.Generat
         n_tokens += int(drawn[-1].sum())
     n_samples = n_steps * shape.global_batch
     documents = np.concatenate(drawn)
-    documents = documents[: int(np.searchsorted(np.cumsum(documents), wanted)) + 1]  # enough to fill the samples, and no more
+    documents = documents[: int(np.searchsorted(np.cumsum(documents), wanted)) + 1]
+    documents[-1] -= documents.sum() - wanted  # fills the samples, and no more
     return packed_pairs(documents, shape.sequence_length)[:n_samples].reshape(n_steps, shape.global_batch)
 
 
@@ -131,7 +132,7 @@ def bucketed(told: Lengths, shape: StepShape, n_steps: int, rng: np.random.Gener
         The steps.
     """
     n_samples, length = n_steps * shape.global_batch, shape.sequence_length
-    held = rng.permutation(pieces(told.drawn(n_samples, rng), length))[:n_samples].reshape(n_steps, shape.global_batch)
+    held = drawn_pieces(told.drawn(n_samples, rng), length, n_samples, rng).reshape(n_steps, shape.global_batch)
     groups = (-np.sort(-held, axis=1)).reshape(n_steps, shape.n_microbatches, shape.n_replicas, shape.micro_batch)
     tokens = np.ascontiguousarray((groups.max(axis=3) / length).transpose(0, 2, 1))
     return DrawnSteps(tokens, tokens * tokens, float(held.sum()) / (n_samples * length))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from meshwright.base import files, units
 from meshwright.base.errors import InputError
 
-__all__ = ["LONGEST", "Lengths", "lengths", "packed_pairs", "pieces"]
+__all__ = ["LONGEST", "Lengths", "drawn_pieces", "lengths", "mean_packed_pairs", "mean_piece", "packed_pairs"]
 
 LONGEST = 10**9
 """Tokens that a document may have."""
@@ -166,8 +166,8 @@ def _length(value: Any, place: str) -> int:
     return value
 
 
-def pieces(documents: NDArray[np.int64], sequence_length: int) -> NDArray[np.int64]:
-    """Return documents cut into pieces of at most `sequence_length` tokens.
+def mean_piece(documents: NDArray[np.int64], sequence_length: int) -> float:
+    """Return the mean tokens of the pieces that documents are cut into: full samples and the rest of each.
 
     Parameters
     ----------
@@ -175,16 +175,35 @@ def pieces(documents: NDArray[np.int64], sequence_length: int) -> NDArray[np.int
         Tokens of each.
     sequence_length : int
         Of a sample, in tokens.
+    """
+    return float(documents.sum()) / float((-(-documents // sequence_length)).sum())
+
+
+def drawn_pieces(
+    documents: NDArray[np.int64], sequence_length: int, n_pieces: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return pieces drawn independently from those that documents are cut into.
+
+    Parameters
+    ----------
+    documents, sequence_length
+        As of `mean_piece`.
+    n_pieces : int
+        How many.
+    rng : numpy.random.Generator
+        Where chance comes from.
 
     Returns
     -------
     ndarray, shape (n_pieces,), int64
-        Full pieces and the rest of each document, in order.
+        Tokens of each, at most `sequence_length`.
     """
     n_each = -(-documents // sequence_length)
-    found = np.full(int(n_each.sum()), sequence_length, dtype=np.int64)
-    found[np.cumsum(n_each) - 1] = documents - (n_each - 1) * sequence_length
-    return found
+    ends = np.cumsum(n_each)
+    chosen = rng.integers(0, int(ends[-1]), n_pieces)
+    owner = np.searchsorted(ends, chosen, side="right")
+    rest = documents[owner] - (n_each[owner] - 1) * sequence_length
+    return np.where(chosen == ends[owner] - 1, rest, sequence_length)
 
 
 def packed_pairs(documents: NDArray[np.int64], sequence_length: int) -> NDArray[np.float64]:
@@ -213,3 +232,29 @@ def packed_pairs(documents: NDArray[np.int64], sequence_length: int) -> NDArray[
     held = np.diff(cuts, prepend=0).astype(float)
     squares = np.bincount((cuts - 1) // sequence_length, weights=held * held, minlength=n_samples)
     return np.asarray(squares / float(sequence_length) ** 2)
+
+
+def mean_packed_pairs(documents: NDArray[np.int64], sequence_length: int) -> float:
+    """Return the mean of `packed_pairs`, in time that goes with the documents and not with the samples.
+
+    Parameters
+    ----------
+    documents, sequence_length
+        As of `packed_pairs`, with at least one full sample.
+
+    Raises
+    ------
+    ValueError
+        When they do not fill a sample (an error of ours).
+    """
+    ends = np.cumsum(documents)
+    n_samples = int(ends[-1]) // sequence_length
+    if not n_samples:
+        raise ValueError(f"{int(ends[-1])} tokens do not fill a sample of {sequence_length}")
+    ends = np.minimum(ends, n_samples * sequence_length)
+    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
+    first, last = -(-starts // sequence_length) * sequence_length, ends // sequence_length * sequence_length
+    inside = ends < first  # neither begins nor ends with a sample
+    n_whole = int(((last - first) // sequence_length)[~inside].sum())
+    parts = np.concatenate(((ends - starts)[inside], (first - starts)[~inside], (ends - last)[~inside])) / sequence_length
+    return (n_whole + float((parts * parts).sum())) / n_samples

@@ -7,7 +7,7 @@ import pytest
 
 from meshwright.base.errors import InputError
 from meshwright.sizing import batching
-from meshwright.sizing.lengths import lengths, packed_pairs, pieces
+from meshwright.sizing.lengths import drawn_pieces, lengths, mean_packed_pairs, mean_piece, packed_pairs
 
 
 def test_files_of_each_kind_hold_the_same(tmp_path: pathlib.Path) -> None:
@@ -64,12 +64,21 @@ def test_packing_is_what_it_is_token_by_token(seed: int) -> None:
     dice = np.random.default_rng(seed)
     documents, size = dice.integers(1, 25, dice.integers(1, 15)), int(dice.integers(2, 20))
     assert packed_pairs(documents, size).tolist() == pytest.approx(_token_by_token(documents.tolist(), size), rel=1e-12)
-    cut = pieces(documents, size)
-    assert cut.tolist() == [min(size, length - at) for length in documents for at in range(0, length, size)]
+    if documents.sum() >= size:
+        assert mean_packed_pairs(documents, size) == pytest.approx(packed_pairs(documents, size).mean(), rel=1e-12)
+    cut = [min(size, length - at) for length in documents for at in range(0, length, size)]
+    assert mean_piece(documents, size) == pytest.approx(np.mean(cut))
+    drawn = drawn_pieces(documents, size, 4000, dice)
+    assert set(drawn) <= set(cut)
+    assert drawn.mean() == pytest.approx(np.mean(cut), abs=5.0 * np.std(cut) / 4000**0.5 + 1e-9)
 
 
 def test_documents_as_long_as_a_sample_leave_nothing_out() -> None:
     assert packed_pairs(np.full(9, 64), 64).tolist() == [1.0] * 9
+    assert mean_packed_pairs(np.full(9, 64), 64) == 1.0
+    assert mean_packed_pairs(np.full(9, 10**9), 64) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="do not fill"):
+        mean_packed_pairs(np.array([5]), 64)
     assert packed_pairs(np.full(9, 32), 64).tolist() == [0.5] * 4
 
 

@@ -16,13 +16,13 @@ from meshwright.schedules import Actions
 from meshwright.sim import order, tasks, transfers
 from meshwright.sim.uneven import LinearSeconds, compute_ends
 from meshwright.sizing import batching as ways
-from meshwright.sizing.lengths import Lengths, lengths, packed_pairs, pieces
+from meshwright.sizing.lengths import Lengths, lengths, mean_packed_pairs, mean_piece
 
 __all__ = ["posed", "with_lengths"]
 
 _COSTS = "analytic"
 _N_STEPS = 16  # drawn for each way that is uneven
-_MOST_DOCUMENTS = 1 << 22  # drawn at once
+_MOST_DOCUMENTS = 1 << 21  # drawn at once
 _MOST_TIMES = 1 << 22  # of tasks held at once
 _MOST_TASKS = 1 << 25  # played, of all replicas and steps
 _SAME_RATIO = 0.005  # rates so close are the same; the simpler way is recommended
@@ -118,7 +118,7 @@ def _pairs_ratio(told: Lengths, sequence_length: int, seed: int) -> float:
     """Return the mean share of pairs inside documents of packed samples; a data set below one sample is padded with itself."""
     documents = told.sample(seed)
     n_times = -(-sequence_length // max(1, int(documents.sum())))
-    return float(packed_pairs(np.tile(documents, n_times), sequence_length).mean())
+    return mean_packed_pairs(np.tile(documents, n_times), sequence_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class _Step:
     def rows(self, told: Lengths, documents: NDArray[np.int64], rng: np.random.Generator) -> dict[str, dict[str, float]]:
         """Return what each way comes to."""
         whole = self.shape.global_batch * self.shape.sequence_length
-        held = float(pieces(documents, self.shape.sequence_length).mean()) / self.shape.sequence_length
+        held = mean_piece(documents, self.shape.sequence_length) / self.shape.sequence_length
         buckets = ways.bucketed(told, self.shape, self.n_steps, rng)
         samples = ways.packed(told, self.shape, self.n_steps, rng)
         uneven = {"mask": ways.dealt(samples, self.shape, sort=False), "mask_dealt": ways.dealt(samples, self.shape, sort=True)}
