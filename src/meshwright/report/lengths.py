@@ -82,7 +82,9 @@ def advice(varied: Mapping[str, Any]) -> str:
     rows, best, now = varied["ways"], varied["recommended"], varied["batching"]
     gain = rows[best]["real_tokens_per_second"] / rows[now]["real_tokens_per_second"] - 1.0
     if best == now or gain < 0.0:
-        return f"Recommended: {_DO[best]}" + (", as planned." if best == now else "; no other way is quicker by more than half a per cent.")
+        return f"Recommended: {_DO[best]}" + (
+            ", as planned." if best == now else "; no other way is quicker by more than half a per cent."
+        )
     if gain > 1.0:
         return f"Recommended: {_DO[best]}: {1.0 + gain:.3g} times the real tokens/s of {now} on this plan."
     return f"Recommended: {_DO[best]}: {gain:+.1%} real tokens/s over {now} on this plan."

@@ -5,8 +5,12 @@ import dataclasses
 import pytest
 
 from meshwright import models
+from meshwright.clusters import cluster
 from meshwright.base.errors import InputError
 from meshwright.core.flops import forward_flops
+from meshwright.core.problem import MixedPrecision
+from meshwright.costs.analytic import layer_transfers
+from meshwright.costs.analytic.roofline import OperatorSeconds, Shape, operator_seconds
 from meshwright.models.documents import has_masked_attention, masked
 
 
@@ -71,3 +75,20 @@ def test_a_share_out_of_range_is_refused(ratio: float) -> None:
 def test_two_lengths_a_sample_are_refused() -> None:
     with pytest.raises(InputError, match="encoder and a decoder"):
         masked(models.read("t5-large"), 0.5)
+
+
+def test_keys_and_values_of_all_documents_are_read_and_go_round() -> None:
+    """A mask saves products: a rank of a ring passes on as many bytes, and short documents wait for what is read."""
+    spec = models.read("llama-3.1-8b", sequence_length=8192)
+    cores = [
+        next(part for part in one.graph.ops[1].body if part.kind == "causal_attention")
+        for one in (spec, masked(spec, 1 / 8), masked(spec, 1e-9))
+    ]
+    ring, training, kind = Shape(context=4), MixedPrecision(), cluster("dgx-h100:8").kinds[0]
+    no_time = [OperatorSeconds(0.0, 0.0, 0.0)]
+    sent = [layer_transfers.transfers((core,), 0, ring, training, no_time) for core in cores]
+    assert sent[0] == sent[1] == sent[2] and sent[0][0]
+    full, eighth, least = (operator_seconds(core, Shape(), kind, training, "").forward for core in cores)
+    assert eighth == pytest.approx(full / 8)
+    read = 2 * 8192 * (32 + 8) * (128 + 128)  # queries, keys, values and output in two bytes
+    assert least == pytest.approx(read / (kind.memory_bytes_per_second * kind.memory_ratio))
