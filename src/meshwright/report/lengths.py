@@ -11,6 +11,7 @@ from rich.table import Table
 
 from meshwright.base.units import format_count, format_seconds
 from meshwright.report import text
+from meshwright.sizing.batching import SAME_RATIO
 
 __all__ = ["advice", "lengths_lines"]
 
@@ -81,7 +82,7 @@ def advice(varied: Mapping[str, Any]) -> str:
     """
     rows, best, now = varied["ways"], varied["recommended"], varied["batching"]
     gain = rows[best]["real_tokens_per_second"] / rows[now]["real_tokens_per_second"] - 1.0
-    if best == now or gain < 0.0:
+    if best == now or gain < SAME_RATIO:
         return f"Recommended: {_DO[best]}" + (
             ", as planned." if best == now else "; no other way is quicker by more than half a per cent."
         )

@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 
 from meshwright.sizing.lengths import Lengths, drawn_pieces, packed_pairs
 
-__all__ = ["WAYS", "DrawnSteps", "StepShape", "bucketed", "dealt", "packed"]
+__all__ = ["SAME_RATIO", "WAYS", "DrawnSteps", "StepShape", "bucketed", "dealt", "packed"]
 
 WAYS = ("pad", "bucket", "pack", "mask")
 """How documents become samples, as typed after ``--batching``."""
+
+SAME_RATIO = 0.005
+"""Rates so close are the same: the simpler way is recommended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from meshwright import models
-from meshwright.clusters import cluster
 from meshwright.base.errors import InputError
+from meshwright.clusters import cluster
 from meshwright.core.flops import forward_flops
 from meshwright.core.problem import MixedPrecision
 from meshwright.costs.analytic import layer_transfers

@@ -16,6 +16,7 @@ from meshwright.schedules import Actions
 from meshwright.sim import order, tasks, transfers
 from meshwright.sim.uneven import LinearSeconds, compute_ends
 from meshwright.sizing import batching as ways
+from meshwright.sizing.batching import SAME_RATIO
 from meshwright.sizing.lengths import Lengths, lengths, mean_packed_pairs, mean_piece
 
 __all__ = ["posed", "with_lengths"]
@@ -25,7 +26,6 @@ _N_STEPS = 16  # drawn for each way that is uneven
 _MOST_DOCUMENTS = 1 << 21  # drawn at once
 _MOST_TIMES = 1 << 22  # of tasks held at once
 _MOST_TASKS = 1 << 25  # played, of all replicas and steps
-_SAME_RATIO = 0.005  # rates so close are the same; the simpler way is recommended
 _SIMPLEST = ("pad", "bucket", "pack", "mask", "mask_dealt")
 
 
@@ -105,7 +105,7 @@ def with_lengths(result: Result, plain: Problem, told: str, batching: str, seed:
     step = _Step.of(result, problem, ratio, float(documents.mean()))
     rows = step.rows(found, documents, np.random.default_rng((seed, 1)))
     best = max(row["real_tokens_per_second"] for row in rows.values())
-    close = [name for name in _SIMPLEST if rows[name]["real_tokens_per_second"] >= (1.0 - _SAME_RATIO) * best]
+    close = [name for name in _SIMPLEST if rows[name]["real_tokens_per_second"] >= (1.0 - SAME_RATIO) * best]
     entry = {
         "source": told, "batching": batching or "pack", "sequence_length": length, "n_documents": len(documents),
         "mean_tokens": float(documents.mean()), "n_cut": int((documents > length).sum()), "pairs_ratio": ratio,
