@@ -175,6 +175,8 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     lora: str = "",
     optimizer: str = "",
     state_precision: str = "",
+    lengths: str = "",
+    batching: str = "",
 ) -> Result:
     """Return the best plan a search finds, judged by the simulator.
 
@@ -205,6 +207,9 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         with the best of all plans in its field ``fixed``.
     freeze, lora, optimizer, state_precision
         What is trained and how, as of `make_problem`: ``lora="r=16,targets=query,base=4bit"``, ``optimizer="sgd"``.
+    lengths, batching : str
+        Lengths of documents that vary, and how they become samples: ``lengths="lognormal:2k,1", batching="mask"``; see
+        `meshwright.api.sizes.unlike`. The answer holds the field ``lengths``.
 
     Returns
     -------
@@ -219,10 +224,11 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         When the search answers another question, or claims what cannot be true.
     """
     from meshwright.api import arguments, fixing, searching
+    from meshwright.api.sizes import unlike
 
     arguments.check(
         model, cluster, settings, freeze, search=search, costs=costs, framework=framework, lora=lora, optimizer=optimizer,
-        state_precision=state_precision,
+        state_precision=state_precision, lengths=lengths, batching=batching,
     )  # fmt: skip
     batch = arguments.batch_of(batch, global_batch, micro_batch, sequence_length)
     if isinstance(model, Problem):
@@ -240,13 +246,16 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
             model, cluster, costs=costs, batch=batch, training=training, framework=framework, memory_risk=memory_risk,
             freeze=freeze, lora=lora, optimizer=optimizer, state_precision=state_precision,
         )  # fmt: skip
+    plain, problem = problem, unlike.posed(problem, lengths, batching, seed)
     if fix is not None:
         if search not in ("", "best") or problem.model_spec.search != "best":
             raise InputError(f"fix: only search best completes a plan of which a part is given, not {search or 'this file'}")
         problem.batch.check()
         parts = fixing.parse(fix, problem)
-        return fixing.plan(problem, parts, settings=settings, seed=seed, stop=stop, within=within)
-    return searching.searched(problem, search=search, settings=settings, seed=seed, stop=stop, within=within)
+        found = fixing.plan(problem, parts, settings=settings, seed=seed, stop=stop, within=within)
+    else:
+        found = searching.searched(problem, search=search, settings=settings, seed=seed, stop=stop, within=within)
+    return unlike.with_lengths(found, plain, lengths, batching, seed) if lengths else found
 
 
 def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Problem:

@@ -13,6 +13,7 @@ from meshwright.api import plan_files, targets
 from meshwright.base import files, kinds, registry
 from meshwright.base.errors import ExportError, InputError, PluginError, UnknownNameError
 from meshwright.core.result import Result
+from meshwright.models.documents import UNTOLD
 
 __all__ = ["export", "launch_path", "names"]
 
@@ -138,6 +139,8 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
         raise ExportError(f"{error}{_nearest(result, wanted)}") from None
     if not getattr(writer, "RINGS", False) and any(stage.ring for stage in result.plan.stages):
         notes += ("the order of the gradient rings is left out: the communication library finds its own",)
+    if result.problem.model_spec.pairs_ratio != 1.0 and wanted not in registry.names("writers"):
+        notes += (UNTOLD,)
     return notes
 
 

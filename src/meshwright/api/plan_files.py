@@ -13,9 +13,12 @@ from meshwright.base.errors import InputError
 from meshwright.core import peaks, plan_fields
 from meshwright.core.problem import Batch, MixedPrecision
 from meshwright.core.result import Answer, Bound, Objective, Result
+from meshwright.models.documents import masked
 from meshwright.writers import plan_json
 
 __all__ = ["load", "missing_bytes", "read_plan", "resimulate"]
+
+_FULL = ("lengths", None)  # as a plan for full samples says it
 
 
 def read_plan(path: str) -> dict[str, Any]:
@@ -72,6 +75,7 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
         planning_seconds, run_by = float(entry["planning_seconds"]), framework or str(entry.get("for") or "")
         settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
         freeze, lora = plan_json.trained_part(entry)
+        pairs_ratio = float(entry["model"].get("pairs_ratio", 1.0))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
     _as_asked(entry, batch, path)
@@ -79,6 +83,7 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
         spec, place or None, file_format=file_format, freeze=freeze, lora=lora, costs=costs, batch=batch, training=training,
         framework=run_by, memory_risk=memory_risk,
     )  # fmt: skip
+    asked = replace(asked, model_spec=masked(asked.model_spec, pairs_ratio)) if pairs_ratio != 1.0 else asked
     problem = api.completed(asked, search, settings)
     plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)
     try:
@@ -115,7 +120,7 @@ def _answer(entry: dict[str, Any], answer: Answer, place: str) -> Answer:
             answer,
             objective=Objective(str(objective["name"]), float(objective["value"])) if objective else None,
             bound=Bound(float(bound["value"]), str(bound["method"])) if bound else None,
-            extra={name: entry[name] for name in entry if name not in plan_fields.FIELDS},
+            extra={name: entry[name] for name in entry if name not in plan_fields.FIELDS and (name, entry[name]) != _FULL},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None

@@ -12,11 +12,13 @@ __all__ = [
     "AsJson",
     "Backend",
     "Base",
+    "Batching",
     "ClusterName",
     "CostsName",
     "FileFormat",
     "For",
     "Freeze",
+    "Lengths",
     "Lora",
     "MicroBatch",
     "ModelName",
@@ -41,6 +43,12 @@ SequenceLength = Annotated[int, typer.Option(parser=units.tokens, metavar="N", h
 Freeze = Annotated[list[str], typer.Option(metavar="PATTERN", help="Names whose weights are not trained: embed, layers.[0-9].")]
 Lora = Annotated[str, typer.Option(metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value.")]
 Base = Annotated[str, typer.Option(metavar="4bit", help="What --lora's frozen products are held in (QLoRA).")]
+Lengths = Annotated[
+    str, typer.Option(metavar="FILE|lognormal:MEDIAN,SIGMA", help="Tokens of documents: one a line, or lognormal:2k,1.")
+]
+Batching = Annotated[
+    str, typer.Option(show_default="pack", help="How documents of --lengths become samples: pad, bucket, pack or mask.")
+]
 Precision = Annotated[str, typer.Option(help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it.")]
 OptimizerName = Annotated[
     str,

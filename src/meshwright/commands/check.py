@@ -100,6 +100,7 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
     from meshwright.base.errors import InputError
     from meshwright.core import plan_fields
     from meshwright.core.problem import Batch
+    from meshwright.models.documents import masked
     from meshwright.writers import plan_json
 
     plan_fields.check({name: value for name, value in entry.items() if value is not None}, place)
@@ -122,6 +123,9 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
         spec, cluster, file_format=file_format, freeze=freeze, lora=lora, costs=costs, batch=batch, framework=framework,
         memory_risk=memory_risk,
     )  # fmt: skip
+    pairs_ratio = float(entry["model"].get("pairs_ratio", 1.0))
+    if pairs_ratio != 1.0:
+        problem = replace(problem, model_spec=masked(problem.model_spec, pairs_ratio))
     found: Verdict = check(problem, entry, place)
     return found
 

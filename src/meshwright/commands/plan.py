@@ -58,7 +58,8 @@ class Outputs:
 @dataclass(frozen=True, slots=True)
 class Preferences:
     """What is asked beside the question: how many alternatives, a seed, when to stop, how much slower the answer may be to be
-    simpler, which degrees it is compared with, what is given of the plan, how often devices fail; the last five as typed.
+    simpler, which degrees it is compared with, what is given of the plan, how often devices fail, which lengths documents have
+    and how they become samples; the last seven as typed.
     """
 
     top: int = 3
@@ -68,6 +69,8 @@ class Preferences:
     why_not: str = ""
     fix: str = ""
     mtbf: str = ""
+    lengths: str = ""
+    batching: str = ""
 
 
 def search_best(problem: Problem, search: str, settings: dict[str, str], preferences: Preferences) -> Result:
@@ -104,7 +107,7 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
         stop = Stop(seconds=seconds, asked=asked)
         result = api.plan(
             problem, search=search, settings=_with_top(problem, search, settings, preferences.top), seed=preferences.seed,
-            stop=stop, within=within, fix=preferences.fix or None,
+            stop=stop, within=within, fix=preferences.fix or None, lengths=preferences.lengths, batching=preferences.batching,
         )  # fmt: skip
         if asked() and not result.feasible:
             raise KeyboardInterrupt
@@ -192,6 +195,11 @@ def show(result: Result, outputs: Outputs) -> int:
             from meshwright.report.sizes import goodput_lines
 
             print("\n" + goodput_lines(result.step_seconds, good))
+        varied = result.answer.extra.get("lengths")
+        if isinstance(varied, dict):
+            from meshwright.report.lengths import lengths_lines
+
+            print("\n" + lengths_lines(varied))
     return 0 if result.feasible else 3
 
 
@@ -253,6 +261,8 @@ def register(app: typer.Typer) -> None:
         why_not: str = typer.Option("", metavar="KEY=VALUE,...", help="Degrees to compare the answer with: tensor=8."),
         fix: _Fix = "",
         mtbf: _Mtbf = "",
+        lengths: _options.Lengths = "",
+        batching: _options.Batching = "",
         seed: _options.Seed = 0,
         out: str = typer.Option("", help="Write the plan to this file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the simulated step to this file."),
@@ -277,7 +287,7 @@ def register(app: typer.Typer) -> None:
             file_format=file_format, training=precision, framework=for_, memory_risk=memory_risk or peaks.RISK, freeze=freeze,
             lora=training_states.adapters(lora, base), optimizer=optimizer, state_precision=state_precision,
         )  # fmt: skip
-        preferences = Preferences(top, seed, time_limit, within, why_not, fix, mtbf)
+        preferences = Preferences(top, seed, time_limit, within, why_not, fix, mtbf, lengths, batching)
         started = time.monotonic()
         result = search_best(problem, search, settings_of(set_), preferences)
         left = started + _early.seconds_of(time_limit) - time.monotonic() if time_limit else math.inf

@@ -25,8 +25,8 @@ FIELDS = (
 
 OF_SEARCHES = (
     "axes", "baselines", "candidates", "certificate", "choices", "curve", "device_mesh", "effective_step_seconds", "fastest",
-    "fixed", "frameworks", "goodput", "held_bytes", "host_stages", "joint_combinations_costed", "loads", "mapping_searches",
-    "mappings", "max_table",
+    "fixed", "frameworks", "goodput", "held_bytes", "host_stages", "joint_combinations_costed", "lengths", "loads",
+    "mapping_searches", "mappings", "max_table",
     "n_configurations", "n_configurations_left", "n_ideals", "n_plans_simulated", "n_units", "one_device_seconds",
     "operators", "phases_seconds", "placements", "published", "recompute", "refused", "runners_up", "runs_on", "searches",
     "shardings", "splits", "stage_bytes", "stage_seconds", "stopped_early", "unfinished", "why_not", "within_ratio",
@@ -34,7 +34,7 @@ OF_SEARCHES = (
 """Fields that the searches of this package and the command ``plan`` add; those of other packages may add any."""
 
 _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "model": ("name", "spec", "format", "n_parameters", "n_trained_parameters", "freeze", "lora"),
+    "model": ("name", "spec", "format", "n_parameters", "n_trained_parameters", "freeze", "lora", "pairs_ratio"),
     "cluster": ("name", "n_devices", "origin", "content"),
     "objective": ("name", "value"),
     "bound": ("value", "gap_ratio", "method"),
@@ -54,7 +54,7 @@ _SPELLING_RATIO = 0.8  # how alike two names are that one may be taken for the o
 _LARGEST = 10**9
 
 _OF_THE_PLAN = (
-    ("model.spec", str, None), ("model.format", str, None), ("model.lora", str, None),
+    ("model.spec", str, None), ("model.format", str, None), ("model.lora", str, None), ("model.pairs_ratio", float, 0),
     ("costs", str, None), ("search", str, None),
     ("schedule.name", str, None),
     ("schedule.n_microbatches", int, 1), ("schedule.micro_batch", int, 1), ("schedule.global_batch", int, 1),

@@ -46,6 +46,8 @@ class ModelSpec:
         Patterns of names whose weights are frozen, where that was told.
     lora : str
         Adapters that are trained beside frozen weights, as told; empty for none.
+    pairs_ratio : float
+        Share of the pairs of tokens of a sample that attention computes under a document mask; 1 without one.
     """
 
     name: str
@@ -59,6 +61,7 @@ class ModelSpec:
     notes: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
     lora: str = ""
+    pairs_ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

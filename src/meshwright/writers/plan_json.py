@@ -97,6 +97,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "schedule": None,
         "planning_seconds": result.planning_seconds,
         "iterations": None if answer.n_iterations < 0 else answer.n_iterations,
+        "lengths": None,
         "notes": list(answer.notes),
     }
     if answer.bound is not None and answer.objective is not None:
@@ -122,6 +123,7 @@ def as_json(result: Result) -> dict[str, Any]:
 def _model_json(spec: ModelSpec) -> dict[str, Any]:
     """Return what it takes to read the model again."""
     part = {"freeze": list(spec.freeze), "lora": spec.lora or None}
+    part |= {"pairs_ratio": spec.pairs_ratio if spec.pairs_ratio != 1.0 else None}
     entry = {"name": spec.name, "spec": spec.spec, "format": spec.format, "n_parameters": spec.graph.n_parameters}
     return (
         entry | {"n_trained_parameters": spec.graph.n_trained_parameters} | {key: value for key, value in part.items() if value}

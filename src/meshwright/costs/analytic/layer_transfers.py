@@ -128,7 +128,7 @@ def _key_bytes(operator: Operator, shape: Shape, width: int) -> float:
     In a ring, chunks that no query of a window sees need not go on; gathered ones are all gathered.
     """
     keys = operator.size("key_sequence", operator.size("sequence"))
-    if shape.exchange == "all_gather":
+    if shape.exchange == "all_gather" or operator.kind == "causal_attention":  # under a document mask all go round
         keys = max(keys, operator.size("sequence"))
     heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator))
     return shape.micro_batch * keys * heads * (operator.size("head") + operator.size("value", operator.size("head"))) * width

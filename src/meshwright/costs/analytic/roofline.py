@@ -169,6 +169,8 @@ def _attention(operator: Operator, shape: Shape, device: Device, training: Mixed
     ratio = device.attention(software) * min(1.0, padded / (padded + 32.0) * 1.25) * head / padded
     compute = products / (device.peak(precision) * ratio)
     keys = shape.micro_batch * operator.size("key_sequence", operator.size("sequence"))
+    if operator.kind == "causal_attention":  # under a document mask each query sees fewer, but all are read
+        keys = max(keys, shape.micro_batch * operator.size("sequence"))
     moved = training.activation_bytes * (tokens * heads + keys * key_heads) * (head + value)
     memory = moved / (device.memory_bytes_per_second * device.memory_ratio)
     forward = max(compute, memory)
