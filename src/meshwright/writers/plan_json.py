@@ -122,7 +122,7 @@ def as_json(result: Result) -> dict[str, Any]:
 
 def _model_json(spec: ModelSpec) -> dict[str, Any]:
     """Return what it takes to read the model again."""
-    part = {"freeze": list(spec.freeze), "lora": spec.lora or None}
+    part: dict[str, Any] = {"freeze": list(spec.freeze), "lora": spec.lora or None}
     part |= {"pairs_ratio": spec.pairs_ratio if spec.pairs_ratio != 1.0 else None}
     entry = {"name": spec.name, "spec": spec.spec, "format": spec.format, "n_parameters": spec.graph.n_parameters}
     return (
