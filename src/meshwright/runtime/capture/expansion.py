@@ -145,7 +145,7 @@ class _Names:
 
     def of(self, path: str, further: int, repeated: RepeatedModules | None) -> str:
         """Return the original path; `further` positions on where it lies in the repeated run."""
-        for container in {run.container for run in self.runs}:
+        for container in dict.fromkeys(run.container for run in self.runs):
             prefix = container + "." if container else ""
             rest = path[len(prefix) :]
             index, _, tail = rest.partition(".")

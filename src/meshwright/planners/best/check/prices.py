@@ -237,8 +237,8 @@ class LayerPrices:
         _, kinds = ranks_of(self.pool, mesh, "pipeline")
         used = sorted(set(kinds))
         static: dict[tuple[int, tuple[int, str]], float] = {}
-        for strategy in {own for own, _ in strategies(self.problem, mesh, self.limits, 0) if not own.shard_degree}:
-            tables, of_rank, _ = self.of_ranks(mesh, sharded(base, strategy.shard), "pipeline", inside_only=True, spare=spare)
+        for level in sorted({own.shard for own, _ in strategies(self.problem, mesh, self.limits, 0) if not own.shard_degree}):
+            tables, of_rank, _ = self.of_ranks(mesh, sharded(base, level), "pipeline", inside_only=True, spare=spare)
             for kind in used:
                 for key, layer in tables[of_rank[kinds.index(kind)]].items():
                     static[kind, key] = min(static.get((kind, key), math.inf), layer.static_bytes)
