@@ -218,6 +218,9 @@ class Framework:
     compute_ratio : float
         How many times longer operators take, to compute and to issue, than figures of devices and of the framework say: for
         files of one's own, which ``meshwright calibrate`` writes; 1 in all built-in ones.
+    stops_early : bool
+        Whether recomputing a layer ends once all that its backward pass reads is there: the last product, whose input alone is
+        saved, does not run again.
     overlaps_ring : bool
         Whether keys and values of a ring travel beside attention (point to point), or all are gathered before it, and
         gradients of them scattered after it.
@@ -258,6 +261,7 @@ class Framework:
     buffer_bytes: float = 0.0
     gradient_copy_bytes: float = 0.0
     compute_ratio: float = 1.0
+    stops_early: bool = False
     overlaps_ring: bool = True
     overlaps_gather: bool = False
     name: str = ""

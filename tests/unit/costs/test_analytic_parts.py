@@ -76,16 +76,16 @@ def test_copies_reach_so_many_targets_on_average() -> None:
 
 def work(**changes: object) -> LayerWork:
     given = dict.fromkeys(
-        ("forward_seconds", "backward_input_seconds", "backward_weight_seconds", "selective_seconds", "saved_bytes",
+        ("forward_seconds", "backward_input_seconds", "backward_weight_seconds", "selective_seconds", "rerun_seconds", "saved_bytes",
          "selective_bytes", "input_bytes", "output_bytes", "working_bytes", "model_flops"), 0.0
-    ) | {"forward": (), "backward": (), "selective": (), "n_dense_parameters": 0, "n_expert_parameters": 0,
+    ) | {"forward": (), "backward": (), "selective": (), "rerun": (), "n_dense_parameters": 0, "n_expert_parameters": 0,
          "n_lookup_parameters": 0}  # fmt: skip
     return LayerWork(**(given | changes))  # type: ignore[arg-type]
 
 
 def test_settings_of_a_framework_that_repeat_the_same_are_one() -> None:
     nothing, some = Repeat(0.0, (), 9.0), Repeat(3.0, (), 5.0)
-    own = work(repeats=(("a", nothing), ("b", some), ("c", some)), saved_bytes=9.0, working_bytes=2.0, forward_seconds=4.0,
+    own = work(repeats=(("a", nothing), ("b", some), ("c", some)), saved_bytes=9.0, working_bytes=2.0, rerun_seconds=4.0,
                input_bytes=1.0, selective_bytes=3.0, selective_seconds=2.0)  # fmt: skip
     assert [own.same_as(word) for word in ("a", "b", "c", "full")] == ["none", "b", "b", "full"]
     assert work(has_backward=False).same_as("full") == "none"

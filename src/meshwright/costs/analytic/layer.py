@@ -52,7 +52,9 @@ class LayerWork:
         Compute.
     selective_seconds : float
         Forward compute of what selective recomputation repeats.
-    forward, backward, selective : tuple of Transfer
+    rerun_seconds : float
+        Compute that is repeated where all of the layer is recomputed.
+    forward, backward, selective, rerun : tuple of Transfer
         Collectives of the forward pass, of the backward pass, and those that selective recomputation repeats.
     n_dense_parameters, n_expert_parameters : int
         Weights on the device before any sharding over the data axis.
@@ -87,6 +89,8 @@ class LayerWork:
     forward: tuple[Transfer, ...]
     backward: tuple[Transfer, ...]
     selective: tuple[Transfer, ...]
+    rerun_seconds: float
+    rerun: tuple[Transfer, ...]
     n_dense_parameters: int
     n_expert_parameters: int
     n_lookup_parameters: int
@@ -176,6 +180,12 @@ def layer_work(
         _pass_seconds(seconds + n * device.launch_seconds, n * issue_seconds + held, framework)
         for seconds, n in zip(computed, n_operators, strict=True)
     ]
+    n_rerun = recomputation.n_rerun(body, framework.stops_early)
+    rerun_seconds = passes[0]
+    if n_rerun < len(body):  # none of those left out is an expert's product
+        again = [seconds.forward for seconds in times[:n_rerun] if seconds.forward > 0.0]
+        computed_again, issued_again = sum(again) + len(again) * device.launch_seconds, len(again) * issue_seconds + held
+        rerun_seconds = _pass_seconds(computed_again, issued_again, framework)
     return LayerWork(
         forward_seconds=passes[0],
         backward_input_seconds=passes[1],
@@ -184,6 +194,8 @@ def layer_work(
         forward=tuple(forward),
         backward=tuple(backward),
         selective=tuple(selective),
+        rerun_seconds=rerun_seconds,
+        rerun=_rerun(there_of, n_rerun),
         n_dense_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if not operator.expert)),
         n_expert_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if operator.expert)),
         n_lookup_parameters=math.ceil(
@@ -203,6 +215,14 @@ def layer_work(
         scale_bytes=sum(n * (part.frozen_weight_bytes - PACKED_BYTES) for n, part in zip(packed, body, strict=True) if n),
         updates=update_work(body, shape, device, training),
     )
+
+
+def _rerun(there_of: list[list[Transfer]], n_rerun: int) -> tuple[Transfer, ...]:
+    """Return the collectives that run again: a row-split product left out is not summed up, but the block that it closes has
+    gathered its input.
+    """
+    left_out = [transfer for there in there_of[n_rerun:] for transfer in there if transfer.kind == "all_gather"]
+    return tuple([transfer for there in there_of[:n_rerun] for transfer in there] + left_out)
 
 
 def _n_held_experts(body: tuple[Operator, ...], shape: Shape) -> float:

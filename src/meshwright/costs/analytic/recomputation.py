@@ -10,6 +10,7 @@ References
 .. [1] Megatron-Core 0.16, transformer/transformer_config.py (recompute_modules), transformer_layer.py, moe/moe_layer.py,
        multi_latent_attention.py.
 .. [2] torchtitan 0.3.0, distributed/activation_checkpoint.py (SelectiveAC).
+.. [3] PyTorch, torch/utils/checkpoint.py: set_checkpoint_early_stop.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from meshwright.core.graph import Operator
 from meshwright.core.strategy import ALTERNATE
 
-__all__ = ["Repeated", "repeated_parts"]
+__all__ = ["Repeated", "n_rerun", "repeated_parts"]
 
 _LATENT = (
     "attention.query_norm",
@@ -66,6 +67,21 @@ def repeated_parts(body: tuple[Operator, ...], word: str) -> tuple[Repeated, ...
         return _alternate(body)
     members = {name for module in word.split("+") for name in _members(body, module)}
     return tuple(_WHOLE if operator.name in members else _NOTHING for operator in body)
+
+
+def n_rerun(body: tuple[Operator, ...], stops_early: bool) -> int:
+    """Return how many operators of a layer, from its first, run again where all of it is recomputed.
+
+    `stops_early`: the second forward pass ends as soon as all that the backward pass reads is there [3]_, or a compiler takes
+    out what nothing reads. The last product saves its input only, and sums with the residual nothing, so that neither runs
+    again; what drops elements out saves its mask.
+    """
+    n = len(body)
+    if not stops_early:
+        return n
+    while n and body[n - 1].name.endswith("residual") and not body[n - 1].saved_extra_bytes:
+        n -= 1
+    return n - 1 if n and body[n - 1].kind in _PRODUCTS else n
 
 
 def _members(body: tuple[Operator, ...], module: str) -> set[str]:

@@ -91,7 +91,7 @@ def repeated(work: LayerWork, recompute: str) -> tuple[float, tuple[Transfer, ..
     if not work.has_backward:
         return 0.0, ()
     if recompute == "full":
-        return work.forward_seconds, work.forward
+        return work.rerun_seconds, work.rerun
     if recompute == "selective":
         return work.selective_seconds, work.selective
     if recompute == "none":
