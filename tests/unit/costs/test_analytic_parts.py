@@ -76,8 +76,8 @@ def test_copies_reach_so_many_targets_on_average() -> None:
 
 def work(**changes: object) -> LayerWork:
     given = dict.fromkeys(
-        ("forward_seconds", "backward_input_seconds", "backward_weight_seconds", "selective_seconds", "rerun_seconds", "saved_bytes",
-         "selective_bytes", "input_bytes", "output_bytes", "working_bytes", "model_flops"), 0.0
+        ("forward_seconds", "backward_input_seconds", "backward_weight_seconds", "selective_seconds", "rerun_seconds",
+         "saved_bytes", "selective_bytes", "input_bytes", "output_bytes", "working_bytes", "model_flops"), 0.0
     ) | {"forward": (), "backward": (), "selective": (), "rerun": (), "n_dense_parameters": 0, "n_expert_parameters": 0,
          "n_lookup_parameters": 0}  # fmt: skip
     return LayerWork(**(given | changes))  # type: ignore[arg-type]
