@@ -72,9 +72,7 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, programs: tuple
             1)), global_batch=batch, recompute=recompute, training=training, overlap=True,
             framework=programs[fields.get("async_tp", "0") == "1"], graph_as_read=graph,
         )  # fmt: skip
-        predicted = predict(
-            run, partial(_piped, tensor=tensor) if sharded == 1 else None
-        )
+        predicted = predict(run, partial(_piped, tensor=tensor) if sharded == 1 else None)
     except InputError as error:
         return Skipped(row, str(error))
     return point(row, measured, predicted, held_bytes=held, memory="reserved")

@@ -50,7 +50,7 @@ LIBRARIES = (
 Inductor calls kernels that compute after the collectives beside them."""
 
 ANNOTATED = r"[nrhx]ccl:"
-"""What PyTorch writes over a collective's kernels on their stream begins with: NCCL of 2022 names kernels after another collective."""
+"""What PyTorch writes over a collective's kernels begins with: NCCL of 2022 names them after any collective."""
 
 Spans = NDArray[np.float64]
 """Disjoint spans of time, sorted: start and end of each, in seconds."""
@@ -238,7 +238,8 @@ def _window(
     """Return start and end of the marked steps in seconds, and how many there are.
 
     On the device a step is marked on each of its streams, from its first kernel to its last: several steps last from the
-    first's start to the last's, so that what the device idles between two is in them; one lasts as long as on the host at least.
+    first's start to the last's, so that what the device idles between two is in them. A single one lasts as long as on the
+    host at least.
     """
     host = _marked(events, "user_annotation", "", [])
     if on_device := _marked(events, "gpu_user_annotation", device, notes):
