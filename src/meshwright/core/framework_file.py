@@ -29,6 +29,7 @@ CIRCUMSTANCES: typing.Final = (
 tokens beyond a capacity are dropped, the release, the precision of products, asynchronous tensor parallelism."""
 
 _OWN = ("name", "variant", "version", "limits")
+_HANDS_OVER = ("copies_gathered",)  # says where collectives write, and nothing of how long operators take
 _KEYS = ("title", "version", "base", "how", "limits", "variants")
 
 
@@ -185,7 +186,7 @@ def unsaid(framework: Framework) -> str:
     Defaults do everything well: a framework that says nothing of itself is predicted to be the quickest, and to run every plan.
     """
     default = Framework()
-    figures = [field.name for field in dataclasses.fields(Framework) if field.name not in _OWN]
+    figures = [field.name for field in dataclasses.fields(Framework) if field.name not in (*_OWN, *_HANDS_OVER)]
     open_ = []
     if all(getattr(framework, name) == getattr(default, name) for name in figures):
         open_.append("how it runs ([how])")

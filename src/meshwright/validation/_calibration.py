@@ -8,7 +8,7 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,10 @@ SPREAD = 0.09
 
 GRID = (0.4, 0.6, 0.8, 1.0, 1.25, 1.6, 2.2, 3.0)
 """Ratios at which runs are predicted; between them the logarithm of seconds is interpolated over that of the ratio."""
+
+FARTHEST = 5.0
+"""A run that took so many times longer or shorter than predicted is another run than the one described: of the built-in sets'
+1,297 runs none took less than 0.67 or more than 1.95 times as long."""
 
 Floats = NDArray[np.float64]
 
@@ -101,7 +105,8 @@ def calibrate(
     Raises
     ------
     InputError
-        When a file is no such file, rows do not name one framework of the built-in ones, or none was timed and predicted.
+        When a file is no such file, rows do not name one framework of the built-in ones, none was timed and predicted, or a
+        run took `FARTHEST` times longer or shorter than predicted: another unit, model, batch or cluster.
 
     Notes
     -----
@@ -110,22 +115,27 @@ def calibrate(
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     told: list[OwnRun | Skipped] = []
+    places: list[str] = []
     for path in given:
-        told += _of_log(path, framework, model, cluster, config) if is_log(path) else _of_table(path, framework)
-    runs = [own for own in told if isinstance(own, OwnRun)]
+        found = _of_log(path, framework, model, cluster, config) if is_log(path) else _of_table(path, framework)
+        told += found
+        places += [str(path) if is_log(path) else f"{path}: row {own.row}, column step_seconds" for own in found]
+    runs, notes = _distinct(told, places)
     names = ", ".join(str(path) for path in given)
-    word = _framework(runs, names)
-    seconds, timed = _predicted([own for own in runs if math.isfinite(own.measured_seconds)])
+    word = _framework(list(runs.values()), names)
+    seconds, timed = _predicted({place: own for place, own in runs.items() if math.isfinite(own.measured_seconds)})
     if not len(timed):
         reasons = [own.reason for own in told if isinstance(own, Skipped)][:1]
         raise InputError(f"{names}: no row was timed and predicted; {'; '.join(reasons) or 'they failed for memory'}")
     ratio = _ratio(seconds, timed)
+    if not GRID[0] * 1.001 < ratio < GRID[-1] / 1.001:
+        notes.append(f"the runs ask for more than can be told by one figure: {ratio:g} is the end of its range")
     others = [np.arange(len(timed)) != i for i in range(len(timed))] if len(timed) > 1 else []
     left_out = [_errors(seconds[i : i + 1], timed[i : i + 1], _ratio(seconds[o], timed[o]))[0] for i, o in enumerate(others)]
     return Calibration(
         word, names, len(timed), len(told) - len(timed), ratio, float(_errors(seconds, timed, 1.0).mean()),
         float(_errors(seconds, timed, ratio).mean()), float(np.mean(left_out)) if left_out else None,
-        tuple(dict.fromkeys(own.note for own in runs if own.note)),
+        (*dict.fromkeys(own.note for own in runs.values() if own.note), *notes),
     )  # fmt: skip
 
 
@@ -180,6 +190,33 @@ def _of_log(path: str | Path, framework: str, model: str, cluster: str, config: 
     return [own]
 
 
+def _distinct(told: Sequence[OwnRun | Skipped], places: Sequence[str]) -> tuple[dict[str, OwnRun], list[str]]:
+    """Return the runs by their places, those that repeat another to the last digit once, and what is to be said of them."""
+    kept: dict[str, OwnRun] = {}
+    seen: dict[tuple[object, ...], str] = {}
+    plans = set()
+    notes, repeats = [], []
+    for place, own in zip(places, told, strict=True):
+        if not isinstance(own, OwnRun):
+            continue
+        run = own.run
+        plan = (
+            own.group, own.framework, run.plan, run.strategies, run.pipeline, run.virtual, run.micro_batch, run.global_batch,
+            run.layers_per_stage, run.recompute, run.recompute_of_stage, run.schedule, run.training,
+        )  # fmt: skip
+        first = seen.setdefault((*plan, own.measured_seconds, own.held_bytes), place)
+        if first != place and math.isfinite(own.measured_seconds):
+            repeats.append(f"{place.partition(', column')[0]} repeats {first.partition(', column')[0]}")
+            continue
+        plans.add(plan)
+        kept[place] = own
+    if repeats:
+        notes.append(f"{len(repeats)} of {len(told)} runs repeat another to the last digit, counted once: {repeats[0]}")
+    if len(plans) == 1 and len(kept) > 1:
+        notes.append(f"all {len(kept)} runs are of one plan: they say how it repeats, not how far this holds for others")
+    return kept, notes
+
+
 def _framework(runs: Sequence[OwnRun], files: str) -> str:
     """Return the one framework that all runs name."""
     named = {own.framework for own in runs}
@@ -191,16 +228,25 @@ def _framework(runs: Sequence[OwnRun], files: str) -> str:
     return min(named, default="")
 
 
-def _predicted(runs: Sequence[OwnRun]) -> tuple[Floats, Floats]:
-    """Return the seconds of every timed run at each ratio of `GRID`, shape (n_runs, n_ratios), and the measured ones."""
+def _predicted(runs: Mapping[str, OwnRun]) -> tuple[Floats, Floats]:
+    """Return the seconds of every timed run at each ratio of `GRID`, shape (n_runs, n_ratios), and the measured ones.
+
+    `runs`: by where they stand, which is said of one that took `FARTHEST` times longer or shorter than predicted.
+    """
     seconds, measured = [], []
-    for own in runs:
+    for place, own in runs.items():
         found = []
         for ratio in GRID:
             framework = replace(own.run.framework, compute_ratio=ratio)
             found.append(own_runs.predicted(replace(own, run=replace(own.run, framework=framework))))
         if all(isinstance(point, Point) for point in found):
             seconds.append([point.planned_seconds for point in found if isinstance(point, Point)])
+            usual = seconds[-1][GRID.index(1.0)]
+            if not usual / FARTHEST < own.measured_seconds < usual * FARTHEST:
+                raise InputError(
+                    f"{place}: the step took {own.measured_seconds:.4g} s, {usual:.4g} s are predicted with built-in figures: "
+                    "is it in seconds (not milliseconds), of this model, batch, length and cluster?"
+                )
             measured.append(own.measured_seconds)
     return np.array(seconds).reshape(-1, len(GRID)), np.array(measured)
 

@@ -72,10 +72,7 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, programs: tuple
             1)), global_batch=batch, recompute=recompute, training=training, overlap=True,
             framework=programs[fields.get("async_tp", "0") == "1"], graph_as_read=graph,
         )  # fmt: skip
-        unit = max(op.n_parameters for op in graph.ops) / tensor
-        predicted = predict(
-            run, partial(_gathered, n_shards=data * context, tensor=tensor, unit=unit) if sharded == 1 else None
-        )
+        predicted = predict(run, partial(_piped, tensor=tensor) if sharded == 1 else None)
     except InputError as error:
         return Skipped(row, str(error))
     return point(row, measured, predicted, held_bytes=held, memory="reserved")
@@ -91,21 +88,14 @@ def _loss_bytes(graph: Graph, tensor: int) -> int:
     )  # the gathered input, by logits of a rank
 
 
-def _gathered(load: StageCost, n_shards: int, tensor: int, unit: float) -> StageCost:
-    """Return the load of a stage whose weights FSDP keeps gathered between micro-batches, as torchtitan does with a pipeline.
-
-    Gathering and scattering of its largest unit, of so many weights, need a buffer each (2 and 4 bytes per weight), and the
-    sharded gradients come from blocks of the stream that scatters them. PyTorch's pipeline keeps what a stage has sent, and
-    has buffers for what it will receive, of every micro-batch in flight. While a layer is differentiated, its gradients stand
-    beside the sums in fp32 (2 bytes per weight), and DTensor keeps the input of attention as gathered over the tensor axis.
-    """
-    buffers = load.gradient_bytes / n_shards + 6.0 * unit
+def _piped(load: StageCost, tensor: int) -> StageCost:
+    """Return the load of a stage of PyTorch's pipeline, which keeps what it has sent, and has buffers for what it will receive, of
+    every micro-batch in flight; DTensor keeps the input of attention as gathered over the tensor axis.
+    """  # noqa: E501
     return replace(
         load,
         activation_bytes=load.activation_bytes + 2.0 * load.output_bytes,
-        working_bytes=load.working_bytes + 2.0 * unit + (load.output_bytes * tensor if tensor > 1 else 0.0),
-        communication_bytes=load.communication_bytes + buffers,
-        reserved_bytes=load.reserved_bytes + buffers,
+        working_bytes=load.working_bytes + (load.output_bytes * tensor if tensor > 1 else 0.0),
     )
 
 

@@ -168,12 +168,46 @@ def test_only_what_is_sharded_needs_buffers() -> None:
     """Three units of two bytes as tensors; one buffer of weights and one of gradients."""
 
     def unit(**axes: int) -> tuple[float, float]:
-        return stage._unit_bytes(WORK, mesh(**axes), Strategy(data=4, shard=3), TRAINING)
+        return stage._unit_bytes(WORK, mesh(**axes), Strategy(data=4, shard=3), TRAINING, Framework())
 
     assert unit(n_shards=4, n_expert_shards=4) == (3 * 2 * 140, (2 + 4) * 140)
     assert unit(n_shards=4, n_expert_shards=1) == (3 * 2 * 100, (2 + 4) * 100)
     assert unit(n_shards=1, n_expert_shards=4) == (3 * 2 * 40, (2 + 4) * 40)
-    assert stage._unit_bytes(WORK, mesh(n_shards=4), Strategy(data=4, shard=2), TRAINING) == (0.0, 0.0)
+    assert stage._unit_bytes(WORK, mesh(n_shards=4), Strategy(data=4, shard=2), TRAINING, Framework()) == (0.0, 0.0)
+
+
+def test_weights_gathered_by_operator_are_bounded_and_collectives_in_place_need_no_buffers() -> None:
+    """Of 140 weights whose largest tensor has 60: as many as may stay gathered beside it, its gradient, and that laid out."""
+    work, axes, whole = replace(WORK, n_largest_parameters=60), mesh(n_shards=4, n_expert_shards=4), Strategy(data=4, shard=3)
+    few = stage._unit_bytes(work, axes, whole, TRAINING, Framework(most_gathered_weights=30.0))
+    assert few == (2 * (30 + 60) + 2 * 60, 2 * 60)
+    many = stage._unit_bytes(work, axes, whole, TRAINING, Framework(most_gathered_weights=1e9))
+    assert many == (2 * 2 * 140 + 2 * 60, 2 * 60)  # never more than this layer's and the next one's
+    assert stage._unit_bytes(work, axes, whole, TRAINING, Framework(copies_gathered=False)) == ((2 * 2 + 4) * 140, 0.0)
+
+
+def test_collectives_in_place_spare_the_copies_and_nothing_else() -> None:
+    axes = mesh(shard=Line(), expert_data=Line(), n_shards=4, n_expert_shards=4)
+    strategy = Strategy(data=4, shard=3)
+    copied, placed = load(strategy, axes), load(strategy, axes, framework=Framework(copies_gathered=False))
+    unpack, pack = 2 * 2 * 140 / MEMORY_RATE, (2 + 4) * 140 / MEMORY_RATE
+    assert dict(copied.forward_communication)["gather"] - dict(placed.forward_communication)["gather"] == pytest.approx(unpack)
+    assert dict(copied.backward_communication)["gather"] - dict(placed.backward_communication)["gather"] == pytest.approx(
+        unpack + pack
+    )
+    assert placed.optimizer_seconds == copied.optimizer_seconds and placed.weight_bytes == copied.weight_bytes
+
+
+@pytest.mark.parametrize("shard", [1, 2])
+def test_weights_that_stay_gathered_have_whole_gradients_their_shards_and_buffers_of_a_layer(shard: int) -> None:
+    """140 weights, gradients of four bytes whole and a quarter of them as shards; a buffer of weights and one of gradients."""
+    axes, strategy = mesh(n_shards=4, n_expert_shards=4), Strategy(data=4, shard=shard)
+    kept = load(strategy, axes, framework=Framework(keeps_gathered=True))
+    assert kept.gradient_bytes == 4 * 140 + 4 * 35
+    assert kept.communication_bytes == (2 + 4) * 140
+    plain = load(strategy, axes)
+    assert kept.working_bytes - plain.working_bytes == pytest.approx(2 * 140 * (1 + TRAINING.fragmentation_ratio))
+    assert load(Strategy(data=4), axes, framework=Framework(keeps_gathered=True)) == load(Strategy(data=4), axes)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,29 @@ def test_the_words_say_how_far_off_it_was_and_is() -> None:
     assert found.words == "2 runs of x.csv: mean error 20.0% before, 10.0% after, 15.0% on each with what the others say"
 
 
+def test_a_run_that_is_another_one_is_refused_with_its_row(tmp_path: pathlib.Path) -> None:
+    usual = predicted()
+    milliseconds = stored(tmp_path, rows(usual[0], 1e3 * usual[1]))
+    with pytest.raises(InputError, match=r"runs.csv: row 2, column step_seconds: the step took .* \(not milliseconds"):
+        validation.calibrate(milliseconds)
+    smaller = stored(tmp_path, rows(usual[0] / 6.0))  # that of another model
+    with pytest.raises(InputError, match=r"runs.csv: row 1, .* of this model"):
+        validation.calibrate(smaller)
+    slow = validation.calibrate(stored(tmp_path, rows(*(4.0 * one for one in usual))))
+    assert slow.compute_ratio == pytest.approx(_calibration.GRID[-1]) and "is the end of its range" in slow.notes[-1]
+
+
+def test_repeated_rows_count_once_and_runs_of_one_plan_say_so(tmp_path: pathlib.Path) -> None:
+    usual = predicted()
+    row = rows(1.5 * usual[0])
+    once, often = validation.calibrate(stored(tmp_path, row)), validation.calibrate(stored(tmp_path, 4 * row))
+    assert (often.n_runs, often.n_left, often.compute_ratio) == (1, 3, once.compute_ratio)
+    assert "3 of 4 runs repeat another to the last digit, counted once" in often.notes[-1] and not once.notes
+    again = validation.calibrate(stored(tmp_path, row + rows(1.52 * usual[0])))
+    assert again.n_runs == 2 and "all 2 runs are of one plan" in again.notes[-1]
+    assert not validation.calibrate(stored(tmp_path, rows(*usual[:2]))).notes
+
+
 LOG = """------------------------ arguments ------------------------
   bf16 ............................................ True
   global_batch_size ............................... 64

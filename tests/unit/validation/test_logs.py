@@ -238,3 +238,65 @@ def test_lines_of_nemo_and_of_lightnings_bar(tmp_path: pathlib.Path) -> None:
     untimed = [line.replace("train_step_timing in s", "something") for line in lines]
     with pytest.raises(InputError, match=r"times no step: line 1: no train_step_timing: set log_step_timing"):
         validation.measured_run(stored(tmp_path, *untimed))
+
+
+def test_lines_of_one_rank_count_where_ranks_write_beside_each_other(tmp_path: pathlib.Path) -> None:
+    lines = [
+        f"[rank{rank}]:{titan(step, f'22:{4 * step + rank:02d},000')}"
+        for first in (1, 3, 5)
+        for rank in (3, 0)
+        for step in (first, first + 1)
+    ]
+    run = validation.measured_run(stored(tmp_path, *lines))
+    assert (run.step_seconds, run.notes) == (pytest.approx(4.0), ())
+
+
+def test_nemo_s_bar_without_step_timing_is_timed_by_its_clock(tmp_path: pathlib.Path) -> None:
+    bar = [
+        f"Epoch 0:   1%|   | {step}/5000 [{at // 60:02d}:{at % 60:02d}<9:40:01, 7.00s/it, loss=3.1, v_num=, "
+        f"reduced_train_loss=3.090, global_step={step - 1}.0, consumed_samples=1.63e+6]"
+        for step in range(1, 40)
+        for at in [50 + 7 * step]
+    ]
+    run = validation.measured_run(stored(tmp_path, "\r".join(bar)))
+    assert run.framework == "megatron" and run.step_seconds == pytest.approx(7.0)
+    with pytest.raises(InputError, match=r"times no step: its bar covers less than a minute"):
+        validation.measured_run(stored(tmp_path, *bar[:2]))
+    with pytest.raises(InputError, match=r"has none of"):  # of Lightning alone: which framework trained is not told
+        validation.measured_run(stored(tmp_path, "Epoch 0:   1%|   | 3/50 [00:50<9:40:01, 0.50it/s, v_num=0, loss=3.1]"))
+
+
+def test_updates_count_where_deepspeed_s_old_timer_counts_micro_batches(tmp_path: pathlib.Path) -> None:
+    """An update of eight micro-batches takes 12 s; ten updates lie between two lines."""
+    times = [f"[2022-03-11 02:{2 * i:02d}:58,985] [INFO]" for i in range(1, 6)]
+    timer = [f"{at} [timer.py:189:stop] 0/{80 * i}, SamplesPerSec=10.6, MemAllocated=0.2GB" for i, at in enumerate(times, 1)]
+    update = [f"{at} [logging.py:69:log_dist] [Rank 0] step={10 * i}, skipped=0, lr=[5e-05]" for i, at in enumerate(times, 1)]
+    both = validation.measured_run(stored(tmp_path, *(line for pair in zip(timer, update, strict=True) for line in pair)))
+    assert (both.step_seconds, both.samples_per_second) == (pytest.approx(12.0), 10.6)
+    assert both.seconds_of(128, 512, 8) == both.step_seconds
+    alone = validation.measured_run(stored(tmp_path, *update))
+    assert (alone.framework, alone.step_seconds) == ("deepspeed", pytest.approx(12.0))
+    first = [f"[INFO 2020-06-08 06:0{i}:19] 0/{50 * i}, SamplesPerSec=7.4588" for i in range(1, 5)]
+    assert validation.measured_run(stored(tmp_path, *first)).step_seconds == pytest.approx(1.2)
+
+
+def test_deepspeed_s_breakdown_adds_up_to_a_step(tmp_path: pathlib.Path) -> None:
+    head = "[2023-06-21 07:39:09,443] [INFO] [logging.py:96:log_dist] [Rank 0] rank=0 time (ms) |"
+    micro = f"{head} fwd_microstep: 10.0 | bwd_microstep: 30.0 | bwd_inner_microstep: 20.0 | step_microstep: 0.1"
+    whole = f"{head} fwd: 40.0 | bwd: 120.0 | bwd_inner: 80.0 | bwd_allreduce: 40.0 | step: 25.5"
+    run = validation.measured_run(stored(tmp_path, *[micro, micro, whole] * 4))
+    assert run.step_seconds == pytest.approx(0.1855) and "waiting for batches is not in them" in run.notes[0]
+
+
+def test_rounded_rates_of_the_trainer_and_lines_of_llama_factory(tmp_path: pathlib.Path) -> None:
+    summary = "{'train_runtime': 7000.0, 'train_samples_per_second': 0.5, 'train_steps_per_second': 0.004}"
+    with pytest.raises(InputError, match=r"times no step: line 1: 0.004 steps a second, rounded to three places"):
+        validation.measured_run(stored(tmp_path, summary))
+    lines = [
+        json.dumps(
+            {"current_steps": 5 * i, "total_steps": 1000, "loss": 1.2, "elapsed_time": text, "remaining_time": "1:00:00"}
+        )
+        for i, text in enumerate(("23:58:00", "23:59:30", "1 day, 0:01:00", "1 day, 0:02:30", "1 day, 0:04:00"), 1)
+    ]
+    run = validation.measured_run(stored(tmp_path, *lines, name="trainer_log.jsonl"))
+    assert run.framework == "accelerate" and run.step_seconds == pytest.approx(18.0)

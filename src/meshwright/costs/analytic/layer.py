@@ -58,6 +58,8 @@ class LayerWork:
         Collectives of the forward pass, of the backward pass, and those that selective recomputation repeats.
     n_dense_parameters, n_expert_parameters : int
         Weights on the device before any sharding over the data axis.
+    n_largest_parameters : int
+        Those of the largest operator, of grouped products those of one expert.
     n_lookup_parameters : int
         Those of tables that are trained, whose gradient is not added to the main one in place.
     saved_bytes : float
@@ -106,6 +108,7 @@ class LayerWork:
     n_frozen_expert: int = 0
     n_packed_parameters: int = 0
     scale_bytes: float = 0.0
+    n_largest_parameters: int = 0
     updates: tuple[UpdateWork, UpdateWork] = (UpdateWork(), UpdateWork())
 
     @property
@@ -213,6 +216,7 @@ def layer_work(
         n_frozen_expert=math.floor(sum(_frozen(operator, shape) for operator in body if operator.expert)),
         n_packed_parameters=math.floor(sum(packed)),
         scale_bytes=sum(n * (part.frozen_weight_bytes - PACKED_BYTES) for n, part in zip(packed, body, strict=True) if n),
+        n_largest_parameters=math.ceil(max((_unit_parameters(operator, shape) for operator in body), default=0.0)),
         updates=update_work(body, shape, device, training),
     )
 
@@ -316,6 +320,12 @@ def parameters(operator: Operator, shape: Shape) -> float:
     whole = operator.tensor_axis in ("", "sequence") or (operator.expert and shape.folded)
     share = 1 if whole else shape.tensor
     return operator.n_parameters / share / (shape.expert if operator.expert else 1)
+
+
+def _unit_parameters(operator: Operator, shape: Shape) -> float:
+    """Return the weights of an operator's tensor on the device: of grouped products, those of one of its experts."""
+    held = max(1.0, operator.size("experts") / shape.expert) if operator.kind == "grouped_matmul" else 1.0
+    return parameters(operator, shape) / held
 
 
 def _frozen(operator: Operator, shape: Shape) -> float:

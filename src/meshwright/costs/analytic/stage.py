@@ -44,14 +44,14 @@ def layer_load(
     backward_seconds = work.backward_input_seconds + work.backward_weight_seconds + again
     gather, reduce = sharded_seconds(work, mesh, strategy, training, framework)
     if gather or reduce:
-        unpack, pack = _copy_seconds(work, strategy, device, training)
+        unpack, pack = _copy_seconds(work, strategy, device, training) if framework.copies_gathered else (0.0, 0.0)
         beside, after = (reduce, 0.0) if framework.overlaps_scatter else (0.0, reduce)
         forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds) + unpack)
         if work.has_backward:
             backward = _add(backward, "gather", max(0.0, gather + beside - backward_seconds) + after + unpack + pack)
     weights, gradients, optimizer = _state_bytes(work, mesh, strategy, training, framework)
     saved, working = _activation_bytes(work, recompute)
-    gathered, communication = _unit_bytes(work, mesh, strategy, training)
+    gathered, communication = _unit_bytes(work, mesh, strategy, training, framework)
     communication += framework.buffer_bytes if strategy.shard else 0.0
     fragmentation = 0.0 if framework.expandable_segments else training.fragmentation_ratio
     with_waste = 1.0 + fragmentation
@@ -242,7 +242,9 @@ def _state_bytes(
     whole = work.n_trained_dense + work.n_trained_expert
     share = work.n_trained_dense / mesh.n_shards + work.n_trained_expert / mesh.n_expert_shards
     lookup = training.weight_bytes * work.n_lookup_parameters if strategy.shard < 2 else 0.0
-    gradients = training.gradient_bytes * (share if strategy.shard >= 2 else whole) + lookup
+    gathered = framework.keeps_gathered and strategy.shard in (1, 2)
+    gradients = training.gradient_bytes * (share if strategy.shard >= 2 and not gathered else whole) + lookup
+    gradients += training.gradient_bytes * share if gathered else 0.0
     if strategy.shard < 3 and training.weight_bytes < 4:
         gradients += framework.gradient_copy_bytes * (share if strategy.shard else whole)
     dense, expert = work.updates
@@ -269,19 +271,31 @@ def _packed_saving(work: LayerWork, mesh: Mesh, strategy: Strategy, training: Mi
     return (training.weight_bytes - PACKED_BYTES) * n_packed - work.scale_bytes
 
 
-def _unit_bytes(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> tuple[float, float]:
+def _unit_bytes(
+    work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework
+) -> tuple[float, float]:
     """Return what sharded weights (ZeRO-3) need beside the shards: as tensors while the layer runs, and as buffers all step.
 
     FSDP2 works layer by layer: it holds this layer's gathered weights, the next one's on their way, and this layer's gradients
     until they are reduced, all in the precision of the weights. Weights arrive in one buffer and gradients leave in another, in
     the precision of the reduction; both are allocated on streams of their own, whose blocks the caching allocator gives to no
-    other.
+    other. Where collectives write what products read (XLA), there are no such buffers, and gradients have the precision of
+    the reduction. DeepSpeed works operator by operator: a gradient stands beside what is laid out for its scattering, its
+    buckets are `Framework.buffer_bytes`, and weights stay gathered up to `Framework.most_gathered_weights`.
     """
-    if strategy.shard < 3:
+    if strategy.shard < 3 and not (framework.keeps_gathered and strategy.shard > 0):
         return 0.0, 0.0
     dense = work.gathered_bytes(training.weight_bytes) * (mesh.n_shards > 1)
     unit = dense + training.weight_bytes * work.n_expert_parameters * (mesh.n_expert_shards > 1)
     trained = work.n_trained_dense * (mesh.n_shards > 1) + work.n_trained_expert * (mesh.n_expert_shards > 1)
+    if strategy.shard < 3:  # in place of the next layer's weights and of gradients: these stand whole
+        return float(training.weight_bytes * trained), float(unit + training.gradient_bytes * trained)
+    if not framework.copies_gathered:
+        return 2.0 * unit + training.gradient_bytes * trained, 0.0
+    if framework.most_gathered_weights:
+        live = min(2.0 * unit, training.weight_bytes * (framework.most_gathered_weights + work.n_largest_parameters))
+        gradient = float(training.weight_bytes * min(trained, work.n_largest_parameters))
+        return live + gradient, gradient
     return 2.0 * unit + training.weight_bytes * trained, float(unit + training.gradient_bytes * trained)
 
 

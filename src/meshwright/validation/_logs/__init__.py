@@ -34,6 +34,7 @@ KNOWN = "Megatron-LM's iteration lines, NeMo's, nanotron's, torchtitan's, MaxTex
 
 READERS = (
     nanotron.reading, nemo.reading, megatron.reading, torchtitan.reading, maxtext.reading, deepspeed.reading, trainer.reading,
+    deepspeed.without_timer,
 )  # fmt: skip
 """Tried in this order: lines of nanotron and NeMo begin as Megatron-LM's do; DeepSpeed's and the Trainer's stand in others'."""
 

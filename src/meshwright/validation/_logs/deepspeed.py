@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine, between, moment, number
 
-__all__ = ["reading"]
+__all__ = ["reading", "without_timer"]
 
 _TIMER = re.compile(rf"global_step=(\d+), RunningAvgSamplesPerSec=({NUMBER}), CurrSamplesPerSec=({NUMBER})")
-_OLD_TIMER = re.compile(rf"timer\.py:\d+:stop\]\s+\d+/(\d+), (?:RunningAvg)?SamplesPerSec=({NUMBER})()")
+_OLD_TIMER = re.compile(rf"\]\s+\d+/(\d+), (?:RunningAvg)?SamplesPerSec=({NUMBER})()")
+_STEP = re.compile(r"\] step=(\d+), skipped=")
+_BREAKDOWN = re.compile(rf"time \(ms\) \| (?:forward|fwd): ({NUMBER}) \| (?:backward|bwd): ({NUMBER}) \|.*\| step: ({NUMBER})")
 _PIPELINE = re.compile(rf"steps: (\d+) loss: \S+ iter time \(s\): ({NUMBER}) samples/sec: ({NUMBER})")
 _ALLOCATED = re.compile(rf"MaxMemA\s*llocated=({NUMBER})\s*GB")
 _SEEN = re.compile(rf"Max_MA ({NUMBER}) GB .*Max_CA ({NUMBER}) GB")
@@ -25,10 +28,15 @@ def reading(lines: Sequence[Line]) -> Reading | None:
     """
     found, said = Reading("deepspeed"), dict[str, str]()
     steps: list[tuple[TimedLine, float]] = []
+    updates: list[tuple[TimedLine, float]] = []
+    old = False
     for row, text in lines:
         if match := _PIPELINE.search(text):
             found.entries.append(TimedLine(row, int(match[1]), number(match[2]), samples_per_second=number(match[3])))
+        elif match := _STEP.search(text):
+            updates.append((TimedLine(row, int(match[1])), moment(text)))
         elif match := _TIMER.search(text) or _OLD_TIMER.search(text):
+            old = not _TIMER.search(text)
             if not steps or steps[-1][0].step != int(match[1]):
                 steps.append((TimedLine(row, int(match[1]), samples_per_second=number(match[3] or match[2])), moment(text)))
         elif _STARTED.search(text) and "vm %" not in text:
@@ -42,9 +50,32 @@ def reading(lines: Sequence[Line]) -> Reading | None:
             found.reserved_bytes = max(found.reserved_bytes, number(match[2]) * 2.0**30)
     if not steps and not found.entries:
         return None
+    if old and len(updates) > 1:  # the timer of 2020 to 2022 counts micro-batches, these lines steps
+        rate = steps[-1][0].samples_per_second
+        steps = [(replace(entry, samples_per_second=rate), at) for entry, at in updates]
     found.entries = found.entries or list(between(steps, found.notes)) or [entry for entry, _ in steps]
     _settings(found, said)
     return found
+
+
+def without_timer(lines: Sequence[Line]) -> Reading | None:
+    """Return what a log without the throughput timer says: its lines of every update, or ``wall_clock_breakdown``.
+
+    `lines`: of the file, with their numbers. Returns None where it has neither.
+    """
+    found = Reading("deepspeed")
+    updates: list[tuple[TimedLine, float]] = []
+    sums: list[TimedLine] = []
+    for row, text in lines:
+        if match := _STEP.search(text):
+            updates.append((TimedLine(row, int(match[1])), moment(text)))
+        elif match := _BREAKDOWN.search(text):
+            sums.append(TimedLine(row, len(sums) + 1, sum(number(part) for part in match.groups()) * 1e-3))
+    found.entries = list(between(updates, found.notes))
+    if not found.entries and sums:
+        found.entries = sums
+        found.notes.append("seconds are forward, backward and step of the breakdown: waiting for batches is not in them")
+    return found if found.entries else None
 
 
 def _settings(found: Reading, said: dict[str, str]) -> None:

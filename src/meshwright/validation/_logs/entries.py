@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-__all__ = ["NUMBER", "Line", "Reading", "TimedLine", "between", "moment", "number"]
+__all__ = ["NUMBER", "Line", "Reading", "TimedLine", "between", "clock", "moment", "number", "windows"]
 
 NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 """A number of a log, with commas between thousands."""
@@ -112,3 +112,26 @@ def between(steps: Iterable[tuple[TimedLine, float]], notes: list[str]) -> Seque
             found.append(replace(entry, seconds=seconds))
         before = entry, at
     return found
+
+
+def windows(moments: Sequence[tuple[TimedLine, float]], notes: list[str]) -> list[TimedLine]:
+    """Return seconds per step over stretches of a progress bar that are long beside its resolution of one second.
+
+    `moments`: entries, each with the bar's clock in seconds. `notes`: restarts are added.
+    """
+    if not moments:
+        return []
+    least = max(20.0, (moments[-1][1] - moments[0][1]) / 50.0)
+    kept = [moments[0]]
+    for entry, at in moments[1:]:
+        if at - kept[-1][1] >= least or entry.step < kept[-1][0].step:
+            kept.append((entry, at))
+    return list(between([(entry, at + 1.0) for entry, at in kept], notes))  # a moment of 0 stands for none
+
+
+def clock(text: str) -> float:
+    """Return the seconds of ``01:02:03``."""
+    seconds = 0.0
+    for part in text.split(":"):
+        seconds = seconds * 60.0 + float(part or 0.0)
+    return seconds

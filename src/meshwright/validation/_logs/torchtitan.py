@@ -10,6 +10,7 @@ from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine
 __all__ = ["reading"]
 
 _STEP = re.compile(rf"step:\s*(\d+)\s+loss:.*?memory:\s*({NUMBER})GiB\(.*?(?:tps|wps):\s*({NUMBER})")
+_RANK = re.compile(r"^\s*\[(?:rank|default)(\d+)\]")
 _STARTED = re.compile(r"step:\s*(\d+)\s+loss:")
 _FLOPS = re.compile(rf"tflops:\s*({NUMBER})")
 _MESH = re.compile(r"Building device mesh with parallelism: (.*)")
@@ -31,15 +32,17 @@ def reading(lines: Sequence[Line]) -> Reading | None:
     found = Reading("torchtitan")
     steps: list[tuple[TimedLine, float]] = []
     sizes: dict[str, int] = {}
-    batch, checkpointing = (0, 0, 0), ""
+    batch, checkpointing, first = (0, 0, 0), "", ""
     for row, text in lines:
+        rank = found_rank[1] if (found_rank := _RANK.match(text)) else ""
         if match := _STEP.search(text):
             flops = _FLOPS.search(text)
             entry = TimedLine(
                 row, int(match[1]), device_tokens_per_second=number(match[3]),
                 device_flops_per_second=number(flops[1]) * 1e12 if flops else 0.0,
             )  # fmt: skip
-            if not steps or steps[-1][0].step != entry.step:  # else another rank's line of the same step
+            first = first if steps else rank
+            if rank == first and (not steps or steps[-1][0].step != entry.step):  # else another rank's line of the same step
                 steps.append((entry, moment(text)))
             found.reserved_bytes = max(found.reserved_bytes, number(match[2]) * 2.0**30)
         elif _STARTED.search(text):

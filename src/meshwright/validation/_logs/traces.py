@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 import zlib
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,19 @@ GROUPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType
 })  # fmt: skip
 """Causes of a trace and of a prediction that say the same. A process that waits for another pipeline rank shows a kernel that
 receives, so that a trace does not tell transfers from bubbles."""
+
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+"""Categories of what runs on a device; the last two of 2021's profiler."""
+
+LIBRARIES = (
+    r"nccl|rccl|deep_?ep|hybrid_?ep|nvshmem|userbuffers|"
+    r"^(?!triton_[a-z]+_fused).*(?<![a-z])((all|cross_device)_?reduce|all_?gather|reduce_?scatter|all_?to_?all)"
+)
+"""What names of kernels that communicate hold: libraries', or those of symmetric memory's kernels (PyTorch).
+Inductor calls kernels that compute after the collectives beside them."""
+
+ANNOTATED = r"[nrhx]ccl:"
+"""What PyTorch writes over a collective's kernels begins with: NCCL of 2022 names them after any collective."""
 
 Spans = NDArray[np.float64]
 """Disjoint spans of time, sorted: start and end of each, in seconds."""
@@ -128,7 +143,7 @@ def trace_causes(path: str | Path) -> TraceCauses:
     if not isinstance(events, list):
         raise InputError(f"{path}: has no traceEvents; a trace that torch.profiler exported is needed")
     whole = [event for event in events if isinstance(event, dict) and event.get("ph") == "X" and _timed(event)]
-    kernels = [event for event in whole if str(event.get("cat")).lower() in ("kernel", "gpu_memcpy", "gpu_memset")]
+    kernels = [event for event in whole if str(event.get("cat")).lower() in ON_DEVICE]
     if not kernels:
         raise InputError(f"{path}: holds no kernels; profile with ProfilerActivity.CUDA")
     notes: list[str] = []
@@ -137,12 +152,13 @@ def trace_causes(path: str | Path) -> TraceCauses:
     if len(set(devices)) > 1:
         notes.append(f"kernels of {len(set(devices))} devices; those of device {device}, which has most, are taken")
         kernels = [event for event, own in zip(kernels, devices, strict=True) if own == device]
-    start, end, n_steps = _window(whole, kernels, notes)
+    start, end, n_steps = _window(whole, kernels, device, notes)
+    collectives = _annotations(whole, device)
     groups: dict[str, list[tuple[float, float]]] = {"compute": [], "copy": []}
     for event in kernels:
         first, last = event["ts"] * 1e-6, (event["ts"] + event["dur"]) * 1e-6
         if first < end and last > start:
-            groups.setdefault(_kind(event), []).append((max(first, start), min(last, end)))
+            groups.setdefault(_kind(event, collectives), []).append((max(first, start), min(last, end)))
     spans = {name: _union(own) for name, own in groups.items()}
     covered, causes, hidden = _union([]), [], []
     for name, own in spans.items():  # computing first, then copies, then communication
@@ -170,7 +186,8 @@ def _load(path: str | Path) -> dict[str, Any]:
 
 def _timed(event: Mapping[str, Any]) -> bool:
     """Tell whether an event says when it was and how long."""
-    return all(isinstance(event.get(name), int | float) for name in ("ts", "dur"))
+    told = [event.get(name) for name in ("ts", "dur")]
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in told) and event["dur"] >= 0
 
 
 def _device(event: Mapping[str, Any]) -> str:
@@ -179,16 +196,35 @@ def _device(event: Mapping[str, Any]) -> str:
     return str(arguments.get("device", event.get("pid"))) if isinstance(arguments, dict) else str(event.get("pid"))
 
 
-def _kind(event: Mapping[str, Any]) -> str:
-    """Return what a kernel counts as."""
-    if str(event.get("cat")).lower() == "gpu_memcpy":
-        return "compute" if "DtoD" in str(event.get("name")) else "copy"
+def _kind(event: Mapping[str, Any], collectives: Mapping[str, Sequence[tuple[float, float, str]]]) -> str:
+    """Return what a kernel counts as. `collectives`: as of `_annotations`."""
+    name = str(event.get("name"))
+    if str(event.get("cat")).lower() in ("gpu_memcpy", "memcpy"):  # between devices: what symmetric memory gathers with
+        return "compute" if "DtoD" in name else "communication" if "PtoP" in name else "copy"
     arguments = event.get("args")
     said = str(arguments.get("Collective name", "")) if isinstance(arguments, dict) else ""
-    name = str(event.get("name"))
-    if not said and not re.search(r"nccl|rccl|deep_ep|nvshmem|multimem_all_reduce", name, re.I):
+    if not said and not re.search(LIBRARIES, name, re.I):
         return "compute"
+    said = said or _annotated(event, collectives.get(str(event.get("tid")), ()))
     return next((kind for kind, words in KINDS if re.search(words, said or _plain(name), re.I)), "communication")
+
+
+def _annotations(events: Sequence[Mapping[str, Any]], device: str) -> dict[str, list[tuple[float, float, str]]]:
+    """Return start, end and name of collectives as annotated on every stream of a device, in their order."""
+    found: dict[str, list[tuple[float, float, str]]] = {}
+    for event in events:
+        name = str(event.get("name"))
+        if event.get("cat") == "gpu_user_annotation" and re.match(ANNOTATED, name) and _device(event) == device:
+            span = event["ts"], event["ts"] + event["dur"], name.partition(":")[2]
+            found.setdefault(str(event.get("tid")), []).append(span)
+    return {stream: sorted(spans) for stream, spans in found.items()}
+
+
+def _annotated(event: Mapping[str, Any], spans: Sequence[tuple[float, float, str]]) -> str:
+    """Return the collective whose annotation covers the middle of a kernel on its stream; empty for none."""
+    middle = event["ts"] + event["dur"] / 2.0
+    i = bisect_right(spans, middle, key=lambda span: span[0]) - 1
+    return spans[i][2] if i >= 0 and middle <= spans[i][1] else ""
 
 
 def _plain(name: str) -> str:
@@ -197,21 +233,48 @@ def _plain(name: str) -> str:
 
 
 def _window(
-    events: Sequence[Mapping[str, Any]], kernels: Sequence[Mapping[str, Any]], notes: list[str]
+    events: Sequence[Mapping[str, Any]], kernels: Sequence[Mapping[str, Any]], device: str, notes: list[str]
 ) -> tuple[float, float, int]:
-    """Return start and end of the marked steps in seconds, and how many there are."""
-    for category in ("gpu_user_annotation", "user_annotation"):
-        marked = {
-            event["name"]: event
-            for event in events
-            if event.get("cat") == category and re.fullmatch(r"ProfilerStep#\d+", str(event.get("name")))
-        }
-        if marked:
-            ends = [(event["ts"] * 1e-6, (event["ts"] + event["dur"]) * 1e-6) for event in marked.values()]
-            return min(first for first, _ in ends), max(last for _, last in ends), len(marked)
+    """Return start and end of the marked steps in seconds, and how many there are.
+
+    On the device a step is marked on each of its streams, from its first kernel to its last: several steps last from the
+    first's start to the last's, so that what the device idles between two is in them. A single one lasts as long as on the
+    host at least.
+    """
+    host = _marked(events, "user_annotation", "", [])
+    if on_device := _marked(events, "gpu_user_annotation", device, notes):
+        first, (start, end) = on_device[0]
+        if len(on_device) > 1:
+            return start, on_device[-1][1][0], len(on_device) - 1
+        notes.append("one step is marked: what the device idles after it is known as far as the host's own mark goes")
+        longest = max((until - begun for step, (begun, until) in host if step == first), default=0.0)
+        return start, max(end, start + longest), 1
+    if host:
+        return host[0][1][0], max(until for _, (_, until) in host), len(host)
     notes.append("the profiler marked no steps (profiler.step() is not called): all kernels are taken for one step")
     first = min(event["ts"] for event in kernels)
     return first * 1e-6, max(event["ts"] + event["dur"] for event in kernels) * 1e-6, 1
+
+
+def _marked(
+    events: Sequence[Mapping[str, Any]], category: str, device: str, notes: list[str]
+) -> list[tuple[int, tuple[float, float]]]:
+    """Return the first steps that the profiler marked without a gap, with start and end in seconds over all streams.
+
+    `device`: of any device where it is empty.
+    """
+    found: dict[int, tuple[float, float]] = {}
+    for event in events:
+        if event.get("cat") != category or (device and _device(event) != device):
+            continue
+        if match := re.fullmatch(r"ProfilerStep#(\d+)", str(event.get("name"))):
+            start, end = found.get(int(match[1]), (math.inf, -math.inf))
+            found[int(match[1])] = min(start, event["ts"] * 1e-6), max(end, (event["ts"] + event["dur"]) * 1e-6)
+    steps = sorted(found.items())
+    unbroken = [step for i, step in enumerate(steps) if step[0] == steps[0][0] + i]
+    if len(unbroken) < len(steps):
+        notes.append(f"steps after {unbroken[-1][0]} were marked, too, but not the next one; they are left out")
+    return unbroken
 
 
 def _union(spans: Sequence[tuple[float, ...]]) -> Spans:

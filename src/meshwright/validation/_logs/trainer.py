@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine, between, number
+from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine, clock, number, windows
 
 __all__ = ["reading", "state"]
 
@@ -19,6 +19,11 @@ _HEAD = (
 _PROGRESS = re.compile(r"\|\s*(\d+)/(\d+) \[([\d:]+)<[^,\]]*, *[\d.?]+ ?(?:s/it|it/s)")
 _SUMMARY = re.compile(rf"['\"]train_runtime['\"]: ['\"]?({NUMBER})")
 _RATE = re.compile(rf"['\"]train_steps_per_second['\"]: ['\"]?({NUMBER})")
+
+_FACTORY = re.compile(r'"current_steps": (\d+), .*"elapsed_time": "(?:(\d+) days?, )?([\d:]+)"')
+
+_ROUNDED = 0.0005
+"""Steps per second are told to three places: by how much a figure may be off."""
 
 _WHOLE = (
     "the time is that of the whole run over its steps: warm-up, evaluation and checkpoints are in it (a log with the progress "
@@ -34,26 +39,38 @@ def reading(lines: Sequence[Line]) -> Reading | None:
     found = Reading("accelerate")
     head: dict[str, int] = {}
     moments: list[tuple[TimedLine, float]] = []
-    runtime, rate, last = 0.0, 0.0, 0
+    runtime, rate, last, factory = 0.0, 0.0, 0, False
     for row, text in lines:
         for name, pattern in _HEAD:
             if match := pattern.search(text):
                 head[name] = int(match[1].replace(",", ""))
         for match in _PROGRESS.finditer(text):
             if head.get("steps", int(match[2])) == int(match[2]):  # else the bar of an evaluation
-                moments.append((TimedLine(row, int(match[1])), _clock(match[3])))
+                moments.append((TimedLine(row, int(match[1])), clock(match[3])))
+        if match := _FACTORY.search(text):  # trainer_log.jsonl of LLaMA-Factory, which trains by the Trainer
+            moments.append((TimedLine(row, int(match[1])), 86400.0 * int(match[2] or 0) + clock(match[3])))
+            factory = True
         if match := _SUMMARY.search(text):
             runtime, last = number(match[1]), row
             rate = number(told[1]) if (told := _RATE.search(text)) else 0.0
-    if not (moments or runtime) or not ("micro_batch" in head or runtime):
+    if not (moments or runtime) or not ("micro_batch" in head or runtime or factory):
         return None
-    found.entries = _windows(moments, found.notes)
-    steps = head.get("steps", 0) or round(runtime * rate)
+    found.entries = windows(moments, found.notes)
+    steps = head.get("steps", 0) or _counted(runtime, rate, last, found)
     if len(found.entries) < 3 and runtime > 0.0 and steps:
         found.entries = [TimedLine(last, steps, runtime / steps)]
         found.notes.append(_WHOLE)
     _settings(found, head.get("global_batch", 0), head.get("micro_batch", 0), head.get("accumulation", 0))
     return found
+
+
+def _counted(runtime: float, rate: float, row: int, found: Reading) -> int:
+    """Return the steps that the summary's rate makes; 0 where rounding leaves too little of it."""
+    if rate > 20.0 * _ROUNDED:
+        return round(runtime * rate)
+    if runtime > 0.0:
+        found.notes.append(f"line {row}: {rate:g} steps a second, rounded to three places, do not tell how many; left out")
+    return 0
 
 
 def state(text: str) -> Reading | None:
@@ -82,18 +99,6 @@ def state(text: str) -> Reading | None:
     return found
 
 
-def _windows(moments: list[tuple[TimedLine, float]], notes: list[str]) -> list[TimedLine]:
-    """Return seconds per step over stretches that are long beside the bar's resolution of one second."""
-    if not moments:
-        return []
-    least = max(20.0, (moments[-1][1] - moments[0][1]) / 50.0)
-    kept = [moments[0]]
-    for entry, at in moments[1:]:
-        if at - kept[-1][1] >= least or entry.step < kept[-1][0].step:
-            kept.append((entry, at))
-    return list(between([(entry, at + 1.0) for entry, at in kept], notes))  # a moment of 0 stands for none
-
-
 def _settings(found: Reading, whole: int, micro: int, accumulation: int) -> None:
     """Say the plan in the columns of runs of one's own, as far as the head tells it."""
     if whole and micro:
@@ -101,11 +106,3 @@ def _settings(found: Reading, whole: int, micro: int, accumulation: int) -> None
         replicas = whole // (micro * max(accumulation, 1))
         if replicas >= 1 and replicas * micro * max(accumulation, 1) == whole:
             found.settings["data"] = str(replicas)
-
-
-def _clock(text: str) -> float:
-    """Return the seconds of ``01:02:03``."""
-    seconds = 0.0
-    for part in text.split(":"):
-        seconds = seconds * 60.0 + float(part or 0.0)
-    return seconds
