@@ -30,7 +30,7 @@ TOLERANCE = 1e-9
 """By which share a bound may exceed a plan: what rounding may do."""
 
 WHOLE_SPLITS = ("1f1b", "gpipe", "zb_h1", "zb_h2", "early_backward_b")
-IN_A_V = ("zb_v", "v_half", "v_min")
+IN_A_V = ("zb_v", "v_half", "v_min", "dualpipe_v")
 KINDS = ("a100-pcie-80gb", "h100-pcie-80gb", "l4-24gb", "v100-pcie-16gb")
 SCHEDULES = (
     "1f1b", "zb_h1", "interleaved_1f1b", "zb_v", "gpipe", "1f1b,gpipe", "1f1b,zb_v", "zb_h2", "early_backward_b", "looped_bfs",

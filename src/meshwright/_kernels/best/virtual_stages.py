@@ -103,7 +103,7 @@ def _extra(layers, stages, rank, excess, held):
 
 
 @kernel
-def least_step(layers, stages, n_microbatches, split_backward):
+def least_step(layers, stages, n_microbatches, split_backward, mixed_backward):
     """Return what a step lasts at least; inf where some rank does not fit its memory whatever is recomputed."""
     n_ranks, n_chunks = stages.own.shape
     n_stages, m = len(stages.ends) - 1, n_microbatches
@@ -136,7 +136,8 @@ def least_step(layers, stages, n_microbatches, split_backward):
         for c in range(n_chunks - 1, -1, -1):
             if split_backward:
                 later += m * of[_INPUT, c]
-                done = min(done, later + (m - 1.0) * (of[_BACKWARD, c] - of[_INPUT, c]))
+                last = of[_INPUT, c] if mixed_backward else 0.0  # the last task may be a whole backward pass
+                done = min(done, later + (m - 1.0) * (of[_BACKWARD, c] - of[_INPUT, c]) - last)
             else:
                 later += m * of[_BACKWARD, c]
                 done = min(done, later - of[_BACKWARD, c])

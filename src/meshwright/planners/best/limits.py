@@ -38,6 +38,7 @@ __all__ = [
 
 SCHEDULES = (
     "gpipe", "1f1b", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
+    "dualpipe_v",
 )  # fmt: skip
 """Schedules that may be allowed."""
 N_USUAL = 3

@@ -23,11 +23,12 @@ ANY = -1
 
 _WHOLE = ("gpipe", "1f1b", "early_backward_b", "zb_h1", "zb_h2")  # one stage per rank
 _LOOPED = ("interleaved_1f1b", "looped_bfs")
-_IN_A_V = ("zb_v", "v_half", "v_min")
+_IN_A_V = ("zb_v", "v_half", "v_min", "dualpipe_v")
 VIRTUAL = (*_LOOPED, *_IN_A_V)
 """Schedules with several stages per rank."""
 
 _SPLIT = ("zb_h1", "zb_h2", *_IN_A_V)
+_FIXED = ("dualpipe_v",)  # weight gradients are tasks of their own, but the order of tasks is given
 _DEEP = ("early_backward_b", "zb_h2")
 
 _MOST_SORTS = 4  # sorts of nodes of which each comes first in one order
@@ -77,7 +78,7 @@ class Config:
 
     @property
     def split_backward(self) -> bool:
-        """Whether weight gradients are tasks of their own; then the order of tasks also depends on how long they last."""
+        """Whether weight gradients are tasks of their own, if not all; then the order of tasks mostly depends on how long they last."""
         return self.schedule in _SPLIT
 
     @property
@@ -98,7 +99,12 @@ class Config:
     @property
     def fitted(self) -> bool:
         """Whether what ranks hold depends on how long tasks last: ZB-H1 and ZB-H2 are taken to hold all that they allow."""
-        return self.split_backward and self.chunks > 1
+        return self.split_backward and self.chunks > 1 and self.schedule not in _FIXED
+
+    @property
+    def mixed_backward(self) -> bool:
+        """Whether some backward passes are whole and of others the weight gradients are tasks of their own."""
+        return self.schedule in _FIXED
 
     @property
     def one_way(self) -> bool:

@@ -44,7 +44,8 @@ def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> flo
     * A rank works for all micro-batches from the first arrival at its first stage on; then it ends its own step, or, where
       backward passes are whole, the last micro-batch returns to the first rank, which ends the step.
     * The reductions of a rank follow each other. The first one starts with the last task of the stage that is through first:
-      by then all forward passes are done, and the backward passes of that stage and of later ones (of weights: all but one).
+      by then all forward passes are done, and the backward passes of that stage and of later ones (of weights: all but one; where
+      some backward passes are whole, of that stage all but one, as its last task may be one of those).
     * At each of the moments of `Costs.peaks` a rank holds the activations of every stage as often as that says. What exceeds its
       memory at the fullest one must be recomputed, and a layer frees at most its savings as often as its stage is held then; so
       many layers free no more than those that are held most often, and nothing fits where all of them free too little. Every byte
@@ -57,7 +58,8 @@ def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> flo
     of_rank = costs.classes(config, light=light).of_rank
     memory_bytes = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
     stages = kernel.RankStages(ends, own, of_rank, peaks.held, peaks.at, memory_bytes)
-    return float(kernel.least_step(costs.stacked(config, light=light), stages, float(n_microbatches), config.split_backward))
+    layers, split = costs.stacked(config, light=light), config.split_backward
+    return float(kernel.least_step(layers, stages, float(n_microbatches), split, config.mixed_backward))
 
 
 def _virtual_stages(costs: Costs, schedule: str, n_ranks: int, n_chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -38,8 +38,9 @@ _LARGEST_MICRO_BATCH, _LARGEST_TENSOR, _TOKENS_OF_A_CONTEXT_RANK = 8, 64, 1024
 _USUAL_SCHEDULES = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v")
 _ALL_SCHEDULES = (
     "gpipe", "1f1b", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
+    "dualpipe_v",
 )  # fmt: skip
-_IN_A_V = ("zb_v", "v_half", "v_min")
+_IN_A_V = ("zb_v", "v_half", "v_min", "dualpipe_v")
 _SPLIT = ("zb_h1", "zb_h2", *_IN_A_V)
 _SEVERAL_STAGES = ("interleaved_1f1b", "looped_bfs", *_IN_A_V)
 
@@ -68,8 +69,18 @@ class Form(NamedTuple):
 
     @property
     def is_split(self) -> bool:
-        """Whether weight gradients are tasks of their own."""
+        """Whether weight gradients are tasks of their own, if not all of them."""
         return self.schedule in _SPLIT
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether some backward passes are whole; then the order of tasks does not depend on how long they last."""
+        return self.schedule == "dualpipe_v"
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether what ranks hold depends on how long tasks last."""
+        return self.is_split and self.n_chunks > 1 and not self.is_mixed
 
     def lead(self, n_behind: int) -> int:
         """Return how many forward passes a rank with so many behind it runs before its first backward pass, if there are as many."""

@@ -40,7 +40,7 @@ def moments_of(slots: Actions, *, early: bool) -> Moments:
         chunk = {stage: i for i, stage in enumerate(stages)}
         tasks = slice(int(slots.first[rank]), int(slots.first[rank + 1]))
         phases = slots.phase[tasks].tolist()
-        freeing = {BACKWARD_WEIGHT} if BACKWARD_WEIGHT in phases and not early else {BACKWARD_INPUT, BACKWARD}
+        freeing = {BACKWARD_INPUT if early else BACKWARD_WEIGHT, BACKWARD}
         held, seen = [0] * len(stages), set()
         for stage, phase in zip(slots.stage[tasks].tolist(), phases, strict=True):
             i = chunk[stage]
@@ -202,7 +202,7 @@ class VirtualStages:
         Lemma, of three parts. A rank begins when the first micro-batch has passed the first stages of the ranks before. (1) Then it
         works for all micro-batches, and the last part of one of its stages' reductions and its updates follow. (2) Its reductions follow
         each other; the first begins with the last task of the stage that is through first: by then all forward tasks of the rank are
-        over, and the backward tasks of that stage (but this one) and of its later stages. (3) Where backward passes are whole, the last
+        over, and the backward tasks of that stage (but this one, a whole one where some are) and of its later stages. (3) Where backward passes are whole, the last
         micro-batch returns from the rank through the first stages of those before, and the first rank updates.
         """
         again = []
@@ -233,7 +233,7 @@ class VirtualStages:
         for stage in reversed(stages):
             if self.form.is_split:
                 later += self.m * (stage.backward - stage.weight)
-                through.append(later + (self.m - 1) * stage.weight)
+                through.append(later + (self.m - 1) * stage.weight - (stage.backward - stage.weight) * self.form.is_mixed)
             else:
                 later += self.m * stage.backward
                 through.append(later - stage.backward)
