@@ -9,7 +9,7 @@ import numpy as np
 from meshwright._kernels.arrays import total
 from meshwright._kernels.compiling import kernel, part
 
-__all__ = ["RankStages", "StackedLayers", "least_step"]
+__all__ = ["RankStages", "StackedLayers", "least_steps"]
 
 
 class StackedLayers(NamedTuple):
@@ -102,8 +102,8 @@ def _extra(layers, stages, rank, excess, held):
     return least
 
 
-@kernel
-def least_step(layers, stages, n_microbatches, split_backward, mixed_backward):
+@part
+def _least_step(layers, stages, n_microbatches, split_backward, mixed_backward):
     """Return what a step lasts at least; inf where some rank does not fit its memory whatever is recomputed."""
     n_ranks, n_chunks = stages.own.shape
     n_stages, m = len(stages.ends) - 1, n_microbatches
@@ -151,3 +151,13 @@ def least_step(layers, stages, n_microbatches, split_backward, mixed_backward):
         there += of[_FORWARD, 0]
         back += of[_BACKWARD, 0]
     return longest
+
+
+@kernel
+def least_steps(layers, stages, ends, n_microbatches, split_backward, mixed_backward):
+    """Return `_least_step` of every row of `ends`, shape (n_spreads, n_stages + 1); those of `stages` are not used."""
+    found = np.empty(len(ends))
+    for i in range(len(ends)):
+        own = RankStages(ends[i], stages.own, stages.of_rank, stages.held, stages.at, stages.memory_bytes)
+        found[i] = _least_step(layers, own, n_microbatches, split_backward, mixed_backward)
+    return found

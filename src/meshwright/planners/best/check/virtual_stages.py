@@ -1,4 +1,4 @@
-"""Virtual stages, whose layers lie in one way only: what ranks take and hold at least."""
+"""Virtual stages, whose layers lie in a few ways only: what ranks take and hold at least in each of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from meshwright import schedules
 from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, Table
-from meshwright.planners.best.check.space import CheckedMesh, Form, even_counts
+from meshwright.planners.best.check.space import CheckedMesh, Form
 from meshwright.planners.best.check.whole_stages import EndLayers, Sums, sums_of
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions
 
@@ -110,6 +110,8 @@ class VirtualStages:
         As `LayerPrices.of_ranks` or `LayerPrices.any_sharding` return them.
     moments : list
         As `least_moments` returns them.
+    counts : tuple of int
+        Layers of each stage.
     """
 
     def __init__(
@@ -121,13 +123,14 @@ class VirtualStages:
         of_rank: list[int],
         kinds: list[int],
         moments: Moments,
+        counts: tuple[int, ...],
     ) -> None:
         p, self.m = mesh.pipeline, prices.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
         self.form, self.moments, self.is_equal = form, moments, prices.chain.is_equal
         self.n_layers = len(prices.chain.layers)
         self.memory_bytes = [prices.memory_bytes(kind) * (1.0 + MEMORY_ROUNDING) for kind in kinds]
         self.of_rank, self.sums = of_rank, [sums_of(prices, table, is_split=form.is_split) for table in tables]
-        self.counts = even_counts(self.n_layers, p * form.n_chunks)
+        self.counts = counts
         self.stages: list[list[_Stage]] = [[] for _ in range(p)]
         start, last = 0, len(self.counts) - 1
         for i, (rank, count) in enumerate(
@@ -137,6 +140,37 @@ class VirtualStages:
             ends = [*([own.prefix] if i == 0 else []), *([own.suffix] if i == last else [])]
             self.stages[rank].append(_Stage.of(own, start, start + count, ends))
             start += count
+
+    @staticmethod
+    def long_enough(
+        prices: LayerPrices,
+        mesh: CheckedMesh,
+        form: Form,
+        priced: tuple[list[Table], list[int], list[int]],
+        every: Sequence[tuple[int, ...]],
+        limit: float,
+    ) -> NDArray[np.bool_]:
+        """Return which spreads of the layers take `limit` or longer by the work of their ranks alone; shape (n_spreads,).
+
+        Lemma: a rank runs its part of all micro-batches, one task after the other, from when the first of them has passed the first
+        stages of the ranks before.
+        """
+        p, last = mesh.pipeline, mesh.pipeline * form.n_chunks - 1
+        tables, of_rank, _ = priced
+        sums = [sums_of(prices, table, is_split=form.is_split) for table in tables]
+        ends = np.cumsum([(0, *counts) for counts in every], axis=1)
+        rank_of_stage = schedules.load(form.schedule).placement(p, form.n_chunks)
+        works, passes = np.array([own.work for own in sums]), np.array([own.forward for own in sums])
+        kind = np.array(of_rank)[rank_of_stage]
+        work = works[kind, ends[:, 1:]] - works[kind, ends[:, :-1]]
+        passing = passes[kind, ends[:, 1:]] - passes[kind, ends[:, :-1]]
+        work[:, 0] += sums[kind[0]].prefix.work
+        work[:, last] += sums[kind[last]].suffix.work
+        passing[:, 0] += sums[kind[0]].prefix.forward
+        there = np.cumsum(passing[:, :p], axis=1) - passing[:, :p]  # the first stages of ranks are the first of all, in order
+        m = prices.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
+        of_ranks = work @ (rank_of_stage[:, None] == np.arange(p))
+        return np.asarray((there + m * of_ranks).max(axis=1) >= limit)
 
     @staticmethod
     def n_told(form: Form, n_ranks: int, n_microbatches: int) -> int:
