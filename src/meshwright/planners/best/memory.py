@@ -80,23 +80,19 @@ def peaks_of(slots: Actions, *, least: bool = False) -> Peaks:
     """
     n_ranks = slots.n_ranks
     n_chunks = slots.n_stages // n_ranks
-    freeing = (BACKWARD, BACKWARD_INPUT) if least else (BACKWARD, BACKWARD_WEIGHT)
-    moments = []
-    for first, last in zip(slots.first[:-1].tolist(), slots.first[1:].tolist(), strict=True):
-        phase, chunk = slots.phase[first:last], slots.stage[first:last] // n_ranks
-        if least:
-            phase, chunk = phase[phase != BACKWARD_WEIGHT], chunk[phase != BACKWARD_WEIGHT]
-        own = chunk[:, None] == np.arange(n_chunks)
-        held = np.cumsum(own & (phase == FORWARD)[:, None], axis=0)
-        held[1:] -= np.cumsum(own & np.isin(phase, freeing)[:, None], axis=0)[:-1]
-        fullest = _fullest(held, chunk)
-        moments.append((held[fullest], chunk[fullest]))
-    n_most = max(len(at) for _, at in moments)
-    filled = [[*range(len(at)), *[0] * (n_most - len(at))] for _, at in moments]
-    return Peaks(
-        np.stack([held[index] for (held, _), index in zip(moments, filled, strict=True)]).astype(np.float64),
-        np.stack([at[index] for (_, at), index in zip(moments, filled, strict=True)]),
-    )
+    chunk, phase, first = slots.stage // n_ranks, slots.phase, slots.first
+    if least:
+        kept = phase != BACKWARD_WEIGHT
+        chunk, phase, first = chunk[kept], phase[kept], np.concatenate(([0], np.cumsum(kept)))[first]
+    own = chunk[:, None] == np.arange(n_chunks)
+    freed = own & ((phase == BACKWARD) | (phase == (BACKWARD_INPUT if least else BACKWARD_WEIGHT)))[:, None]
+    held = np.cumsum(own & (phase == FORWARD)[:, None], axis=0)  # every rank ends with as many freed as taken
+    held[1:] -= np.cumsum(freed, axis=0)[:-1]
+    ranks = [slice(int(start), int(stop)) for start, stop in zip(first[:-1], first[1:], strict=True)]
+    moments = [_fullest(held[rank], chunk[rank]) + rank.start for rank in ranks]
+    n_most = max(len(moment) for moment in moments)
+    index = np.stack([np.concatenate((moment, np.full(n_most - len(moment), moment[0]))) for moment in moments])
+    return Peaks(held[index].astype(np.float64), chunk[index])
 
 
 def _fullest(held: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:

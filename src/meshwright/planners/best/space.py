@@ -25,7 +25,7 @@ ANY = -1
 ANY_SPREAD = (-1, -1)
 """`Config.fewer` of a configuration that stands for all its spreads of layers over virtual stages."""
 
-_MOST_FEWER = (1, 3)  # layers that the first and the last virtual stage may have fewer than in an even spread
+_MOST_FEWER = (1, 2)  # layers that the first and the last virtual stage may have fewer than in an even spread
 
 _WHOLE = ("gpipe", "1f1b", "early_backward_b", "zb_h1", "zb_h2")  # one stage per rank
 _LOOPED = ("interleaved_1f1b", "looped_bfs")
@@ -373,7 +373,7 @@ def schedules_of(mesh: MeshDegrees, n_microbatches: int, n_layers: int, allowed:
 def spreads_of(n_layers: int, n_ranks: int, n_chunks: int, pinned: tuple[bool, bool]) -> tuple[tuple[int, int], ...]:
     """Return how many layers fewer than in an even spread the first and the last stage may have, the even spread first.
 
-    Embedding, head and loss are work as layers are: the last of several stages per rank may have up to three layers fewer, the first
+    Embedding, head and loss are work as layers are: the last of several stages per rank may have up to two layers fewer, the first
     up to one. Where nothing is pinned to a stage, it keeps a layer.
 
     Parameters

@@ -22,10 +22,12 @@ __all__ = ["bound", "bounds_of", "counts", "fewer_of", "in_shape", "spread", "sp
 
 def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> float:
     """Return a proven lower bound on the simulated step of virtual stages: the least of `bounds_of`; arguments as there."""
-    return float(bounds_of(costs, config, n_microbatches, light).min())
+    return float(bounds_of(costs, config, n_microbatches, light, only_least=True).min())
 
 
-def bounds_of(costs: Costs, config: Config, n_microbatches: int, light: bool) -> NDArray[np.float64]:
+def bounds_of(
+    costs: Costs, config: Config, n_microbatches: int, light: bool, *, only_least: bool = False
+) -> NDArray[np.float64]:
     """Return a proven lower bound on the simulated step of each spread of layers over virtual stages.
 
     Parameters
@@ -38,6 +40,8 @@ def bounds_of(costs: Costs, config: Config, n_microbatches: int, light: bool) ->
         Micro-batches of a step.
     light : bool
         Whether to leave out what happens between replicas.
+    only_least : bool
+        Whether only the least bound is of interest: the others may then be too small, but not below it.
 
     Returns
     -------
@@ -64,7 +68,10 @@ def bounds_of(costs: Costs, config: Config, n_microbatches: int, light: bool) ->
     memory_bytes = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
     stages = kernel.RankStages(ends[0], own, of_rank, peaks.held, peaks.at, memory_bytes)
     layers, split = costs.stacked(config, light=light), config.split_backward
-    return kernel.least_steps(layers, stages, ends, float(n_microbatches), split, config.mixed_backward)
+    found: NDArray[np.float64] = kernel.least_steps(
+        layers, stages, ends, float(n_microbatches), split, config.mixed_backward, only_least
+    )
+    return found
 
 
 def _virtual_stages(costs: Costs, config: Config) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

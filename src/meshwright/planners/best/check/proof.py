@@ -31,7 +31,7 @@ from meshwright.planners.best.check.space import (
     runnable,
     split_counts,
 )
-from meshwright.planners.best.check.virtual_stages import Moments, VirtualStages
+from meshwright.planners.best.check.virtual_stages import Moments, Spreads, VirtualStages
 from meshwright.planners.best.check.whole_stages import WholeStages
 
 __all__ = ["MOST_OPEN", "ROUNDING", "BoundProof", "Closed", "MeshShape"]
@@ -204,10 +204,10 @@ class BoundProof:
         limit: float,
     ) -> tuple[tuple[int, ...], ...]:
         """Return those spreads over virtual stages that are not shown to take `limit` or longer, or not to fit."""
-        done = VirtualStages.long_enough(prices, mesh, form, priced, splits, limit)
-        left = [counts for counts, is_done in zip(splits, done.tolist(), strict=True) if not is_done]
+        spreads = Spreads(prices, mesh, form, priced, splits)
+        left = np.flatnonzero(~spreads.long_enough(limit)).tolist()
         held = self._held(mesh, form) if left else []
-        return tuple(counts for counts in left if not VirtualStages(prices, mesh, form, *priced, held, counts).refuted(limit))
+        return tuple(splits[i] for i in left if not VirtualStages(prices, form, spreads, i, priced, held).refuted(limit))
 
     def _held(self, mesh: CheckedMesh, form: Form) -> Moments:
         """Return what every order of a schedule holds at least at its moments."""
