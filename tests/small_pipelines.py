@@ -26,6 +26,7 @@ PIPELINES: dict[str, tuple[Callable[[], Cluster], str, tuple[int, int, int], int
     "zb_h2": (lambda: mesh(1, 4), "zb_h2", (4, 1, 1), 5),
     "zb_v": (lambda: boxes([2, 2], across=1e10), "zb_v", (2, 2, 2), 4),
     "v_half": (lambda: boxes([1, 2, 1]), "v_half", (2, 2, 2), 3),
+    "dualpipe_v": (lambda: boxes([2, 2], across=1e10), "dualpipe_v", (2, 2, 2), 5),
     "early": (lambda: boxes([3, 3], across=1e10), "early_backward_b", (3, 1, 2), 6),
     "looped": (lambda: mesh(2, 2), "looped_bfs", (2, 2, 2), 4),
 }
@@ -39,7 +40,7 @@ def posed(name: str, *, linked: bool = True) -> tuple[Problem, Plan, tuple[Stage
     ranks = [
         r
         for chunk in range(n_chunks)
-        for r in (range(n_ranks)[::-1] if chunk % 2 and schedule in ("zb_v", "v_half") else range(n_ranks))
+        for r in (range(n_ranks)[::-1] if chunk % 2 and schedule in ("zb_v", "v_half", "dualpipe_v") else range(n_ranks))
     ]
     devices = [tuple(range(r * width, (r + 1) * width)) for r in range(n_ranks)]
     stages = tuple(Stage((i,), devices[rank], Strategy(data=width)) for i, rank in enumerate(ranks))

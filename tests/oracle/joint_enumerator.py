@@ -30,7 +30,7 @@ TOLERANCE = 1e-9
 """By which share a bound may exceed a plan: what rounding may do."""
 
 WHOLE_SPLITS = ("1f1b", "gpipe", "zb_h1", "zb_h2", "early_backward_b")
-IN_A_V = ("zb_v", "v_half", "v_min")
+IN_A_V = ("zb_v", "v_half", "v_min", "dualpipe_v")
 KINDS = ("a100-pcie-80gb", "h100-pcie-80gb", "l4-24gb", "v100-pcie-16gb")
 SCHEDULES = (
     "1f1b", "zb_h1", "interleaved_1f1b", "zb_v", "gpipe", "1f1b,gpipe", "1f1b,zb_v", "zb_h2", "early_backward_b", "looped_bfs",
@@ -489,6 +489,20 @@ def splits(problem: Problem, shape: Shape, dice: random.Random, n_most: int) -> 
     for stage in (*range(1, n_stages - 1), *sorted({0, n_stages - 1}))[:rest]:
         even[stage] += 1
     yield tuple(even)
+    if shape.n_chunks > 1:  # one layer fewer on the first stage, up to two on the last; the others share what is left
+        others = [
+            (even[0] - fewer, even[-1] - less)
+            for fewer, less in itertools.product((0, 1), (0, 1, 2))
+            if (fewer or less)
+            and (not fewer or even[0] - fewer >= (0 if prefix else 1))
+            and (not less or even[-1] - less >= (0 if suffix else 1))
+        ]
+        dice.shuffle(others)
+        for first, last in others:
+            between = [0] * (n_stages - 2)
+            for i in range(n_layers - first - last):
+                between[i % len(between)] += 1
+            yield (first, *between, last)
     if shape.schedule not in WHOLE_SPLITS:
         return
     every = math.comb(n_layers + n_stages - 1, n_stages - 1) <= 4 * n_most

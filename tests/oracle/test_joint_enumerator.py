@@ -42,7 +42,7 @@ def test_tiny_problems_are_enumerated_whole(seed: int, tmp_path: pathlib.Path) -
 
 @pytest.mark.parametrize(
     "schedule",
-    ["1f1b", "gpipe", "zb_h1", "zb_h2", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_v", "v_half", "v_min"],
+    ["1f1b", "gpipe", "zb_h1", "zb_h2", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_v", "v_half", "v_min", "dualpipe_v"],
 )
 def test_proofs_hold_where_embedding_and_head_are_one_table(schedule: str, tmp_path: pathlib.Path) -> None:
     """A rank that holds both has the table once, under V-shaped schedules and alone; two ranks have one each."""

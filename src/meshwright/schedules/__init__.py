@@ -57,7 +57,9 @@ __all__ = [
 FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, BACKWARD = 0, 1, 2, 3
 """Phases of a task: positions in `meshwright.core.timeline.PHASES`. BACKWARD is both gradients in one task."""
 
-_ALIASES: Mapping[str, str] = MappingProxyType({"1f1b": "one_f_one_b", "interleaved": "interleaved_1f1b", "zbv": "zb_v"})
+_ALIASES: Mapping[str, str] = MappingProxyType({
+    "1f1b": "one_f_one_b", "dualpipev": "dualpipe_v", "interleaved": "interleaved_1f1b", "zbv": "zb_v",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

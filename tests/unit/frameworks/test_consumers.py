@@ -46,7 +46,7 @@ def asked(script: str, *words: str, folder: pathlib.Path, **environment: str) ->
 
 
 def made(model: str, name: str, strategy: Strategy, counts: list[int], n_ranks: int, **said: Any) -> tuple[Problem, Plan]:
-    """Return a plan of stages of so many layers, in turn or, for zb_v, there and back."""
+    """Return a plan of stages of so many layers, in turn or, for those in a V, there and back."""
     n, micro, schedule, word = (
         said.get(key, usual) for key, usual in (("n", 8), ("micro", 1), ("schedule", "1f1b"), ("word", "none"))
     )
@@ -55,7 +55,7 @@ def made(model: str, name: str, strategy: Strategy, counts: list[int], n_ranks: 
     for i, count in enumerate(counts):
         ops = [0] * (i == 0) + list(range(first, first + count)) + [last] * (i == len(counts) - 1)
         first += count
-        rank = 2 * n_ranks - 1 - i if schedule == "zb_v" and i >= n_ranks else i % n_ranks
+        rank = 2 * n_ranks - 1 - i if schedule in ("zb_v", "dualpipe_v") and i >= n_ranks else i % n_ranks
         words = tuple("none" if op in (0, last) else word for op in ops)
         stages.append(Stage(tuple(ops), tuple(range(rank * size, (rank + 1) * size)), strategy, words))
     assert first == last
@@ -344,6 +344,7 @@ print(json.dumps({
         (Strategy(4, shard=2), [8] * 4, 2, {"schedule": "interleaved_1f1b"}, "ScheduleInterleaved1F1B"),
         (Strategy(2, 2, 2, 1, True, 3), [17, 15], 2, {"schedule": "zb_h1", "micro": 2}, "_PipelineScheduleRuntime"),
         (Strategy(4), [7, 9, 9, 7], 2, {"schedule": "zb_v"}, "_PipelineScheduleRuntime"),
+        (Strategy(4), [8, 9, 9, 6], 2, {"schedule": "dualpipe_v"}, "ScheduleDualPipeV"),
     ],
 )  # fmt: skip
 def test_torchtitan_builds_the_trainer_of_the_plan(

@@ -35,14 +35,14 @@ def posed(model: str, name: str, cluster: str = "dgx-h100:64") -> Problem:
 
 
 def cut(problem: Problem, strategy: Strategy, counts: list[int], n_ranks: int, **said: object) -> Plan:
-    """Return a plan of stages of so many layers, dealt out to the ranks in turn, or there and back for zb_v."""
+    """Return a plan of stages of so many layers, dealt out to the ranks in turn, or there and back for those in a V."""
     last, size, first, stages = len(problem.graph.ops) - 1, strategy.n_devices, 1, []
     word, n, micro = str(said.get("word", "none")), int(str(said.get("n", 8))), int(str(said.get("micro", 1)))
     schedule = str(said.get("schedule", "1f1b"))
     for i, count in enumerate(counts):
         ops = [0] * (i == 0) + list(range(first, first + count)) + [last] * (i == len(counts) - 1)
         first += count
-        rank = 2 * n_ranks - 1 - i if schedule == "zb_v" and i >= n_ranks else i % n_ranks
+        rank = 2 * n_ranks - 1 - i if schedule in ("zb_v", "dualpipe_v") and i >= n_ranks else i % n_ranks
         devices = tuple(range(rank * size, (rank + 1) * size))
         stages.append(Stage(tuple(ops), devices, strategy, tuple("none" if op in (0, last) else word for op in ops)))
     assert first == last
@@ -110,7 +110,7 @@ def plans(draw: st.DrawFn, name: str) -> Plan:
         n_ranks = draw(st.sampled_from((1, 2, 4)))
     if n_ranks > 1:
         schedule = draw(st.sampled_from(limits.schedules))
-        chunks = 2 if schedule in ("interleaved_1f1b", "looped_bfs", "zb_v") else 1
+        chunks = 2 if schedule in ("dualpipe_v", "interleaved_1f1b", "looped_bfs", "zb_v") else 1
     counts = [32 // (n_ranks * chunks)] * (n_ranks * chunks)
     if len(counts) > 1 and draw(st.booleans()):
         counts[0], counts[-1] = counts[0] - 1, counts[-1] + 1

@@ -186,7 +186,7 @@ AXES: dict[str, dict[str, Any]] = {
 }
 
 
-TWO_STAGES_A_RANK = ("interleaved_1f1b", "looped_bfs", "v_half", "v_min", "zb_v")
+TWO_STAGES_A_RANK = ("dualpipe_v", "interleaved_1f1b", "looped_bfs", "v_half", "v_min", "zb_v")
 
 
 def every_schedule_with_every_axis() -> dict[str, Any]:

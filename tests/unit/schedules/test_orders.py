@@ -77,12 +77,38 @@ def test_zb_v_goes_there_and_back() -> None:
     ]
 
 
+def test_dualpipe_v_pairs_forward_and_backward_tasks_of_the_two_ways() -> None:
+    assert drawn(schedules.load("dualpipe_v").order(2, 2, 4), by_stage=True) == [
+        "0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3F2 0B0 3B2 3F3 0B1 3B3 0I2 0W2 0I3 0W3",
+        "1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 1F3 2B1 2F3 1B1 2B2 1B2 2I3 1I3 2W3 1W3",
+    ]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 7])
+def test_dualpipe_v_is_pytorchs_own(n_ranks: int) -> None:
+    """torchtitan names the schedule and PyTorch makes the order, so ours must be the same, task by task."""
+    theirs = pytest.importorskip("torch.distributed.pipelining.schedules", reason="needs PyTorch")
+    if not hasattr(theirs, "ScheduleDualPipeV"):
+        pytest.skip("PyTorch before 2.9 has no DualPipeV")
+    letters = {"FORWARD": "F", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W", "FULL_BACKWARD": "B"}
+    for n_microbatches in (2 * n_ranks, 2 * n_ranks + 1, 5 * n_ranks + 2):
+        made = theirs.ScheduleDualPipeV.__new__(theirs.ScheduleDualPipeV)
+        made.pp_group_size, made._n_microbatches = n_ranks, n_microbatches
+        expected = []
+        for rank in range(n_ranks):
+            actions = [part for one in made._calculate_single_rank_operations(rank) for part in one.sub_actions or (one,)]
+            told = [f"{one.stage_index}{letters[one.computation_type.name]}{one.microbatch_index}" for one in actions]
+            expected.append(" ".join(told))
+        assert drawn(schedules.load("dualpipe-v").order(n_ranks, 2, n_microbatches), by_stage=True) == expected
+
+
 def test_the_words_are_the_fields_own() -> None:
     assert {"1f1b", "gpipe", "interleaved_1f1b", "zb_h1", "zb_v"} <= set(schedules.words())
     assert schedules.load("1F1B") is schedules.load("one-f-one-b")
     assert schedules.load("interleaved") is schedules.load("interleaved-1f1b")
     assert schedules.word("one_f_one_b") == "1f1b"
-    with pytest.raises(UnknownNameError, match=r"no schedule called 'pipedream'.*1f1b, early_backward_a"):
+    assert schedules.word("DualPipeV") == "dualpipe_v"
+    with pytest.raises(UnknownNameError, match=r"no schedule called 'pipedream'.*1f1b, dualpipe_v, early_backward_a"):
         schedules.load("pipedream")
 
 
@@ -92,7 +118,7 @@ def test_schedules_of_one_stage_per_rank_refuse_more(word: str) -> None:
         schedules.load(word).order(4, 2, 8)
 
 
-@pytest.mark.parametrize("word", ["zb_v", "v_half", "v_min"])
+@pytest.mark.parametrize("word", ["zb_v", "v_half", "v_min", "dualpipe_v"])
 def test_schedules_in_the_shape_of_a_v_refuse_other_than_two_stages_per_rank(word: str) -> None:
     with pytest.raises(InputError, match=rf"schedule {word}: 1 stages per rank, but it runs two; cut the model into 8 stages"):
         schedules.load(word).order(4, 1, 8)

@@ -88,3 +88,16 @@ def test_v_half_and_v_min_hold_and_wait_the_published_shares(schedule: str, of_b
     assert played(schedule, p, 2, m, (1.0, 1.0, 1.0)) - 3.0 * m <= of_bubble * 3.0 * (p - 1) + 1e-9
     held = schedules.load(schedule).order(p, 2, m, None).in_flight().max() / 2
     assert of_memory * p <= held <= of_memory * p + 4 / 3
+
+
+@pytest.mark.parametrize("times", [(1.0, 1.0, 1.0), (1.0, 1.5, 0.5), (1.0, 1.25, 0.75)])
+@pytest.mark.parametrize("p", range(1, 9))
+def test_dualpipe_v_waits_and_holds_no_more_than_published(p: int, times: tuple[float, float, float]) -> None:
+    """With nothing of a pair hidden its F&B is F + B: ``(PP / 2 - 1) (F&B + B - 3 W)`` of a chunk's times, PP the 2 p stages, and
+    PP + 1 activations. ZB-V waits less and holds less.
+    """
+    m, v = 6 * p, 2
+    f, b, w = (part / v for part in times)
+    bubble = played("dualpipe_v", p, v, m, times) - m * sum(times)
+    assert played("zb_v", p, v, m, times) - m * sum(times) - 1e-9 <= bubble <= (p - 1) * (f + (b + w) + (b + w) - 3 * w) + 1e-9
+    assert schedules.load("dualpipe_v").order(p, v, m, None).in_flight().tolist() == [2 * p + 1] * p

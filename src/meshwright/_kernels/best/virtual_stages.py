@@ -9,7 +9,7 @@ import numpy as np
 from meshwright._kernels.arrays import total
 from meshwright._kernels.compiling import kernel, part
 
-__all__ = ["RankStages", "StackedLayers", "least_step"]
+__all__ = ["RankStages", "StackedLayers", "least_steps"]
 
 
 class StackedLayers(NamedTuple):
@@ -102,9 +102,12 @@ def _extra(layers, stages, rank, excess, held):
     return least
 
 
-@kernel
-def least_step(layers, stages, n_microbatches, split_backward):
-    """Return what a step lasts at least; inf where some rank does not fit its memory whatever is recomputed."""
+@part
+def _least_step(layers, stages, n_microbatches, split_backward, mixed_backward, enough):
+    """Return what a step lasts at least; inf where some rank does not fit its memory whatever is recomputed.
+
+    What is longer than `enough` need not be told exactly: the first ranks may do.
+    """
     n_ranks, n_chunks = stages.own.shape
     n_stages, m = len(stages.ends) - 1, n_microbatches
     of = np.zeros((8, n_chunks))
@@ -136,7 +139,8 @@ def least_step(layers, stages, n_microbatches, split_backward):
         for c in range(n_chunks - 1, -1, -1):
             if split_backward:
                 later += m * of[_INPUT, c]
-                done = min(done, later + (m - 1.0) * (of[_BACKWARD, c] - of[_INPUT, c]))
+                last = of[_INPUT, c] if mixed_backward else 0.0  # the last task may be a whole backward pass
+                done = min(done, later + (m - 1.0) * (of[_BACKWARD, c] - of[_INPUT, c]) - last)
             else:
                 later += m * of[_BACKWARD, c]
                 done = min(done, later - of[_BACKWARD, c])
@@ -147,6 +151,22 @@ def least_step(layers, stages, n_microbatches, split_backward):
         if not split_backward:  # otherwise weight gradients may be what a rank does last, and nobody waits for those
             most = max(most, m * seconds + back + first_end)
         longest = max(longest, there + most)
+        if longest > enough:
+            return longest
         there += of[_FORWARD, 0]
         back += of[_BACKWARD, 0]
     return longest
+
+
+@kernel
+def least_steps(layers, stages, ends, n_microbatches, split_backward, mixed_backward, only_least):
+    """Return `_least_step` of every row of `ends`, shape (n_spreads, n_stages + 1); those of `stages` are not used.
+
+    `only_least`: whether the least of all is of interest only; then the others may be too small, but not below it.
+    """
+    found, least = np.empty(len(ends)), np.inf
+    for i in range(len(ends)):
+        own = RankStages(ends[i], stages.own, stages.of_rank, stages.held, stages.at, stages.memory_bytes)
+        found[i] = _least_step(layers, own, n_microbatches, split_backward, mixed_backward, least if only_least else np.inf)
+        least = min(least, found[i])
+    return found

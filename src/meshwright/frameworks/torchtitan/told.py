@@ -15,7 +15,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact
 from meshwright.frameworks.torchtitan import flavors
-from meshwright.frameworks.torchtitan.degrees import SCHEDULES
+from meshwright.frameworks.torchtitan.degrees import IN_A_V, SCHEDULES
 from meshwright.frameworks.torchtitan.module import CHECKPOINTING, DTYPES
 
 __all__ = ["model_of", "read"]
@@ -224,7 +224,7 @@ def _strategy(parallelism: Mapping[str, Any], path: str, n_ranks: int, n_devices
 
 def _ranks(n_stages: int, n_ranks: int, schedule: str) -> list[int]:
     """Return the pipeline rank of every stage: dealt out in turn, or there and back."""
-    if schedule == "zb_v":
+    if schedule in IN_A_V:
         return [*range(n_ranks), *range(n_ranks - 1, -1, -1)]
     return [i % n_ranks for i in range(n_stages)]
 
@@ -260,7 +260,7 @@ def _stages(fields: _Fields, parallelism: Mapping[str, Any], graph: Graph, n_ran
         raise InputError(f"{path}: module_fqns_per_model_part {why}; torchtitan would train another model without a word")
     if not any({"norm", "lm_head"} <= set(part) for part in parts):
         raise InputError(f"{path}: module_fqns_per_model_part: norm and lm_head lie apart; plans hold them together")
-    if len(parts) % n_ranks or (schedule == "zb_v" and len(parts) != 2 * n_ranks):
+    if len(parts) % n_ranks or (schedule in IN_A_V and len(parts) != 2 * n_ranks):
         raise InputError(f"{path}: {len(parts)} parts of the model for {n_ranks} pipeline ranks and schedule {name}")
     return [tuple(dict.fromkeys(known[fqn] for fqn in part)) for part in parts], schedule
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,14 @@ from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
-from meshwright.planners.best import bounds, limits, plans, runners_up, simplest
+from meshwright.planners.best import bounds, limits, plans, runners_up, simplest, virtual
 from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.goals import Allowance, Goal
 from meshwright.planners.best.incumbents import Incumbent, describe, memory_notes
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
-from meshwright.planners.best.space import ANY, Config, DevicePool, Exchanges, MeshDegrees, meshes, schedules_of
-from meshwright.planners.best.virtual import spread
+from meshwright.planners.best.space import ANY, ANY_SPREAD, Config, DevicePool, Exchanges, MeshDegrees, meshes, schedules_of
 
 __all__ = ["BestFirstSearch", "Entry"]
 
@@ -189,6 +189,8 @@ class BestFirstSearch:
                 self._put_aside(bound, _LIGHT, pool, config)
             else:
                 self.too_large.append((pool, config, False))
+        elif level == _FULL and config.fewer == ANY_SPREAD:
+            self._spread(costs, config, pool, bound)
         elif level == _FULL:
             self._build(pool, config, bound)
         elif plan is not None:
@@ -231,7 +233,8 @@ class BestFirstSearch:
         for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, self.params.schedules):
             if self.params.uniform and n_layers % (mesh.pipeline * chunks):
                 continue
-            config = Config(mesh, ANY, 0, schedule, chunks, "")
+            fewer = ANY_SPREAD if chunks > 1 and not self.params.uniform else (0, 0)
+            config = Config(mesh, ANY, 0, schedule, chunks, "", fewer=fewer)
             self._push_config(costs, config, pool, _SCHEDULE, least)
 
     def _push_config(self, costs: Costs, config: Config, pool: int, level: int, least: float) -> None:
@@ -244,10 +247,16 @@ class BestFirstSearch:
         else:
             self._put_aside(least, _UNLIT, pool, config)
 
+    def _spread(self, costs: Costs, config: Config, pool: int, least: float) -> None:
+        """Put every spread of the layers over virtual stages on the heap, each with its own bound; what never fits is left out."""
+        own = virtual.bounds_of(costs, config, self.n_microbatches(config.mesh), light=False)
+        for fewer, bound in zip(virtual.spreads(costs, config), own.tolist(), strict=True):
+            self._push(max(bound, least), _FULL, pool, replace(config, fewer=fewer))
+
     def _build(self, pool: int, config: Config, bound: float) -> None:
         """Build the plan of a configuration, if its bound with transfers is of use, and put it on the heap again."""
         costs, n_microbatches = self.costs[pool], self.n_microbatches(config.mesh)
-        even = None if config.one_way else self._even(costs, config)
+        even = None if config.one_way else plans.even(costs, config, n_microbatches)
         if even is not None:  # any plan of the configuration tells what transfers take at least
             hops, limit = costs.transfer_seconds(config, even, costs.stage_costs(config, even)), self._limit_of_bound(config)
             full = bounds.of_config(costs, config, n_microbatches, limit, transfer_seconds=hops)
@@ -258,7 +267,7 @@ class BestFirstSearch:
         self.n_built += 1
         plan = plans.build(costs, config, n_microbatches, bound, uniform=self.params.uniform)
         if plan is None:
-            if not self._never_fits(costs, config):
+            if not plans.only_split_never_fits(costs, config, n_microbatches):
                 # its bound stays part of the proof: a split, or a mixture of what is recomputed, that building does not find may fit
                 self.open.append((bound, pool, config))
             self.too_large.append((pool, config, False))
@@ -267,25 +276,11 @@ class BestFirstSearch:
             full = self.least_seconds(costs, config, plan)  # its only plan
         elif config.one_way:
             # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
-            even = self._even(costs, config)
+            even = plans.even(costs, config, n_microbatches)
             full = bound if even is None else self.least_seconds(costs, config, even)
         else:
             full = bound
         self._push(max(bound, full), _BUILT, pool, config, plan)
-
-    def _even(self, costs: Costs, config: Config) -> Plan | None:
-        """Return the plan with layers spread evenly and the least recomputed, whether it fits or not; None with an empty stage."""
-        counts = spread(len(self.chain.layers), config.mesh.pipeline, config.chunks)
-        return plans.bare(costs, config, self.n_microbatches(config.mesh), counts)
-
-    def _never_fits(self, costs: Costs, config: Config) -> bool:
-        """Return whether no plan of a configuration that building found none of fits: proven for its only split."""
-        if not config.one_way:
-            return False
-        if costs.one_setting or (config.mesh.pipeline == 1 and self.chain.equal):
-            return True  # what it recomputes was searched through
-        counts = spread(len(self.chain.layers), config.mesh.pipeline, config.chunks)
-        return plans.never_fits(costs, config, self.n_microbatches(config.mesh), counts)
 
     def least_seconds(self, costs: Costs, config: Config, plan: Plan) -> float:
         """Return what a plan takes at least, found quickly: with links for every collective, and fixed orders without transfers.

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from meshwright.core.problem import Framework, Problem
+from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits, runnable
-from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, schedules_of
+from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, schedules_of, spreads_of
 
 __all__ = ["FORMAT", "Record", "certificate", "question"]
 
@@ -91,7 +92,8 @@ def certificate(
         ``compute`` or ``communication`` of the mesh as a whole, with the least ``seconds`` of them; else each of its
         ``configurations``, at the bound of the answer; or ``memory`` where nothing fits.
     """
-    limit = bound_seconds * (1.0 - _ROUNDING)
+    limit, chain = bound_seconds * (1.0 - _ROUNDING), chain_of(problem.graph)
+    pinned = (bool(chain.prefix), bool(chain.suffix))
     exchanges = exchanges or Exchanges(problem, params.context_exchange)
     sets: dict[tuple[int, int, int, int, int, str], list[Any]] = {}
     for pool, mesh in record.illegal:
@@ -102,7 +104,7 @@ def certificate(
         own = sets.setdefault((pool, *_shape(mesh), by), [0, math.inf, 0])
         own[0] += 1
         own[1] = min(own[1], seconds)
-        own[2] += 0 if closed else _n_configurations(problem, params, pools[pool], mesh, n_layers, exchanges.of(mesh))
+        own[2] += 0 if closed else _n_configurations(problem, params, pools[pool], mesh, n_layers, exchanges.of(mesh), pinned)
     names = ("pool", "tensor", "context", "expert", "micro_batch", "by")
     return {
         "format": FORMAT,
@@ -123,13 +125,19 @@ def _shape(mesh: MeshDegrees) -> tuple[int, int, int, int]:
 
 
 def _n_configurations(
-    problem: Problem, params: Limits, pool: DevicePool, mesh: MeshDegrees, n_layers: int, exchanges: tuple[str, ...] = ("ring",)
+    problem: Problem,
+    params: Limits,
+    pool: DevicePool,
+    mesh: MeshDegrees,
+    n_layers: int,
+    exchanges: tuple[str, ...] = ("ring",),
+    pinned: tuple[bool, bool] = (True, True),
 ) -> int:
     """Return how many configurations a mesh falls into."""
     n_microbatches = problem.batch.global_batch // (mesh.data * mesh.micro_batch)
-    n_forms = sum(
-        not params.uniform or n_layers % (mesh.pipeline * chunks) == 0
-        for _, chunks in schedules_of(mesh, n_microbatches, n_layers, params.schedules)
-    )
+    every = [chunks for _, chunks in schedules_of(mesh, n_microbatches, n_layers, params.schedules)]
+    n_forms = sum(n_layers % (mesh.pipeline * chunks) == 0 for chunks in every) if params.uniform else sum(
+        len(spreads_of(n_layers, mesh.pipeline, chunks, pinned)) for chunks in every
+    )  # fmt: skip
     config = Config(mesh, 0, 0, "1f1b", 1, "")
     return n_forms * len(runnable(config, problem, pool, params.shard, exchanges))

@@ -80,7 +80,7 @@ class Costs:
         self._stacked: dict[tuple[int, ...], StackedLayers] = {}
         self._main: dict[tuple[int, ...], MainLayers] = {}
         self._peaks: dict[tuple[object, ...], Peaks] = {}
-        self.virtual_stages: dict[tuple[str, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self.virtual_stages: dict[tuple[object, ...], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     @property
     def one_setting(self) -> bool:

@@ -38,6 +38,7 @@ __all__ = [
 
 SCHEDULES = (
     "gpipe", "1f1b", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
+    "dualpipe_v",
 )  # fmt: skip
 """Schedules that may be allowed."""
 N_USUAL = 3
@@ -84,8 +85,7 @@ class Limits:
     shard: tuple[int, ...] = field(default=(0, 1, 2, 3), metadata={"minimum": 0, "maximum": 3})
     recompute: tuple[str, ...] = field(default=RECOMPUTE, metadata={"choices": (*RECOMPUTE, ALTERNATE, *MODULES)})
     schedules: tuple[str, ...] = field(
-        default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"),
-        metadata={"choices": SCHEDULES},
+        default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"), metadata={"choices": SCHEDULES}
     )
     context_exchange: tuple[str, ...] = field(default=(), metadata={"choices": CONTEXT_EXCHANGES})
     evaluations: int = field(default=120, metadata={"minimum": 1})

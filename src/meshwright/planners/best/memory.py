@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from meshwright import schedules
 from meshwright.core.stage_cost import StageCost
-from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Actions
+from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions
 
 __all__ = ["ROUNDING_RATIO", "Peaks", "RankLayers", "RowFigures", "least_peaks", "peaks_of"]
 
@@ -52,7 +52,8 @@ def least_peaks(schedule: str, n_ranks: int, n_chunks: int, n_microbatches: int)
     Lemma: where the backward pass is one task, the order does not depend on durations, and this is what is held. Under ZB-H1 it is
     (and ZB-H2) the most that the schedule allows, as the space asks. Under ZB-V, V-Half and V-Min weight gradients are tasks of
     their own that go where ranks wait, but forward tasks and input gradients stay in the order of the hand-made schedule (`schedules._fitted.shortest`). An
-    activation is held at least to the end of its input gradient, so with those alone freeing memory no order holds less.
+    activation is held at least to the end of its input gradient, so with those alone freeing memory no order holds less. Under
+    DualPipe-V the order is given; it puts weight gradients off only where the rank has held more before, so this is what is held.
 
     With virtual stages more micro-batches than three times the ranks are left out: the steady state repeats group by group, and
     all moments before the last forward task are those of the longer step too. Breadth first, all micro-batches of a stage are held
@@ -79,21 +80,19 @@ def peaks_of(slots: Actions, *, least: bool = False) -> Peaks:
     """
     n_ranks = slots.n_ranks
     n_chunks = slots.n_stages // n_ranks
-    kept = slots.phase != BACKWARD_WEIGHT if least else np.ones(len(slots.phase), dtype=np.bool_)
-    chunk = (slots.stage // n_ranks)[kept].reshape(n_ranks, -1)
-    phase = slots.phase[kept].reshape(n_ranks, -1)
-    forward = phase == FORWARD
-    freeing = ~forward if least or not (phase == BACKWARD_WEIGHT).any() else phase == BACKWARD_WEIGHT
-    own = chunk[:, :, None] == np.arange(n_chunks)
-    taken = np.cumsum(own & forward[:, :, None], axis=1)
-    freed = np.cumsum(own & freeing[:, :, None], axis=1)
-    held = taken.astype(np.int64)
-    held[:, 1:] -= freed[:, :-1]
-    moments = [_fullest(held[rank], chunk[rank]) for rank in range(n_ranks)]
+    chunk, phase, first = slots.stage // n_ranks, slots.phase, slots.first
+    if least:
+        kept = phase != BACKWARD_WEIGHT
+        chunk, phase, first = chunk[kept], phase[kept], np.concatenate(([0], np.cumsum(kept)))[first]
+    own = chunk[:, None] == np.arange(n_chunks)
+    freed = own & ((phase == BACKWARD) | (phase == (BACKWARD_INPUT if least else BACKWARD_WEIGHT)))[:, None]
+    held = np.cumsum(own & (phase == FORWARD)[:, None], axis=0)  # every rank ends with as many freed as taken
+    held[1:] -= np.cumsum(freed, axis=0)[:-1]
+    ranks = [slice(int(start), int(stop)) for start, stop in zip(first[:-1], first[1:], strict=True)]
+    moments = [_fullest(held[rank], chunk[rank]) + rank.start for rank in ranks]
     n_most = max(len(moment) for moment in moments)
     index = np.stack([np.concatenate((moment, np.full(n_most - len(moment), moment[0]))) for moment in moments])
-    rank = np.arange(n_ranks)[:, None]
-    return Peaks(held[rank, index].astype(np.float64), chunk[rank, index])
+    return Peaks(held[index].astype(np.float64), chunk[index])
 
 
 def _fullest(held: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from meshwright import schedules, sim
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
-from meshwright.planners.best import inequalities
+from meshwright.planners.best import inequalities, virtual
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.limits import runnable
 from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RankLayers, RowFigures, peaks_of
 from meshwright.planners.best.space import Config, MeshDegrees
-from meshwright.planners.best.virtual import spread
 from meshwright.solvers.pipeline import layer_split
 
-__all__ = ["bare", "build", "closest", "counts_of", "missing_bytes", "never_fits", "own_peaks", "place_of", "with_counts"]
+__all__ = [
+    "bare", "build", "closest", "counts_of", "even", "missing_bytes", "never_fits", "only_split_never_fits", "own_peaks", "place_of",
+    "with_counts",
+]  # fmt: skip
 
 
 def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: float) -> tuple[int, ...] | None:
@@ -41,9 +44,9 @@ def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: 
     tuple of int or None
         Layers per stage, in pipeline order.
     """
-    p, v, n = config.mesh.pipeline, config.chunks, len(costs.chain.layers)
-    if v > 1:
-        return spread(n, p, v)
+    n = len(costs.chain.layers)
+    if config.chunks > 1:
+        return virtual.counts(costs, config)
     if not costs.chain.equal:
         seconds, cut = layer_split.bottleneck(inequalities.chain_to_cut(costs, config, n_microbatches, building=True))
         pinned = (bool(costs.chain.prefix), bool(costs.chain.suffix))
@@ -158,6 +161,37 @@ def bare(costs: Costs, config: Config, n_microbatches: int, counts: tuple[int, .
     return _plan(costs, config, n_microbatches, ops, [tuple(costs.word_of(row, least) for row in stage) for stage in rows])
 
 
+def even(costs: Costs, config: Config, n_microbatches: int) -> Plan | None:
+    """Return the plan with layers spread as the configuration says and the least recomputed, whether it fits or not.
+
+    Parameters
+    ----------
+    costs, config, n_microbatches
+        As in `with_counts`.
+
+    Returns
+    -------
+    Plan or None
+        The plan; None with an empty stage.
+    """
+    return bare(costs, config, n_microbatches, virtual.counts(costs, config))
+
+
+def only_split_never_fits(costs: Costs, config: Config, n_microbatches: int) -> bool:
+    """Return whether no plan fits of a configuration that building found none of: proven for its only split.
+
+    Parameters
+    ----------
+    costs, config, n_microbatches
+        As in `with_counts`.
+    """
+    if not config.one_way:
+        return False
+    if costs.one_setting or (config.mesh.pipeline == 1 and costs.chain.equal):
+        return True  # what it recomputes was searched through
+    return never_fits(costs, config, n_microbatches, virtual.counts(costs, config))
+
+
 def _plan(costs: Costs, config: Config, n_microbatches: int, ops: list[tuple[int, ...]], words: list[tuple[str, ...]]) -> Plan:
     """Return the plan of a configuration whose stages are known."""
     mesh = config.mesh
@@ -261,7 +295,7 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: b
     float
         Bytes with everything recomputed; not positive where it fits.
     """
-    _, rows = costs.chain.stages(spread(len(costs.chain.layers), config.mesh.pipeline, config.chunks))
+    _, rows = costs.chain.stages(virtual.counts(costs, config))
     ranks = _ranks(costs, config, rows, costs.peaks(config, n_microbatches), light=light)
     return float(
         max(
@@ -326,6 +360,13 @@ def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
                 continue
             if not used <= set(known.recompute) or not one_kind or pool.n_devices < mesh.rank_size * mesh.pipeline:
                 continue
-            if [tuple(devices.tolist()) for devices in pool.ranks(config)] == ranks:
-                return place, config
+            if [tuple(devices.tolist()) for devices in pool.ranks(config)] != ranks:
+                continue
+            if config.chunks > 1:
+                held = tuple(sum(op in known.chain.layers for op in stage.ops) for stage in plan.stages)
+                fewer = virtual.fewer_of(known, config, held)
+                if fewer is None:
+                    continue
+                config = replace(config, fewer=fewer)
+            return place, config
     return None

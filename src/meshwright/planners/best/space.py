@@ -15,19 +15,26 @@ from meshwright.core.strategy import Strategy
 from meshwright.network import placement
 
 __all__ = [
-    "ANY", "VIRTUAL", "Config", "DevicePool", "Exchanges", "MeshDegrees", "after_name", "divisors", "meshes", "pools", "schedules_of",
+    "ANY", "ANY_SPREAD", "VIRTUAL", "Config", "DevicePool", "Exchanges", "MeshDegrees", "after_name", "divisors", "meshes", "pools", "schedules_of",
+    "spreads_of",
 ]  # fmt: skip
 
 ANY = -1
 """The sharding of a configuration that stands for all of them."""
 
+ANY_SPREAD = (-1, -1)
+"""`Config.fewer` of a configuration that stands for all its spreads of layers over virtual stages."""
+
+_MOST_FEWER = (1, 2)  # layers that the first and the last virtual stage may have fewer than in an even spread
+
 _WHOLE = ("gpipe", "1f1b", "early_backward_b", "zb_h1", "zb_h2")  # one stage per rank
 _LOOPED = ("interleaved_1f1b", "looped_bfs")
-_IN_A_V = ("zb_v", "v_half", "v_min")
+_IN_A_V = ("zb_v", "v_half", "v_min", "dualpipe_v")
 VIRTUAL = (*_LOOPED, *_IN_A_V)
 """Schedules with several stages per rank."""
 
 _SPLIT = ("zb_h1", "zb_h2", *_IN_A_V)
+_FIXED = ("dualpipe_v",)  # weight gradients are tasks of their own, but the order of tasks is given
 _DEEP = ("early_backward_b", "zb_h2")
 
 _MOST_SORTS = 4  # sorts of nodes of which each comes first in one order
@@ -59,7 +66,9 @@ class Config:
 
     `layout` says which axis changes slowest over the devices: ``pipeline`` (a rank is a block of neighbours) or ``data`` (a
     replica of the whole pipeline is a block of neighbours); `exchange` how keys and values are exchanged over the context axis. With a
-    sharding of `ANY` the configuration stands for all its shardings, layouts and exchanges: then it has bounds only.
+    sharding of `ANY` the configuration stands for all its shardings, layouts and exchanges: then it has bounds only. `fewer` says by
+    how many layers the first and the last virtual stage have fewer than in an even spread (`spreads_of`); `ANY_SPREAD` stands for all
+    of these.
     """
 
     mesh: MeshDegrees
@@ -69,6 +78,7 @@ class Config:
     chunks: int
     layout: str
     exchange: str = "ring"
+    fewer: tuple[int, int] = (0, 0)
 
     @property
     def is_any(self) -> bool:
@@ -77,7 +87,7 @@ class Config:
 
     @property
     def split_backward(self) -> bool:
-        """Whether weight gradients are tasks of their own; then the order of tasks also depends on how long they last."""
+        """Whether weight gradients are tasks of their own, if not all; then the order of tasks mostly depends on how long they last."""
         return self.schedule in _SPLIT
 
     @property
@@ -98,7 +108,12 @@ class Config:
     @property
     def fitted(self) -> bool:
         """Whether what ranks hold depends on how long tasks last: ZB-H1 and ZB-H2 are taken to hold all that they allow."""
-        return self.split_backward and self.chunks > 1
+        return self.split_backward and self.chunks > 1 and self.schedule not in _FIXED
+
+    @property
+    def mixed_backward(self) -> bool:
+        """Whether some backward passes are whole and of others the weight gradients are tasks of their own."""
+        return self.schedule in _FIXED
 
     @property
     def one_way(self) -> bool:
@@ -353,3 +368,31 @@ def schedules_of(mesh: MeshDegrees, n_microbatches: int, n_layers: int, allowed:
             for chunks in range(2, (n_layers + 2) // mesh.pipeline + 1):
                 if chunks <= 4 or (n_layers % (chunks * mesh.pipeline) == 0 or (n_layers + 2) % (chunks * mesh.pipeline) == 0):
                     yield schedule, chunks
+
+
+def spreads_of(n_layers: int, n_ranks: int, n_chunks: int, pinned: tuple[bool, bool]) -> tuple[tuple[int, int], ...]:
+    """Return how many layers fewer than in an even spread the first and the last stage may have, the even spread first.
+
+    Embedding, head and loss are work as layers are: the last of several stages per rank may have up to two layers fewer, the first
+    up to one. Where nothing is pinned to a stage, it keeps a layer.
+
+    Parameters
+    ----------
+    n_layers, n_ranks, n_chunks : int
+        Layers of the chain, pipeline ranks, stages of each.
+    pinned : tuple of bool
+        Whether something is pinned to the first and to the last stage.
+
+    Returns
+    -------
+    tuple of tuple of int
+        ``((0, 0),)`` with one stage per rank, where any split is part of the space.
+    """
+    if n_chunks == 1:
+        return ((0, 0),)
+    quotient, rest = divmod(n_layers, n_ranks * n_chunks)
+    ends = (quotient + (rest == n_ranks * n_chunks - 1), quotient)  # the rest goes to the middle, what is left then to the first
+    first, last = (
+        max(0, min(most, n - (not held))) for most, n, held in zip(_MOST_FEWER, ends, pinned, strict=True)
+    )  # fmt: skip
+    return tuple((a, b) for a in range(first + 1) for b in range(last + 1))

@@ -1,4 +1,4 @@
-"""What virtual stages cost at least: layers are spread over them in one way, only what they recompute is open."""
+"""What virtual stages cost at least: layers are spread over them in a few ways, only what they recompute is open."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ from meshwright.core.strategy import RECOMPUTE
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.memory import ROUNDING_RATIO
-from meshwright.planners.best.space import VIRTUAL, Config
+from meshwright.planners.best.space import ANY_SPREAD, VIRTUAL, Config, spreads_of
 
-__all__ = ["bound", "in_shape", "spread"]
+__all__ = ["bound", "bounds_of", "counts", "fewer_of", "in_shape", "spread", "spreads"]
 
 
 def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> float:
-    """Return a proven lower bound on the simulated step of virtual stages, whose layers `spread` puts in one way.
+    """Return a proven lower bound on the simulated step of virtual stages: the least of `bounds_of`; arguments as there."""
+    return float(bounds_of(costs, config, n_microbatches, light, only_least=True).min())
+
+
+def bounds_of(
+    costs: Costs, config: Config, n_microbatches: int, light: bool, *, only_least: bool = False
+) -> NDArray[np.float64]:
+    """Return a proven lower bound on the simulated step of each spread of layers over virtual stages.
 
     Parameters
     ----------
@@ -33,18 +40,21 @@ def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> flo
         Micro-batches of a step.
     light : bool
         Whether to leave out what happens between replicas.
+    only_least : bool
+        Whether only the least bound is of interest: the others may then be too small, but not below it.
 
     Returns
     -------
-    float
-        Seconds; inf when no recomputation makes it fit.
+    ndarray, shape (n_spreads,), float64
+        Seconds, in the order of `spreads`; inf when no recomputation makes it fit.
 
     Notes
     -----
     * A rank works for all micro-batches from the first arrival at its first stage on; then it ends its own step, or, where
       backward passes are whole, the last micro-batch returns to the first rank, which ends the step.
     * The reductions of a rank follow each other. The first one starts with the last task of the stage that is through first:
-      by then all forward passes are done, and the backward passes of that stage and of later ones (of weights: all but one).
+      by then all forward passes are done, and the backward passes of that stage and of later ones (of weights: all but one; where
+      some backward passes are whole, of that stage all but one, as its last task may be one of those).
     * At each of the moments of `Costs.peaks` a rank holds the activations of every stage as often as that says. What exceeds its
       memory at the fullest one must be recomputed, and a layer frees at most its savings as often as its stage is held then; so
       many layers free no more than those that are held most often, and nothing fits where all of them free too little. Every byte
@@ -53,33 +63,66 @@ def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> flo
     from meshwright._kernels.best import virtual_stages as kernel
 
     mesh, peaks = config.mesh, costs.peaks(config, n_microbatches)
-    ends, own = _virtual_stages(costs, config.schedule, mesh.pipeline, config.chunks)
+    ends, own = _virtual_stages(costs, config)
     of_rank = costs.classes(config, light=light).of_rank
     memory_bytes = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
-    stages = kernel.RankStages(ends, own, of_rank, peaks.held, peaks.at, memory_bytes)
-    return float(kernel.least_step(costs.stacked(config, light=light), stages, float(n_microbatches), config.split_backward))
+    stages = kernel.RankStages(ends[0], own, of_rank, peaks.held, peaks.at, memory_bytes)
+    layers, split = costs.stacked(config, light=light), config.split_backward
+    found: NDArray[np.float64] = kernel.least_steps(
+        layers, stages, ends, float(n_microbatches), split, config.mixed_backward, only_least
+    )
+    return found
 
 
-def _virtual_stages(costs: Costs, schedule: str, n_ranks: int, n_chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how many layers are before each virtual stage, and the stages of each rank in order, a row per rank."""
-    key = (schedule, n_ranks, n_chunks)
+def _virtual_stages(costs: Costs, config: Config) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many layers are before each virtual stage, a row per spread, and the stages of each rank in order."""
+    n_layers, n_ranks, n_chunks = len(costs.chain.layers), config.mesh.pipeline, config.chunks
+    key = (config.schedule, n_ranks, n_chunks, config.fewer)
     if key not in costs.virtual_stages:
-        counts = np.array(spread(len(costs.chain.layers), n_ranks, n_chunks))
-        rank_of_stage = schedules.load(schedule).placement(n_ranks, n_chunks)
-        ends = np.concatenate(([0], np.cumsum(counts)))
+        every = [spread(n_layers, n_ranks, n_chunks, own) for own in spreads(costs, config)]
+        rank_of_stage = schedules.load(config.schedule).placement(n_ranks, n_chunks)
+        ends = np.cumsum([(0, *counts) for counts in every], axis=1)
         costs.virtual_stages[key] = ends, np.argsort(rank_of_stage, kind="stable").reshape(n_ranks, n_chunks)
     return costs.virtual_stages[key]
 
 
-def spread(n_layers: int, n_ranks: int, n_chunks: int) -> tuple[int, ...]:
+def spreads(costs: Costs, config: Config) -> tuple[tuple[int, int], ...]:
+    """Return what `Config.fewer` is of a configuration, or of all that it stands for."""
+    if config.fewer != ANY_SPREAD:
+        return (config.fewer,)
+    pinned = (bool(costs.chain.prefix), bool(costs.chain.suffix))
+    return spreads_of(len(costs.chain.layers), config.mesh.pipeline, config.chunks, pinned)
+
+
+def counts(costs: Costs, config: Config) -> tuple[int, ...]:
+    """Return the layers of every stage of a configuration; the even spread where it stands for several."""
+    fewer = (0, 0) if config.fewer == ANY_SPREAD else config.fewer
+    return spread(len(costs.chain.layers), config.mesh.pipeline, config.chunks, fewer)
+
+
+def fewer_of(costs: Costs, config: Config, own: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return `Config.fewer` of some layers per virtual stage; None where they are no spread of the space."""
+    n_layers, mesh = len(costs.chain.layers), config.mesh
+    for fewer in spreads(costs, replace(config, fewer=ANY_SPREAD)):
+        if spread(n_layers, mesh.pipeline, config.chunks, fewer) == own:
+            return fewer
+    return None
+
+
+def spread(n_layers: int, n_ranks: int, n_chunks: int, fewer: tuple[int, int] = (0, 0)) -> tuple[int, ...]:
     """Return how many layers each virtual stage gets: the quotient, and one more for some of them.
 
-    What is left over goes to middle stages first, rank by rank, since the ends also hold embedding and head.
+    What is left over goes to middle stages first, rank by rank, since the ends also hold embedding and head. Where the ends have
+    `fewer` layers than that, all others are spread over the middle stages in the same way.
     """
     n_stages = n_ranks * n_chunks
     counts = [n_layers // n_stages] * n_stages
     for stage in [*range(1, n_stages - 1), *sorted({0, n_stages - 1})][: n_layers - sum(counts)]:
         counts[stage] += 1
+    if any(fewer):
+        first, last = counts[0] - fewer[0], counts[-1] - fewer[1]
+        each, more = divmod(n_layers - first - last, n_stages - 2)
+        counts = [first, *(each + (i < more) for i in range(n_stages - 2)), last]
     return tuple(counts)
 
 

@@ -22,7 +22,7 @@ from meshwright.runtime.step.feed import Feed, WholeBatch
 from meshwright.runtime.step.p2p import P2PCommunicator
 from meshwright.runtime.step.split_backward import DeferredWeightGrad
 from meshwright.runtime.step.stage import StageModule
-from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
 __all__ = ["Executor", "Span", "StageRun"]
 
@@ -252,8 +252,8 @@ class Executor:
             self.mail.send(stage, microbatch, 1, sent)
 
     def _is_last_input(self, stage: int, microbatch: int) -> bool:
-        inputs = [task[1] for task in self.tasks if task[0] == stage and task[2] == BACKWARD_INPUT]
-        return inputs[-1] == microbatch
+        passes = [task[1] for task in self.tasks if task[0] == stage and task[2] in (BACKWARD, BACKWARD_INPUT)]
+        return passes[-1] == microbatch
 
     def _weight(self, stage: int, microbatch: int, last: bool) -> None:
         started = self.clock.mark()

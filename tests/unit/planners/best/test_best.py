@@ -132,7 +132,7 @@ def test_no_plan_of_the_space_is_faster_than_the_bound_and_the_answer_is_as_good
 
 @pytest.mark.parametrize(
     "schedule",
-    ["1f1b", "zb_h1", "interleaved_1f1b", "zb_v", "early_backward_b", "looped_bfs", "zb_h2", "v_half", "v_min"],
+    ["1f1b", "zb_h1", "interleaved_1f1b", "zb_v", "early_backward_b", "looped_bfs", "zb_h2", "v_half", "v_min", "dualpipe_v"],
 )
 def test_the_bound_holds_where_the_first_rank_ends_its_step_long_after_its_work(schedule: str, tmp_path: pathlib.Path) -> None:
     """Learned positions: 307 M weights to update on the first rank, which has fewer layers than the next and a small head."""
@@ -149,7 +149,7 @@ def test_the_bound_holds_where_the_first_rank_ends_its_step_long_after_its_work(
             shard,
             0,
             schedule,
-            2 if schedule in ("interleaved_1f1b", "zb_v", "looped_bfs", "v_half", "v_min") else 1,
+            2 if schedule in ("interleaved_1f1b", "zb_v", "looped_bfs", "v_half", "v_min", "dualpipe_v") else 1,
             "pipeline",
         )
         m = 16 // data

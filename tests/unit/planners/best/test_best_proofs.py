@@ -144,6 +144,7 @@ def test_what_all_shardings_cost_at_least_is_below_each_of_them(model: str, shar
 @pytest.mark.parametrize(
     ("schedule", "n_chunks"), [
         ("interleaved_1f1b", 2), ("interleaved_1f1b", 3), ("zb_v", 2), ("v_half", 2), ("v_min", 2), ("looped_bfs", 3),
+        ("dualpipe_v", 2),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("n_ranks", [2, 3, 5])
@@ -161,6 +162,10 @@ def test_the_moments_that_bounds_count_are_gone_through_by_orders_of_many_micro_
             for held, at in zip(least.held[rank], least.at[rank], strict=True):
                 same = own.at[rank] == at
                 assert (own.held[rank][same] >= held).all(axis=1).any(), (rank, held, at)
+            if schedule == "dualpipe_v":  # an order that is given goes through no others
+                assert {(*held, at) for held, at in zip(own.held[rank].tolist(), own.at[rank].tolist(), strict=True)} == {
+                    (*held, at) for held, at in zip(least.held[rank].tolist(), least.at[rank].tolist(), strict=True)
+                }
 
 
 def test_the_order_in_which_recomputation_is_named_does_not_matter() -> None:

@@ -24,6 +24,7 @@ from small_questions import question
 FORMS = (  # schedule, stages per rank, pipeline and data degree
     ("1f1b", 1, 1, 2), ("1f1b", 1, 2, 1), ("1f1b", 1, 3, 2), ("gpipe", 1, 2, 2), ("zb_h1", 1, 3, 1),
     ("interleaved_1f1b", 2, 2, 2), ("looped_bfs", 2, 2, 2), ("zb_v", 2, 2, 1), ("v_half", 2, 2, 1),
+    ("dualpipe_v", 2, 2, 1),
 )  # fmt: skip
 WAYS = (("none",), ("none", "full"), ("none", "selective", "full"), ("full",))
 

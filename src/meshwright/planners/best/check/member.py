@@ -14,12 +14,13 @@ from meshwright.planners.best.check.space import (
     CheckedMesh,
     Form,
     chain_of,
-    even_counts,
     forms,
     meshes,
     ranks_of,
     recompute_spaces,
+    even_counts,
     runnable,
+    split_counts,
 )
 
 __all__ = ["outside"]
@@ -49,8 +50,10 @@ def outside(problem: Problem, plan: Plan, limits: Mapping[str, Any]) -> str:
     if ops != [*chain.prefix, *chain.layers, *chain.suffix]:
         return "its layers are not in the order of the model"
     counts = [sum(op in set(chain.layers) for op in stage.ops) for stage in plan.stages]
-    if (form.n_chunks > 1 or limits["uniform"]) and counts != even_counts(len(chain.layers), len(counts)):
-        return "its virtual stages are not spread evenly"
+    if limits["uniform"] and counts != even_counts(len(chain.layers), len(counts)):
+        return "its stages do not hold equally many layers, and uniform was asked for"
+    if form.n_chunks > 1 and tuple(counts) not in split_counts(chain, form, mesh.pipeline, limits):
+        return f"its virtual stages hold {'-'.join(map(str, counts))} layers, which is no spread of the space"
     beyond = exceeded(problem.framework.limits, plan, problem.graph, problem.training.precision)
     if beyond:
         return f"{problem.framework.word} does not run it: {beyond[0]}"

@@ -130,9 +130,7 @@ class Plays:
         only = only or self.prices.recompute.one_way or not plan.recomputes
         if not only:
             return False
-        if (
-            self.form.is_split and self.form.n_chunks > 1
-        ):  # an order that is fitted to durations may hold more than all orders do
+        if self.form.is_fitted:  # such an order may hold more than all orders do
             own = moments_of(sim.order(self.problem, plan, self.stage_costs(plan)), early=False)
             again = self._least_work(counts, own)
             if again is None:

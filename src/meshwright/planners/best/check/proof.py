@@ -29,8 +29,9 @@ from meshwright.planners.best.check.space import (
     ranks_of,
     recompute_spaces,
     runnable,
+    split_counts,
 )
-from meshwright.planners.best.check.virtual_stages import Moments, VirtualStages
+from meshwright.planners.best.check.virtual_stages import Moments, Spreads, VirtualStages
 from meshwright.planners.best.check.whole_stages import WholeStages
 
 __all__ = ["MOST_OPEN", "ROUNDING", "BoundProof", "Closed", "MeshShape"]
@@ -74,6 +75,7 @@ class Open(NamedTuple):
     form: Form
     strategy: Strategy
     layout: str
+    splits: tuple[tuple[int, ...], ...] = ()  # of virtual stages: the spreads of the layers that are left
 
 
 class BoundProof:
@@ -139,9 +141,12 @@ class BoundProof:
         n_variants = len(list(runnable(self.problem, mesh, self.limits, len(prices.pool.devices))))
         every = list(forms(mesh, self._n_microbatches(mesh), self.n_layers, self.limits))
         by = "configurations" if math.isfinite(self.bound_seconds) else "memory"
-        self._set(number, mesh, by).add(self.bound_seconds, n_variants * len(every))
+        self._set(number, mesh, by).add(self.bound_seconds, n_variants * sum(self._n_splits(mesh, form) for form in every))
         if every and len(self.open) < MOST_OPEN:
             self._configurations(prices, mesh, every)
+
+    def _n_splits(self, mesh: CheckedMesh, form: Form) -> int:
+        return len(split_counts(self.chain, form, mesh.pipeline, self.limits))
 
     def _n_microbatches(self, mesh: CheckedMesh) -> int:
         return self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
@@ -177,27 +182,32 @@ class BoundProof:
             spare = prices.spare(mesh, form)
             if spare not in shared:
                 shared[spare] = prices.any_sharding(mesh, spare)
-            if self._bounded(prices, mesh, form, shared[spare]).refuted(self.limit):
+            splits = () if form.n_chunks == 1 else tuple(split_counts(self.chain, form, mesh.pipeline, self.limits))
+            if splits:
+                splits = self._left(prices, mesh, form, shared[spare], splits, self.limit)
+            if not splits and (form.n_chunks > 1 or WholeStages(prices, mesh, form, *shared[spare]).refuted(self.limit)):
                 continue
             for strategy, layout in runnable(self.problem, mesh, self.limits, len(prices.pool.devices)):
-                one = Open(prices, mesh, form, strategy, layout)
+                one = Open(prices, mesh, form, strategy, layout, splits)
                 if not self.refuted(one, self.limit):
                     self.open.append(one)
                 if len(self.open) >= MOST_OPEN:
                     return
 
-    def _bounded(
+    def _left(
         self,
         prices: LayerPrices,
         mesh: CheckedMesh,
         form: Form,
         priced: tuple[list[Table], list[int], list[int]],
-        hops: tuple[float, ...] = (),
-    ) -> WholeStages | VirtualStages:
-        """Return what the ranks of a configuration take at least."""
-        if form.n_chunks == 1:
-            return WholeStages(prices, mesh, form, *priced, hops)
-        return VirtualStages(prices, mesh, form, *priced, self._held(mesh, form))
+        splits: tuple[tuple[int, ...], ...],
+        limit: float,
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return those spreads over virtual stages that are not shown to take `limit` or longer, or not to fit."""
+        spreads = Spreads(prices, mesh, form, priced, splits)
+        left = np.flatnonzero(~spreads.long_enough(limit)).tolist()
+        held = self._held(mesh, form) if left else []
+        return tuple(splits[i] for i in left if not VirtualStages(prices, form, spreads, i, priced, held).refuted(limit))
 
     def _held(self, mesh: CheckedMesh, form: Form) -> Moments:
         """Return what every order of a schedule holds at least at its moments."""
@@ -216,24 +226,27 @@ class BoundProof:
         By its layers inside micro-batches; with what happens between replicas; with transfers between ranks; and by playing every
         split that is left.
         """
-        prices, mesh, form, strategy, layout = one
+        prices, mesh, form, strategy, layout, splits = one
         spare = prices.spare(mesh, form)
-        priced = prices.of_ranks(mesh, strategy, layout, inside_only=True, spare=spare)
-        if self._bounded(prices, mesh, form, priced).refuted(limit):
-            return True
-        priced = prices.of_ranks(mesh, strategy, layout, inside_only=False, spare=spare)
-        bound = self._bounded(prices, mesh, form, priced)
-        if bound.refuted(limit):
-            return True
-        plays = Plays(prices, mesh, form, strategy, layout, priced)
-        held = self._held(mesh, form)
-        n_stages = mesh.pipeline * form.n_chunks
-        if isinstance(bound, VirtualStages) or self.limits["uniform"]:
-            self.n_played += 1
-            whole = bound if isinstance(bound, WholeStages) else None
-            return plays.refuted(even_counts(self.n_layers, n_stages), whole, held, limit)
+        bound: WholeStages | None = None
+        for inside_only in (True, False):
+            priced = prices.of_ranks(mesh, strategy, layout, inside_only=inside_only, spare=spare)
+            if form.n_chunks > 1:
+                splits = self._left(prices, mesh, form, priced, splits, limit)
+                if not splits:
+                    return True
+            else:
+                bound = WholeStages(prices, mesh, form, *priced)
+                if bound.refuted(limit):
+                    return True
+        plays, held = Plays(prices, mesh, form, strategy, layout, priced), self._held(mesh, form)
+        even = even_counts(self.n_layers, mesh.pipeline * form.n_chunks)
+        if bound is None or self.limits["uniform"]:
+            splits = splits if bound is None else (tuple(even),)
+            self.n_played += len(splits)
+            return all(plays.refuted(counts, bound, held, limit) for counts in splits)
         if mesh.pipeline > 1:
-            bound = WholeStages(prices, mesh, form, *priced, plays.hop_seconds(even_counts(self.n_layers, n_stages)))
+            bound = WholeStages(prices, mesh, form, *priced, tuple(plays.hop_seconds(even)))
         for i, counts in enumerate(bound.cuts(limit)):
             self.n_played += 1
             if i == MOST_CUTS or not plays.refuted(counts, bound, held, limit):

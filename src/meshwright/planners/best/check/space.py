@@ -31,6 +31,7 @@ __all__ = [
     "ranks_of",
     "recompute_spaces",
     "runnable",
+    "split_counts",
     "strategies",
 ]
 
@@ -38,8 +39,9 @@ _LARGEST_MICRO_BATCH, _LARGEST_TENSOR, _TOKENS_OF_A_CONTEXT_RANK = 8, 64, 1024
 _USUAL_SCHEDULES = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v")
 _ALL_SCHEDULES = (
     "gpipe", "1f1b", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
+    "dualpipe_v",
 )  # fmt: skip
-_IN_A_V = ("zb_v", "v_half", "v_min")
+_IN_A_V = ("zb_v", "v_half", "v_min", "dualpipe_v")
 _SPLIT = ("zb_h1", "zb_h2", *_IN_A_V)
 _SEVERAL_STAGES = ("interleaved_1f1b", "looped_bfs", *_IN_A_V)
 
@@ -68,8 +70,18 @@ class Form(NamedTuple):
 
     @property
     def is_split(self) -> bool:
-        """Whether weight gradients are tasks of their own."""
+        """Whether weight gradients are tasks of their own, if not all of them."""
         return self.schedule in _SPLIT
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether some backward passes are whole; then the order of tasks does not depend on how long they last."""
+        return self.schedule == "dualpipe_v"
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether what ranks hold depends on how long tasks last."""
+        return self.is_split and self.n_chunks > 1 and not self.is_mixed
 
     def lead(self, n_behind: int) -> int:
         """Return how many forward passes a rank with so many behind it runs before its first backward pass, if there are as many."""
@@ -331,3 +343,24 @@ def even_counts(n_layers: int, n_stages: int) -> list[int]:
     for stage in [*range(1, n_stages - 1), *sorted({0, n_stages - 1})][:rest]:
         counts[stage] += 1
     return counts
+
+
+def split_counts(chain: CheckedChain, form: Form, n_ranks: int, limits: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """Return every spread of the layers over virtual stages that is part of the space, the even one first.
+
+    The first stage may have one layer fewer than in the even one, the last up to two, as long as a stage to which nothing is pinned
+    keeps one; all other layers go to the stages between, the quotient to each and what is left over to the first of them.
+    """
+    even = even_counts(len(chain.layers), n_ranks * form.n_chunks)
+    found = [tuple(even)]
+    if form.n_chunks == 1 or limits["uniform"]:
+        return found
+    for first in (even[0], even[0] - 1):
+        for last in range(even[-1], even[-1] - 3, -1):
+            if (first, last) == (even[0], even[-1]):
+                continue
+            if (first < even[0] and first < (not chain.prefix)) or (last < even[-1] and last < (not chain.suffix)):
+                continue
+            quotient, rest = divmod(len(chain.layers) - first - last, len(even) - 2)
+            found.append((first, *[quotient + 1] * rest, *[quotient] * (len(even) - 2 - rest), last))
+    return found

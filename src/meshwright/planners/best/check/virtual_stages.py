@@ -1,4 +1,4 @@
-"""Virtual stages, whose layers lie in one way only: what ranks take and hold at least."""
+"""Virtual stages, whose layers lie in a few ways only: what ranks take and hold at least in each of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from meshwright import schedules
 from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, Table
-from meshwright.planners.best.check.space import CheckedMesh, Form, even_counts
-from meshwright.planners.best.check.whole_stages import EndLayers, Sums, sums_of
+from meshwright.planners.best.check.space import CheckedMesh, Form
+from meshwright.planners.best.check.whole_stages import Sums, sums_of
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions
 
-__all__ = ["Moments", "VirtualStages", "moments_of", "stage_rows"]
+__all__ = ["Moments", "Spreads", "VirtualStages", "moments_of", "stage_rows"]
 
 _RANKS_OF_STEADY_STATE = 3
 
@@ -40,7 +40,7 @@ def moments_of(slots: Actions, *, early: bool) -> Moments:
         chunk = {stage: i for i, stage in enumerate(stages)}
         tasks = slice(int(slots.first[rank]), int(slots.first[rank + 1]))
         phases = slots.phase[tasks].tolist()
-        freeing = {BACKWARD_WEIGHT} if BACKWARD_WEIGHT in phases and not early else {BACKWARD_INPUT, BACKWARD}
+        freeing = {BACKWARD_INPUT if early else BACKWARD_WEIGHT, BACKWARD}
         held, seen = [0] * len(stages), set()
         for stage, phase in zip(slots.stage[tasks].tolist(), phases, strict=True):
             i = chunk[stage]
@@ -82,23 +82,12 @@ class _Stage(NamedTuple):
     update: float
     largest_reduce: float
 
-    @classmethod
-    def of(cls, own: Sums, start: int, stop: int, ends: Sequence[EndLayers]) -> _Stage:
-        """Return the stage of some layers of the chain, and what is pinned to it."""
 
-        def both(name: str) -> float:
-            sums = getattr(own, name)
-            return float(sums[stop] - sums[start] + sum(getattr(part, name) for part in ends))
-
-        overhead = max([part.overhead_bytes for part in ends] + [own.overhead_bytes if stop > start else 0.0])
-        return cls(
-            start, stop, both("forward"), both("backward"), both("weight"), both("work"), both("static_bytes"), both("kept_bytes"),
-            overhead, both("reduce"), both("update"), max(own.reducing[start:stop], default=0.0),
-        )  # fmt: skip
+_SUMS = ("forward", "backward", "weight", "work", "static_bytes", "kept_bytes", "reduce", "update")
 
 
-class VirtualStages:
-    """A configuration with several stages per rank.
+class Spreads:
+    """The stages of every spread of the layers over virtual stages.
 
     Parameters
     ----------
@@ -106,10 +95,10 @@ class VirtualStages:
         Of the pool.
     mesh, form
         The configuration.
-    tables, of_rank, kinds
-        As `LayerPrices.of_ranks` or `LayerPrices.any_sharding` return them.
-    moments : list
-        As `least_moments` returns them.
+    priced : tuple
+        As `LayerPrices.of_ranks` or `LayerPrices.any_sharding` return it.
+    every : sequence of tuple of int
+        Layers of each stage, of each spread.
     """
 
     def __init__(
@@ -117,26 +106,85 @@ class VirtualStages:
         prices: LayerPrices,
         mesh: CheckedMesh,
         form: Form,
-        tables: list[Table],
-        of_rank: list[int],
-        kinds: list[int],
+        priced: tuple[list[Table], list[int], list[int]],
+        every: Sequence[tuple[int, ...]],
+    ) -> None:
+        tables, of_rank, _ = priced
+        self.p, self.m = mesh.pipeline, prices.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
+        self.every = every
+        self.sums = [sums_of(prices, table, is_split=form.is_split) for table in tables]
+        self.ends = np.cumsum([(0, *counts) for counts in every], axis=1)
+        self.rank_of_stage = schedules.load(form.schedule).placement(self.p, form.n_chunks)
+        self.kind = np.array(of_rank)[self.rank_of_stage]
+        self.of_stage: dict[str, NDArray[np.float64]] = {}
+        for name in _SUMS:
+            running = np.array([getattr(own, name) for own in self.sums])
+            found = running[self.kind, self.ends[:, 1:]] - running[self.kind, self.ends[:, :-1]]
+            found[:, 0] += getattr(self.sums[self.kind[0]].prefix, name)
+            found[:, -1] += getattr(self.sums[self.kind[-1]].suffix, name)
+            self.of_stage[name] = found
+
+    def long_enough(self, limit: float) -> NDArray[np.bool_]:
+        """Return which spreads take `limit` or longer by the work of their ranks alone; shape (n_spreads,).
+
+        Lemma: a rank runs its part of all micro-batches, one task after the other, from when the first of them has passed the first
+        stages of the ranks before, which are the first of all stages, in order.
+        """
+        passing = self.of_stage["forward"][:, : self.p]
+        there = np.cumsum(passing, axis=1) - passing
+        of_ranks = self.of_stage["work"] @ (self.rank_of_stage[:, None] == np.arange(self.p))
+        return np.asarray((there + self.m * of_ranks).max(axis=1) >= limit)
+
+    def stages(self, spread: int) -> list[list[_Stage]]:
+        """Return the stages of every rank under one spread."""
+        found: list[list[_Stage]] = [[] for _ in range(self.p)]
+        ends, last = self.ends[spread].tolist(), len(self.kind) - 1
+        columns = zip(*(self.of_stage[name][spread].tolist() for name in _SUMS), strict=True)
+        for i, (rank, kind, column) in enumerate(zip(self.rank_of_stage.tolist(), self.kind.tolist(), columns, strict=True)):
+            own, start, stop = self.sums[kind], ends[i], ends[i + 1]
+            overhead = own.overhead_bytes if stop > start else 0.0
+            if i == 0:
+                overhead = max(overhead, own.prefix.overhead_bytes)
+            if i == last:
+                overhead = max(overhead, own.suffix.overhead_bytes)
+            *before, reduce, update = column
+            largest = max(own.reducing[start:stop], default=0.0)
+            found[rank].append(_Stage(start, stop, *before, overhead, reduce, update, largest))
+        return found
+
+
+class VirtualStages:
+    """One spread of a configuration with several stages per rank.
+
+    Parameters
+    ----------
+    prices : LayerPrices
+        Of the pool.
+    form : Form
+        The schedule.
+    spreads : Spreads
+        All spreads.
+    spread : int
+        Which of them.
+    priced : tuple
+        As of `Spreads`.
+    moments : list
+        As `least_moments` returns them.
+    """
+
+    def __init__(
+        self,
+        prices: LayerPrices,
+        form: Form,
+        spreads: Spreads,
+        spread: int,
+        priced: tuple[list[Table], list[int], list[int]],
         moments: Moments,
     ) -> None:
-        p, self.m = mesh.pipeline, prices.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
-        self.form, self.moments, self.is_equal = form, moments, prices.chain.is_equal
-        self.n_layers = len(prices.chain.layers)
+        _, self.of_rank, kinds = priced
+        self.form, self.moments, self.is_equal, self.m = form, moments, prices.chain.is_equal, spreads.m
         self.memory_bytes = [prices.memory_bytes(kind) * (1.0 + MEMORY_ROUNDING) for kind in kinds]
-        self.of_rank, self.sums = of_rank, [sums_of(prices, table, is_split=form.is_split) for table in tables]
-        self.counts = even_counts(self.n_layers, p * form.n_chunks)
-        self.stages: list[list[_Stage]] = [[] for _ in range(p)]
-        start, last = 0, len(self.counts) - 1
-        for i, (rank, count) in enumerate(
-            zip(schedules.load(form.schedule).placement(p, form.n_chunks).tolist(), self.counts, strict=True)
-        ):
-            own = self.sums[of_rank[rank]]
-            ends = [*([own.prefix] if i == 0 else []), *([own.suffix] if i == last else [])]
-            self.stages[rank].append(_Stage.of(own, start, start + count, ends))
-            start += count
+        self.sums, self.stages = spreads.sums, spreads.stages(spread)
 
     @staticmethod
     def n_told(form: Form, n_ranks: int, n_microbatches: int) -> int:
@@ -202,17 +250,15 @@ class VirtualStages:
         Lemma, of three parts. A rank begins when the first micro-batch has passed the first stages of the ranks before. (1) Then it
         works for all micro-batches, and the last part of one of its stages' reductions and its updates follow. (2) Its reductions follow
         each other; the first begins with the last task of the stage that is through first: by then all forward tasks of the rank are
-        over, and the backward tasks of that stage (but this one) and of its later stages. (3) Where backward passes are whole, the last
+        over, and the backward tasks of that stage (but this one, a whole one where some are) and of its later stages. (3) Where backward passes are whole, the last
         micro-batch returns from the rank through the first stages of those before, and the first rank updates.
         """
-        again = []
-        for rank in range(len(self.stages)):
-            again.append(self.repeated(rank))
-            if again[-1] == math.inf:
-                return True
         there = back = first_end = 0.0
         for rank, stages in enumerate(self.stages):
-            work = self.m * (sum(stage.work for stage in stages) + again[rank])
+            again = self.repeated(rank)
+            if again == math.inf:
+                return True
+            work = self.m * (sum(stage.work for stage in stages) + again)
             update = sum(stage.update for stage in stages)
             end = update + min(stage.largest_reduce for stage in stages)
             first_end = end if rank == 0 else first_end
@@ -233,7 +279,7 @@ class VirtualStages:
         for stage in reversed(stages):
             if self.form.is_split:
                 later += self.m * (stage.backward - stage.weight)
-                through.append(later + (self.m - 1) * stage.weight)
+                through.append(later + (self.m - 1) * stage.weight - (stage.backward - stage.weight) * self.form.is_mixed)
             else:
                 later += self.m * stage.backward
                 through.append(later - stage.backward)
