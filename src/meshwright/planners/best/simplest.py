@@ -33,14 +33,14 @@ def complexity(found: Incumbent) -> Complexity:
         expert degree are above one; 4. whether the schedule splits backward passes (ZB); 5. what layers recompute: nothing, parts
         of some of them, or everything in some; 6. the sharding level (ZeRO-0 to 3); 7. to 10. context, expert, tensor
         and pipeline degree; 11. virtual stages of a rank; 12. whether weights are sharded over a part of the replicas only; 13.
-        whether replicas rather than pipeline ranks are blocks of neighbours. Plans alike in all of them differ in micro-batch, order
+        whether replicas rather than pipeline ranks are blocks of neighbours; 14. whether state lies on the host. Plans alike in all of them differ in micro-batch, order
         of devices, how many layers recompute, or split.
     """
     config, mesh = found.config, found.config.mesh
     words = {word for stage in found.plan.stages for word in stage.recompute}
     recomputes = 2 if "full" in words else int(bool(words - {"none"}))
     degrees = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, config.chunks)
-    partly = (int(config.shard_degree > 0), int(config.layout == "data"))
+    partly = (int(config.shard_degree > 0), int(config.layout == "data"), int(config.offload != "none"))
     return (*_known(config), recomputes, config.shard, *degrees, *partly)
 
 
@@ -50,11 +50,11 @@ def least_complexity(item: MeshDegrees | Config) -> Complexity:
     Lemma: what is open counts as nothing, so that no figure is above that of any plan, and neither are all of them in order.
     """
     mesh = item if isinstance(item, MeshDegrees) else item.mesh
-    chunks, shard, degree, layout = (1, 0, 0, "") if isinstance(item, MeshDegrees) else (
-        item.chunks, max(item.shard, 0), item.shard_degree, item.layout
+    chunks, shard, degree, layout, offload = (1, 0, 0, "", "none") if isinstance(item, MeshDegrees) else (
+        item.chunks, max(item.shard, 0), item.shard_degree, item.layout, item.offload
     )  # fmt: skip
     degrees = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, chunks)
-    return (*_known(item), 0, shard, *degrees, int(degree > 0), int(layout == "data"))
+    return (*_known(item), 0, shard, *degrees, int(degree > 0), int(layout == "data"), int(offload != "none"))
 
 
 def _known(item: MeshDegrees | Config) -> Complexity:
