@@ -191,6 +191,8 @@ def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
     for usual, doubling in itertools.product((True, False), range(1, 8)):
         n_devices = int(count) * 2**doubling
         larger = replace(problem, cluster=clusters.cluster(f"{kind}:{n_devices}"))
+        if "optimizer" in params.offload and analytic.unknown_host(larger):
+            return ""  # the question's devices are others than those of the kind
         state = BestFirstSearch(larger, params, stop)
         state.allow(1)
         for pool in pools(larger.cluster):  # type: ignore[arg-type]
