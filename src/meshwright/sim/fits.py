@@ -19,6 +19,7 @@ from meshwright.base import registry
 from meshwright.core.cluster import Cluster, Device
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
+from meshwright.costs import LAYERS, offers
 from meshwright.costs.analytic.offload import HOST_FILL_RATIO
 
 __all__ = [
@@ -112,8 +113,8 @@ def host_bytes(problem: Problem, plan: Plan) -> tuple[float, ...]:
         As of `rank_excess_bytes`.
     """
     rank_of_stage, held = plan.rank_of_stage(), [0.0] * len(plan.ranks())
-    if any(stage.strategy.offload != "none" for stage in plan.stages):
-        priced = registry.load("costs", problem.costs, "cost model").stage_costs(problem, plan)
+    if any(stage.strategy.offload != "none" for stage in plan.stages) and offers(problem.costs, LAYERS):
+        priced = registry.load("costs", problem.costs, "cost model").stage_costs(problem, plan, ledger=False)
         for rank, load in zip(rank_of_stage, priced, strict=True):
             held[rank] += load.host_bytes
     return tuple(held)
