@@ -21,6 +21,7 @@ import numpy as np
 
 import meshwright
 from meshwright.base.errors import MeshwrightError
+from recorded import told_fields
 
 __all__ = ["Returned", "refusal"]
 
@@ -131,8 +132,8 @@ class _Figures:
                 for of in value:
                     self.add(of, depth + 1)
             case _ if dataclasses.is_dataclass(value) and type(value).__name__ not in BY_NAME and depth < DEEPEST:
-                for field in dataclasses.fields(value):
-                    self.add(getattr(value, field.name, None), depth + 1)
+                for name in told_fields(value):
+                    self.add(getattr(value, name, None), depth + 1)
             case _:
                 self._word(type(value).__name__)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from meshwright.core.stage_cost import StageCost
+from recorded import told_fields
 
 __all__ = ["short"]
 
@@ -15,9 +16,7 @@ def short(value: object) -> object:
         return float(f"{value:.8g}")
     if isinstance(value, StageCost):
         numbers = " ".join(
-            f"{getattr(value, field.name):.8g}"
-            for field in dataclasses.fields(value)
-            if isinstance(getattr(value, field.name), (int, float))
+            f"{getattr(value, name):.8g}" for name in told_fields(value) if isinstance(getattr(value, name), (int, float))
         )
         causes = [
             [f"{cause} {seconds:.8g}" for cause, seconds in way]
@@ -29,7 +28,7 @@ def short(value: object) -> object:
         ]
         return [numbers, *causes, ";".join(used)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return " ".join(str(short(getattr(value, field.name))) for field in dataclasses.fields(value))
+        return " ".join(str(short(getattr(value, name))) for name in told_fields(value))
     if isinstance(value, (tuple, list)):
         return [short(of) for of in value]
     return value

@@ -18,10 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright import api, sim
+from meshwright.core.cluster import Host
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Answer
-from meshwright.core.strategy import CONTEXT_EXCHANGES, Strategy
+from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, Strategy
 from meshwright.costs import analytic
 from meshwright.schedules import zb_h1, zb_h2
 from questions import fused
@@ -216,6 +217,31 @@ def context_question(seed: int, folder: pathlib.Path) -> Question:
     return Question(problem, settings, f"context {seed}: {cluster}, {kinds}, {settings}")
 
 
+def offload_question(seed: int, folder: pathlib.Path) -> Question:
+    """Return a small problem of tight memory on devices with hosts, slow or quick, small or large, whose framework lets the
+    optimizer's state lie there with some shardings.
+    """
+    asked = random_question(seed, folder)
+    dice = random.Random(seed * 104729 + 7)
+    cluster = asked.problem.required_cluster
+    hosts = [
+        Host(dice.choice((1e9, 8e9, 50e9)), dice.choice((5e9, 50e9, 300e9)), dice.choice((1e7, 1e8, 5e8, 1e12)))
+        for _ in cluster.kinds
+    ]
+    kinds = tuple(dataclasses.replace(kind, host=host) for kind, host in zip(cluster.kinds, hosts, strict=True))
+    levels = dice.choice(((0, 1, 2, 3), (0, 1, 2, 3), (1,), (2, 3), (0,)))
+    limits = dataclasses.replace(asked.problem.framework.limits, offloads=OFFLOADS, offload_shards=levels)
+    problem = dataclasses.replace(
+        asked.problem,
+        cluster=dataclasses.replace(cluster, kinds=kinds),
+        framework=dataclasses.replace(asked.problem.framework, limits=limits),
+    )
+    settings = asked.settings | {"offload": dice.choice(("none,optimizer", "none,optimizer", "optimizer"))}
+    if dice.random() < 0.8 and shapes(problem, settings):
+        problem = with_memory(problem, _tight_memory(problem, settings, dice))
+    return Question(problem, settings, f"offload {seed}: {asked.name}, {settings}, {levels}, {hosts}")
+
+
 def frozen_question(seed: int, folder: pathlib.Path) -> Question:
     """Return a small problem of which the first layers are frozen, and mostly the embedding too."""
     dice = random.Random(seed * 7919 + 13)
@@ -367,9 +393,18 @@ def shapes(problem: Problem, settings: dict[str, str]) -> list[Shape]:
                             continue
                         for schedule, n_chunks in forms:
                             for layout, ranks in _ranks(devices, pipeline, data, context * tensor, apart=expert == 1):
-                                for strategy in _shardings(problem, base, levels):
+                                for strategy in _offloaded(problem, settings, _shardings(problem, base, levels)):
                                     found[Shape(ranks, strategy, micro_batch, schedule, n_chunks, layout)] = None
     return list(found)
+
+
+def _offloaded(problem: Problem, settings: dict[str, str], strategies: Iterator[Strategy]) -> Iterator[Strategy]:
+    """Yield strategies with all that may lie on the host, where the framework has it with their sharding."""
+    for strategy in strategies:
+        for offload in settings.get("offload", "none").split(","):
+            several = strategy.data * strategy.context > 1
+            if offload == "none" or not several or strategy.shard in problem.framework.limits.offload_shards:
+                yield dataclasses.replace(strategy, offload=offload)
 
 
 def _exchanges(problem: Problem, settings: dict[str, str]) -> tuple[str, ...]:
@@ -594,6 +629,10 @@ class Player:
             assert all(most >= peak * (1 - 1e-12) for most, peak in zip(held, peaks, strict=True))
             peaks = held
         fits = [peak <= limit for peak, limit in zip(peaks, limits, strict=True)]
+        for rank, own in enumerate(plan.ranks()):
+            hosts = [cluster.device(i).host for i in own]
+            away = sum(load.host_bytes for load, of in zip(stage_costs, plan.rank_of_stage(), strict=True) if of == rank)
+            fits[rank] &= not away or all(host is not None and away <= 0.9 * host.memory_bytes for host in hosts)
         if all(fits):
             own = Played(timeline.step_seconds, plan, shape)
             self.fitting.append(own)

@@ -66,6 +66,19 @@ def test_proofs_hold_for_every_exchange_over_a_context_axis(block: int, tmp_path
     assert used >= {"all_gather", "all_to_all", ""}
 
 
+@pytest.mark.parametrize("block", range(2))
+def test_proofs_hold_where_the_optimizers_state_may_lie_on_the_host(block: int, tmp_path: pathlib.Path) -> None:
+    """Slow and quick hosts, large ones and such that hold little, with all shardings or some; memory in which devices are full."""
+    used = set()
+    for seed in range(block, 24, 2):
+        verdict = enumerator.judge(enumerator.offload_question(seed, tmp_path), N_PLAYED, seed)
+        assert not verdict.false_refusal, verdict.question.name
+        assert verdict.excess_ratio <= enumerator.TOLERANCE, (verdict.question.name, verdict.best)
+        plan = None if verdict.answer is None else verdict.answer.plan
+        used |= set() if plan is None else {plan.stages[0].strategy.offload}
+    assert used == {"none", "optimizer"}
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "adafactor", "adam-8bit", "sgd"])
 def test_proofs_hold_under_other_optimizers(optimizer: str, tmp_path: pathlib.Path) -> None:
     """State by shape, matrices put together between replicas: what is proven is still below every plan that can be played."""

@@ -159,6 +159,28 @@ def test_a_certificate_from_before_context_exchanges_is_confirmed_for_its_space(
     assert any("keys and values go round" in line for line in verdict.checked)
 
 
+def test_answers_with_state_on_the_host_are_confirmed(tmp_path: pathlib.Path) -> None:
+    """And refused where the certificate is of a space without it, which is what one that says nothing of it means."""
+    used: set[str] = set()
+    for seed in range(8, 20):
+        question = enumerator.offload_question(seed, tmp_path)
+        if not enumerator.shapes(question.problem, question.settings):
+            continue
+        result = api.plan(question.problem, search="best", settings=question.settings)
+        entry = json.loads(json.dumps(plan_json.as_json(result)))
+        verdict = checked(question, entry, result)
+        assert verdict is None or verdict.valid, (question.name, verdict.reason)
+        if verdict is None or not result.feasible:
+            continue
+        place = result.plan.stages[0].strategy.offload
+        assert entry["stages"][0].get("offload", "none") == place
+        if place not in used and question.settings["offload"] != "none":
+            del entry["certificate"]["question"]["limits"]["offload"]
+            assert not checked(question, entry, result).valid, question.name
+        used.add(place)
+    assert used == {"none", "optimizer"}
+
+
 @pytest.mark.parametrize("block", range(N_BLOCKS))
 def test_honest_answers_are_confirmed_and_changed_ones_refused(block: int, tmp_path: pathlib.Path) -> None:
     n_confirmed = 0

@@ -11,14 +11,14 @@ from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.formatting import describe
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Result
-from meshwright.core.strategy import CONTEXT_EXCHANGES, RECOMPUTE
+from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, RECOMPUTE
 
 __all__ = ["KEYS", "GivenParts", "parse", "plan"]
 
 _DEGREES = ("tensor", "context", "expert", "pipeline", "data", "micro_batch")
 _SHARDED = (("optimizer", 1), ("gradients", 2), ("weights", 3))
 KEYS = (
-    *_DEGREES, "virtual", "split", "schedule", "shard", "recompute", "context_exchange", *(name for name, _ in _SHARDED)
+    *_DEGREES, "virtual", "split", "schedule", "shard", "recompute", "context_exchange", "offload", *(name for name, _ in _SHARDED)
 )  # fmt: skip
 """What can be fixed of a plan."""
 
@@ -90,6 +90,10 @@ def parse(fix: str | Mapping[str, object], problem: Problem) -> GivenParts:
         settings["recompute"] = _recompute(told["recompute"])
     if "context_exchange" in told:
         settings |= _exchange(told["context_exchange"], numbers, problem)
+    if "offload" in told:
+        if told["offload"] not in OFFLOADS:
+            raise UnknownNameError("offload (of --fix)", told["offload"], OFFLOADS)
+        settings["offload"] = told["offload"]
     return GivenParts(tuple(told.items()), tuple(settings.items()), virtual, split)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.clusters.file_fields import ClusterFile, KindEntry, NodeEntry
 from meshwright.clusters.wires import check_count, device, device_names
 from meshwright.core import connected
-from meshwright.core.cluster import Cluster, Device, Links
+from meshwright.core.cluster import Cluster, Device, Host, Links
 
 __all__ = ["assemble", "disassemble"]
+
+_HOST = ("host_link", "host_memory", "host_memory_bandwidth")
 
 
 def assemble(file: ClusterFile, place: str) -> Cluster:
@@ -92,9 +95,9 @@ def _kinds(file: ClusterFile, nodes: list[tuple[str, NodeEntry]], place: str) ->
 def _kind(name: str, entry: KindEntry, place: str) -> Device:
     """Return one kind of device of the file."""
     if entry.builtin:
-        if entry != KindEntry(builtin=entry.builtin):
+        if replace(entry, **dict.fromkeys(_HOST), host_source="") != KindEntry(builtin=entry.builtin):
             raise InputError(f"{place}: has builtin and figures; give one or the other")
-        return device(entry.builtin)
+        return replace(device(entry.builtin), host=_host(entry, place))
     if entry.flops is None or entry.memory is None or entry.memory_bandwidth is None:
         lacking = next(name for name in ("flops", "memory", "memory_bandwidth") if getattr(entry, name) is None)
         raise InputError(f"{place}: the field '{lacking}' is missing (or name a built-in device: builtin: h100-sxm-80gb)")
@@ -122,7 +125,24 @@ def _kind(name: str, entry: KindEntry, place: str) -> Device:
         fp4_ratio=entry.fp4_ratio,
         issue_seconds=units.parse(entry.issue, "seconds", place=f"{place}: issue"),
         attention_of=tuple((entry.attention_of or {}).items()),
+        host=_host(entry, place),
     )
+
+
+def _host(entry: KindEntry, place: str) -> Host | None:
+    """Return what a device of a kind has of its host; None where the file does not say."""
+    told = [name for name in _HOST if getattr(entry, name) is not None]
+    if not told:
+        return None
+    lacking = [name for name in _HOST if name not in told]
+    if lacking:
+        raise InputError(f"{place}: the field '{lacking[0]}' is missing; {', '.join(_HOST)} are told together")
+    dimensions = ("bytes_per_second", "bytes", "bytes_per_second")
+    link, memory, bandwidth = (
+        units.parse(getattr(entry, name), dimension, place=f"{place}: {name}", exclusive=True)
+        for name, dimension in zip(_HOST, dimensions, strict=True)
+    )
+    return Host(link, bandwidth, memory, entry.host_source)
 
 
 def _inner_links(
@@ -246,7 +266,15 @@ def disassemble(cluster: Cluster) -> dict[str, Any]:
 
 def _kind_entry(kind: Device) -> dict[str, Any]:
     """Return the figures of a kind of device."""
+    host = kind.host
+    of_host = {} if host is None else {
+        "host_link": host.link_bytes_per_second,
+        "host_memory": host.memory_bytes,
+        "host_memory_bandwidth": host.memory_bytes_per_second,
+        "host_source": host.source,
+    }  # fmt: skip
     return {
+        **of_host,
         "flops": dict(kind.flops_per_second),
         "memory": kind.memory_bytes,
         "memory_bandwidth": kind.memory_bytes_per_second,

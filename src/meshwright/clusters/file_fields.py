@@ -60,7 +60,9 @@ class DeviceFile:
 
 @dataclass(frozen=True, slots=True)
 class KindEntry:
-    """A kind of device: a built-in one by name, or its figures (of which the first three are needed)."""
+    """A kind of device: a built-in one by name, or its figures (of which the first three are needed); of both what each device
+    has of its host, all or nothing.
+    """
 
     builtin: str = ""
     flops: Mapping[str, str | float] | None = None
@@ -76,6 +78,10 @@ class KindEntry:
     fp4_ratio: float = field(default=0.0, metadata={"minimum": 0, "maximum": 1})
     issue: str | float = 0.0
     attention_of: Mapping[str, float] | None = field(default=None, metadata={"above": 0, "maximum": 1})
+    host_link: str | float | None = None
+    host_memory: str | float | None = None
+    host_memory_bandwidth: str | float | None = None
+    host_source: str = ""
     source: str = ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from meshwright.base import files
 from meshwright.clusters.wires import DATA, Wires, device, quantity
-from meshwright.core.cluster import Cluster
+from meshwright.core.cluster import Cluster, Host
 
 __all__ = ["CUBE_MESH", "LIBRARY", "build", "figures", "kinds"]
 
@@ -82,7 +83,7 @@ def build(stem: str, n_devices: int, name: str) -> Cluster:
             groups.append(pod)
     return Cluster(
         name=name,
-        kinds=(device(data["device"]),),
+        kinds=(replace(device(data["device"]), host=_host(data)),),
         kind_of_device=np.zeros(n_devices, dtype=np.int64),
         n_switches=next_id - n_devices,
         links=wires.links(),
@@ -93,6 +94,20 @@ def build(stem: str, n_devices: int, name: str) -> Cluster:
         algorithms=LIBRARY,
         periods=_periods(data),
         devices_per_host=data.get("devices_per_host", {}).get("value", 0),
+    )
+
+
+def _host(data: Mapping[str, Any]) -> Host | None:
+    """Return what each device has of its host, shared out evenly; None where the file says nothing of hosts."""
+    if "host" not in data:
+        return None
+    table, n_devices = data["host"], data.get("devices_per_host", {}).get("value", data["devices_per_node"])
+    names = ("link", "achievable", "memory", "memory_bandwidth")
+    return Host(
+        quantity(table, "link", "bytes_per_second", "host") * float(table["achievable"]["value"]),
+        quantity(table, "memory_bandwidth", "bytes_per_second", "host") / n_devices,
+        quantity(table, "memory", "bytes", "host") / n_devices,
+        "; ".join(dict.fromkeys(str(table[name]["source"]) for name in names)),
     )
 
 

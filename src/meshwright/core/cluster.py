@@ -12,7 +12,33 @@ from meshwright.base.errors import InputError
 from meshwright.base.identity import read_only
 from meshwright.core import connected
 
-__all__ = ["Cluster", "Device", "Links"]
+__all__ = ["Cluster", "Device", "Host", "Links"]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What one device has of its host while all devices of the host use it at once.
+
+    Parameters
+    ----------
+    link_bytes_per_second : float
+        What large copies from and to pinned memory reach, each way (PCIe, NVLink-C2C).
+    memory_bytes_per_second : float
+        Its share of the peak bandwidth of the host's memory.
+    memory_bytes : float
+        Its share of the host's memory.
+    source : str
+        Where the figures are from.
+    """
+
+    link_bytes_per_second: float
+    memory_bytes_per_second: float
+    memory_bytes: float
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("link_bytes_per_second", "memory_bytes_per_second", "memory_bytes"):
+            _check_number(getattr(self, name), f"host: {name}", above=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +78,8 @@ class Device:
     issue_seconds : float
         Time that the training program on the host takes to issue one operator: where a layer's work is shorter than that of all
         its operators, the device waits.
+    host : Host or None
+        What it has of its host; None where that is not known.
     """
 
     name: str
@@ -69,6 +97,7 @@ class Device:
     issue_seconds: float = 0.0
     fp4_ratio: float = 0.0
     attention_of: tuple[tuple[str, float], ...] = ()
+    host: Host | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):

@@ -9,7 +9,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.plan_forms import inner_words, layout_of, recomputed_in_block
-from meshwright.core.strategy import CONTEXT_EXCHANGES, RECOMPUTE, Strategy
+from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, RECOMPUTE, Strategy
 
 __all__ = [
     "AXES",
@@ -98,6 +98,10 @@ class FrameworkLimits:
         Whether an expert that is not spread over the tensor axis must stand whole on its device.
     expert_ranks : tuple of str
         Axes (``shard``, ``context``, ``tensor``) whose ranks the expert degree divides; empty for any.
+    offloads : tuple of str
+        What may lie on the host, as `meshwright.core.strategy.OFFLOADS`.
+    offload_shards : tuple of int
+        The sharding levels with which something may lie there, where there is more than one data or context rank.
     """
 
     degrees: tuple[str, ...] = AXES
@@ -127,12 +131,16 @@ class FrameworkLimits:
     context_shards: tuple[int, ...] = (0, 1, 2, 3)
     whole_experts: bool = False
     expert_ranks: tuple[str, ...] = ()
+    offloads: tuple[str, ...] = OFFLOADS
+    offload_shards: tuple[int, ...] = (0, 1, 2, 3)
 
     def unpaired(self, one: Strategy) -> tuple[str, ...]:
         """Return which degrees of a strategy it does not run beside each other, in sentences without a full stop."""
         found = []
         if one.context > 1 and one.shard not in self.context_shards:
             found.append(f"sharding level {one.shard} beside a context axis; weights are always sharded over it")
+        if one.offload != "none" and one.data * one.context > 1 and one.shard not in self.offload_shards:
+            found.append(f"{one.offload} state on the host with sharding level {one.shard}; it has {_listed(self.offload_shards)}")
         if self.whole_experts and one.tensor > 1 and one.expert > 1 and not one.folded:
             found.append("experts split over the tensor axis; it keeps each whole and spreads them over that axis too")
         shard = (one.shard_degree or one.data) if one.shard else 1
@@ -311,6 +319,8 @@ def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str =
         if optimizer and limits.optimizers and optimizer not in limits.optimizers else "",
         "frozen weights in four bits; it has none" if graph.quantised and not limits.quantised_base else "",
         "a model with frozen weights; it trains all weights" if not (limits.frozen_weights or graph.fully_trained) else "",
+        *(f"{what} state on the host; it has offload {_listed(limits.offloads)}"
+          for what in dict.fromkeys(stage.strategy.offload for stage in plan.stages) if what not in limits.offloads),
         *(reason for one in dict.fromkeys(stage.strategy for stage in plan.stages) for reason in limits.unpaired(one)),
     ) if reason)  # fmt: skip
 

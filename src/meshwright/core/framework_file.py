@@ -18,7 +18,7 @@ from meshwright.base import fields, files, units
 from meshwright.base.errors import InputError
 from meshwright.core.framework import AXES, SCOPES, SHARES, Framework, FrameworkLimits
 from meshwright.core.optimizers import OPTIMIZERS
-from meshwright.core.strategy import CONTEXT_EXCHANGES, is_recompute
+from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, is_recompute
 
 __all__ = ["CIRCUMSTANCES", "Variant", "described", "of_content", "read", "unsaid"]
 
@@ -154,7 +154,7 @@ def _limit(value: Any, name: str, place: str) -> Any:
         return value
     listed = tuple(fields.items(value, place))
     for one in listed:
-        if name in ("shards", "hybrid_shards", "context_shards"):
+        if name in ("shards", "hybrid_shards", "context_shards", "offload_shards"):
             fields.whole(one, place, minimum=0, maximum=3)
         else:
             fields.text(one, place)
@@ -163,6 +163,8 @@ def _limit(value: Any, name: str, place: str) -> Any:
     if name in ("context_exchanges", "latent_exchanges", "window_exchanges") and not set(listed) <= set(CONTEXT_EXCHANGES):
         strange = ", ".join(sorted(set(listed) - set(CONTEXT_EXCHANGES)))
         raise InputError(f"{place}: names {strange}; there are {', '.join(CONTEXT_EXCHANGES)}")
+    if name == "offloads" and not {"none"} <= set(listed) <= set(OFFLOADS):
+        raise InputError(f"{place}: is {', '.join(listed) or 'empty'}; it has none, and may have others of {', '.join(OFFLOADS)}")
     unknown = [word for word in listed if name == "optimizers" and word not in OPTIMIZERS]
     if unknown:
         raise InputError(f"{place}: '{unknown[0]}' is no optimizer; there are {', '.join(OPTIMIZERS)}")

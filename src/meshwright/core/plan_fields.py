@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.base import fields, registry
 from meshwright.base.errors import InputError, InputWarning
 from meshwright.core.optimizers import OPTIMIZERS
-from meshwright.core.strategy import CONTEXT_EXCHANGES, RECOMPUTE, is_recompute
+from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, RECOMPUTE, is_recompute
 
 __all__ = ["FIELDS", "OF_SEARCHES", "check"]
 
@@ -47,7 +47,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
 })  # fmt: skip
 _STAGE = (
     "ops", "devices", "data", "tensor", "context", "expert", "sequence_parallel", "shard", "shard_degree", "recompute", "ring",
-    "context_exchange", "peak_bytes", "allocated_bytes", "reserved_bytes", "free_bytes",
+    "context_exchange", "offload", "peak_bytes", "allocated_bytes", "reserved_bytes", "free_bytes",
 )  # fmt: skip
 _SPELLING_RATIO = 0.8  # how alike two names are that one may be taken for the other
 
@@ -132,6 +132,8 @@ def _stage(stage: Any, place: str) -> None:
     if "context_exchange" in stage and stage["context_exchange"] not in CONTEXT_EXCHANGES:
         said = fields.show(stage["context_exchange"])
         raise InputError(f"{place}: context_exchange is {said}; it must be one of {', '.join(CONTEXT_EXCHANGES)}")
+    if "offload" in stage and stage["offload"] not in OFFLOADS:
+        raise InputError(f"{place}: offload is {fields.show(stage['offload'])}; it must be one of {', '.join(OFFLOADS)}")
     for key in ("ops", "recompute", "devices", "ring"):
         words = key in ("ops", "recompute")
         for value in fields.items(stage.get(key, []), f"{place}: {key}"):

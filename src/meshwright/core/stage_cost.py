@@ -86,6 +86,8 @@ class StageCost:
         tell: then communication takes its seconds whatever else is on the links.
     output_gradient : bool
         Whether the next stage sends the gradient of the output back; not where everything up to it is frozen.
+    host_bytes : float
+        Held on the host for this device: optimizer state that is offloaded, and the gradients that reach it.
     """
 
     forward_seconds: float
@@ -110,6 +112,7 @@ class StageCost:
     fragmentation_ratio: float = 0.0
     collectives: tuple[Collective, ...] = ()
     output_gradient: bool = True
+    host_bytes: float = 0.0
 
     @property
     def forward_total_seconds(self) -> float:

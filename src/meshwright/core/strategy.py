@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-__all__ = ["ALTERNATE", "CONTEXT_EXCHANGES", "MODULES", "RECOMPUTE", "Strategy", "is_recompute"]
+__all__ = ["ALTERNATE", "CONTEXT_EXCHANGES", "MODULES", "OFFLOADS", "RECOMPUTE", "Strategy", "is_recompute"]
 
 RECOMPUTE = ("none", "selective", "full")
 """What a layer recomputes in its backward pass: nothing, its cheap large activations, or its whole forward."""
@@ -20,6 +20,10 @@ CONTEXT_EXCHANGES = ("ring", "all_gather", "all_to_all")
 """How the ranks of a context axis let every query meet every key: keys and values go round beside attention (ring attention;
 Megatron-LM's ``p2p``); they are gathered before it; or queries, keys, values and outputs change from parts of the sequence to
 parts of the heads and back (DeepSpeed-Ulysses; Megatron-LM's ``a2a``)."""
+
+OFFLOADS = ("none", "optimizer")
+"""What lies on the host: nothing, or the optimizer's state, with which the host updates the weights (ZeRO-Offload; Megatron-LM's
+``--optimizer-cpu-offload``)."""
 
 
 def is_recompute(word: object) -> bool:
@@ -49,6 +53,8 @@ class Strategy:
         Over how many of the data ranks it is sharded (HSDP when smaller than ``data``); 0 means all of them.
     context_exchange : str
         One of `CONTEXT_EXCHANGES`; ``ring`` where the context degree is 1 and nothing is exchanged.
+    offload : str
+        One of `OFFLOADS`.
 
     Notes
     -----
@@ -63,11 +69,13 @@ class Strategy:
     shard: int = 0
     shard_degree: int = 0
     context_exchange: str = "ring"
+    offload: str = "none"
 
     def __repr__(self) -> str:
-        """Return how it is built; a ring, as in plans from before there was anything else, is not told."""
-        told = [f"{one.name}={getattr(self, one.name)!r}" for one in fields(self)]
-        return f"Strategy({', '.join(told[:-1] if self.context_exchange == 'ring' else told)})"
+        """Return how it is built; a ring and nothing on the host, as in plans from before there was anything else, are not told."""
+        usual = {"context_exchange": "ring", "offload": "none"}
+        told = [one.name for one in fields(self) if usual.get(one.name) != getattr(self, one.name)]
+        return f"Strategy({', '.join(f'{name}={getattr(self, name)!r}' for name in told)})"
 
     @property
     def n_devices(self) -> int:

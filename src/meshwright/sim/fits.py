@@ -15,11 +15,16 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from meshwright.base import registry
 from meshwright.core.cluster import Cluster, Device
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
+from meshwright.costs import LAYERS, offers
+from meshwright.costs.analytic.offload import HOST_FILL_RATIO
 
-__all__ = ["context_bytes", "excess_bytes", "free_bytes", "rank_excess_bytes", "shared_excess_bytes", "tightest"]
+__all__ = [
+    "context_bytes", "excess_bytes", "free_bytes", "host_bytes", "rank_excess_bytes", "shared_excess_bytes", "tightest",
+]  # fmt: skip
 
 
 def free_bytes(devices: Iterable[Device], memory_ratio: float = 1.0) -> float:
@@ -71,7 +76,8 @@ def context_bytes(problem: Problem, plan: Plan) -> tuple[float, ...] | None:
 def rank_excess_bytes(
     problem: Problem, plan: Plan, peak_bytes: Sequence[float], memory_ratio: float = 1.0
 ) -> tuple[float, ...]:
-    """Return by how many bytes each pipeline rank exceeds its tightest device; not above zero where it fits.
+    """Return by how many bytes each pipeline rank exceeds its tightest device, or that device's share of its host if more; not above
+    zero where it fits.
 
     Parameters
     ----------
@@ -88,11 +94,30 @@ def rank_excess_bytes(
     if cluster is None:
         return (0.0,) * len(peak_bytes)
     found = []
-    for peak, devices in zip(peak_bytes, plan.ranks(), strict=True):
+    for peak, devices, away in zip(peak_bytes, plan.ranks(), host_bytes(problem, plan), strict=True):
         own = tightest(cluster, devices).reserved_bytes  # part of the peak; other devices of the rank keep their own
         kinds = _kinds(cluster, devices)
         found.append(max(peak + (kind.reserved_bytes - own) - ratio * kind.memory_bytes for kind in kinds))
+        if away:
+            of_host = min(kind.host.memory_bytes if kind.host else 0.0 for kind in kinds)
+            found[-1] = max(found[-1], away - HOST_FILL_RATIO * of_host)
     return tuple(found)
+
+
+def host_bytes(problem: Problem, plan: Plan) -> tuple[float, ...]:
+    """Return what each pipeline rank holds on the host of each of its devices.
+
+    Parameters
+    ----------
+    problem, plan
+        As of `rank_excess_bytes`.
+    """
+    rank_of_stage, held = plan.rank_of_stage(), [0.0] * len(plan.ranks())
+    if any(stage.strategy.offload != "none" for stage in plan.stages) and offers(problem.costs, LAYERS):
+        priced = registry.load("costs", problem.costs, "cost model").stage_costs(problem, plan, ledger=False)
+        for rank, load in zip(rank_of_stage, priced, strict=True):
+            held[rank] += load.host_bytes
+    return tuple(held)
 
 
 def excess_bytes(problem: Problem, plan: Plan, peak_bytes: Sequence[float], memory_ratio: float = 1.0) -> float:

@@ -55,6 +55,8 @@ def stage_json(result: Result, plan: Plan, i: int) -> dict[str, Any]:
     }
     if strategy.context > 1:
         entry["context_exchange"] = strategy.context_exchange
+    if strategy.offload != "none":
+        entry["offload"] = strategy.offload
     if result.timeline is not None and plan is result.plan:
         rank, cluster = plan.rank_of_stage()[i], result.problem.cluster
         entry["peak_bytes"] = result.timeline.peak_bytes[rank]

@@ -14,7 +14,7 @@ from meshwright import clusters
 from meshwright.base.errors import InputError
 from meshwright.clusters import assemble
 from meshwright.clusters.file_fields import FORMAT
-from meshwright.core.cluster import Cluster
+from meshwright.core.cluster import Cluster, Host
 from meshwright.network import Network
 
 LAB = """
@@ -64,6 +64,17 @@ def test_a_heterogeneous_cluster_is_read_back_equal(tmp_path: pathlib.Path) -> N
     _check_round_trip(_read(tmp_path, LAB), tmp_path)
 
 
+def test_hosts_are_told_of_kinds_of_ones_own_and_of_built_in_ones(tmp_path: pathlib.Path) -> None:
+    told = {"host_link": "16 GB/s", "host_memory": "64 GB", "host_memory_bandwidth": "50 GB/s"}
+    content = yaml.safe_load(LAB)
+    content["kinds"] = {"old": content["kinds"]["old"] | told, "new": {"builtin": "h100-sxm-80gb"} | told}
+    content["nodes"][0]["devices"] = ["new", "new"]
+    cluster = _read(tmp_path, yaml.safe_dump(content))
+    assert all(kind.host == Host(16e9, 50e9, 64e9) for kind in cluster.kinds)
+    _check_round_trip(cluster, tmp_path)
+    assert all(kind.host is None for kind in _read(tmp_path, LAB).kinds)
+
+
 def _check_round_trip(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "again.yaml"
     path.write_text(yaml.safe_dump({"format": FORMAT, **assemble.disassemble(cluster)}, sort_keys=False))
@@ -104,6 +115,7 @@ def _check_round_trip(cluster: Cluster, tmp_path: pathlib.Path) -> None:
         (("kinds", "old", "memory"), "-1 GiB", ("kinds: old: memory",)),
         (("kinds", "old", "flops"), {}, ("kinds: old: flops",)),
         (("kinds", "old", "builtin"), "t4-16gb", ("kinds: old", "builtin")),
+        (("kinds", "old", "host_link"), "16 GB/s", ("kinds: old", "host_memory", "told together")),
     ],
 )
 def test_a_mistake_is_answered_by_one_sentence_with_its_place(

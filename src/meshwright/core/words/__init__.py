@@ -39,6 +39,8 @@ def describe(plan: Plan, *, brief: bool = False) -> str:
     if most.shard and not brief:
         over = f" over {most.shard_degree}" if most.shard_degree else ""
         parts.append({1: "optimizer sharded", 2: "optimizer and gradients sharded", 3: "fully sharded"}[most.shard] + over)
+    if degrees.offload != "none":
+        parts.append(f"{degrees.offload} state on the host")
     words = [word for stage in plan.stages for word in stage.recompute]
     order = ("selective", *sorted(set(words) - {"none", "selective", "full"}), "full")
     named = {"selective": "selectively", "full": "all"}

@@ -20,6 +20,7 @@ from meshwright.costs.analytic import recomputation, traffic
 from meshwright.costs.analytic import stage as _stage
 from meshwright.costs.analytic.device_mesh import Mesh, mesh
 from meshwright.costs.analytic.layer import LayerWork, layer_work
+from meshwright.costs.analytic.offload import unknown_host
 from meshwright.costs.analytic.roofline import Shape
 from meshwright.costs.analytic.shared_weights import body_without, spare_of_stages, spare_rows, state_of, with_state_of
 from meshwright.costs.analytic.update import unknown_shape
@@ -39,6 +40,7 @@ __all__ = [
     "rows",
     "spare_rows",
     "stage_costs",
+    "unknown_host",
     "unknown_state",
     "words",
 ]
@@ -68,7 +70,8 @@ def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
 
     `micro_batch`: samples of one micro-batch and replica.
     """
-    return _legal.illegal(problem.graph, strategy, micro_batch)
+    reason = _legal.illegal(problem.graph, strategy, micro_batch)
+    return reason or ("" if strategy.offload == "none" else unknown_host(problem))
 
 
 def unknown_state(problem: Problem) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.core.graph import Graph, Operator
-from meshwright.core.strategy import CONTEXT_EXCHANGES, Strategy
+from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, Strategy
 
 __all__ = ["illegal"]
 
@@ -61,6 +61,8 @@ def _degrees(strategy: Strategy, micro_batch: int) -> str:
         return f"the context exchange is '{strategy.context_exchange}'; there are {', '.join(CONTEXT_EXCHANGES)}"
     if strategy.context == 1 and strategy.context_exchange != "ring":
         return f"the context exchange is {strategy.context_exchange}, but the context degree is 1: nothing is exchanged"
+    if strategy.offload not in OFFLOADS:
+        return f"the offload is '{strategy.offload}'; there are {', '.join(OFFLOADS)}"
     if strategy.sequence_parallel and strategy.tensor == 1:
         return "sequence parallelism splits over the tensor axis, which has one rank"
     return ""

@@ -124,4 +124,5 @@ def with_state_of(load: StageCost, less: StageCost) -> StageCost:
         weight_bytes=less.weight_bytes,
         gradient_bytes=less.gradient_bytes,
         optimizer_bytes=less.optimizer_bytes,
+        host_bytes=less.host_bytes,
     )

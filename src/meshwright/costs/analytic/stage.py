@@ -13,6 +13,7 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import Axis, Mesh, bucket_seconds
 from meshwright.costs.analytic.layer import LayerWork, Repeat, Transfer
+from meshwright.costs.analytic.offload import host_update
 from meshwright.costs.analytic.update import EXCHANGED_BYTES
 
 __all__ = ["combine", "exchanges", "exposed", "layer_load", "repeated", "sharded_seconds", "slowest", "slowest_kind"]
@@ -62,6 +63,12 @@ def layer_load(
     if strategy.shard < 3 and strategy.shard > 0:
         moved = (gradients if strategy.shard == 1 else 2.0 * gradients) + 2.0 * optimizer + updated
     shaped_bytes, shaped_seconds = _shaped_update(work, mesh, strategy)
+    update_seconds = (moved + shaped_bytes) / (device.memory_bytes_per_second * device.memory_ratio) + shaped_seconds
+    host_bytes = 0.0
+    if strategy.offload == "optimizer":
+        share = work.n_trained_dense / mesh.n_shards + work.n_trained_expert / mesh.n_expert_shards
+        n_updated = share if strategy.shard else float(work.n_trained_dense + work.n_trained_expert)
+        update_seconds, host_bytes = host_update(n_updated, device, training)
     return StageCost(
         forward_seconds=work.forward_seconds,
         backward_input_seconds=work.backward_input_seconds,
@@ -72,7 +79,7 @@ def layer_load(
         output_bytes=work.output_bytes / (strategy.tensor if splits else 1),
         reduce_seconds=_reduce_seconds(work, mesh, strategy, training),
         gather_seconds=_gather_seconds(work, mesh, strategy, training),
-        optimizer_seconds=(moved + shaped_bytes) / (device.memory_bytes_per_second * device.memory_ratio) + shaped_seconds,
+        optimizer_seconds=update_seconds,
         weight_bytes=weights - _packed_saving(work, mesh, strategy, training),
         gradient_bytes=gradients,
         optimizer_bytes=optimizer,
@@ -83,6 +90,7 @@ def layer_load(
         communication_bytes=communication,
         fragmentation_ratio=fragmentation,
         output_gradient=work.has_backward,
+        host_bytes=host_bytes,
     )
 
 
@@ -236,7 +244,8 @@ def _state_bytes(
     accumulation into products only (every run of SimuMax's set holds it at its peak). Under ZeRO-3 the shard of the fp32 copy
     is the weight (FSDP2): where training keeps such a copy with the optimizer's moments, no other is held. Frozen weights
     are held in the precision of the products, without a copy. State that follows from shapes is shared out like any other but
-    for the sums of rows and columns of factored moments, which every rank needs whole.
+    for the sums of rows and columns of factored moments, which every rank needs whole. Offloaded state, with the copy, is no part
+    of this (`offload.host_update`): the device keeps the weights that products use, and gradients.
     """
     weights = _weight_bytes(work.n_dense_parameters, work.n_expert_parameters, mesh, strategy, training)
     whole = work.n_trained_dense + work.n_trained_expert
@@ -247,6 +256,8 @@ def _state_bytes(
     gradients += training.gradient_bytes * share if gathered else 0.0
     if strategy.shard < 3 and training.weight_bytes < 4:
         gradients += framework.gradient_copy_bytes * (share if strategy.shard else whole)
+    if strategy.offload == "optimizer":
+        return weights, gradients, 0.0
     dense, expert = work.updates
     n_shards, n_expert_shards = (mesh.n_shards, mesh.n_expert_shards) if strategy.shard else (1, 1)
     shaped = dense.sharded_bytes / n_shards + expert.sharded_bytes / n_expert_shards + dense.whole_bytes + expert.whole_bytes
@@ -323,7 +334,7 @@ def combine(stage_costs: Sequence[tuple[StageCost, int]]) -> StageCost:
     """
     forward: dict[str, float] = {}
     backward: dict[str, float] = {}
-    sums = [0.0] * 12
+    sums = [0.0] * 13
     working = reserved = largest = communication = fragmentation = 0.0
     for load, count in stage_costs:
         if count <= 0:
@@ -362,6 +373,7 @@ def combine(stage_costs: Sequence[tuple[StageCost, int]]) -> StageCost:
         communication_bytes=communication,
         fragmentation_ratio=fragmentation,
         output_gradient=any(load.output_gradient for load, count in stage_costs if count > 0) or not stage_costs,
+        host_bytes=sums[12],
     )
 
 
@@ -370,7 +382,7 @@ def _summed(load: StageCost) -> tuple[float, ...]:
     return (
         load.forward_seconds, load.backward_input_seconds, load.backward_weight_seconds, load.recompute_seconds,
         load.reduce_seconds, load.gather_seconds, load.optimizer_seconds, load.weight_bytes, load.gradient_bytes,
-        load.optimizer_bytes, load.activation_bytes, load.model_flops,
+        load.optimizer_bytes, load.activation_bytes, load.model_flops, load.host_bytes,
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ _ALIKE_RATIO = 3.0
 
 
 _NO_AXES = "profiles hold no context or expert parallelism"
+_NO_HOST = "profiles hold nothing of the host; leave the optimizer's state on the devices (offload none)"
 
 
 def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
@@ -32,6 +33,8 @@ def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
     assert isinstance(profile, Profile)
     if strategy.context > 1 or strategy.expert > 1:
         return _NO_AXES
+    if strategy.offload != "none":
+        return _NO_HOST
     if strategy.tensor > 1 and not any(tensor == strategy.tensor for _, tensor in profile.measures):
         return f"the tensor degree {strategy.tensor} was not measured; measure it with 'meshwright profile --tensor'"
     return ""
@@ -58,6 +61,8 @@ def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     for i, stage in enumerate(plan.stages):
         if stage.strategy.context > 1 or stage.strategy.expert > 1:
             raise InputError(f"costs profiled: stage {i}: {_NO_AXES}")
+        if stage.strategy.offload != "none":
+            raise InputError(f"costs profiled: stage {i}: {_NO_HOST}")
         result.append(_stage(problem, profile, stage, rows_of_microbatch / stage.strategy.data))
     return tuple(result)
 

@@ -14,7 +14,9 @@ __all__ = ["check", "notes", "sentence"]
 Options = Mapping[str, tuple[str, ...]]
 
 _ELSEWHERE: Mapping[str, str] = MappingProxyType({
-    "--optimizer-cpu-offload": "optimizer state on the host", "--cpu-offloading-num-layers": "activations on the host",
+    "--cpu-offloading-num-layers": "activations on the host",
+    "--chunked-optimizer-state-offload": "optimizer state that is on the host between updates only",
+    "--offload-optimizer-states": "optimizer state that is on the host between updates only",
     "--fine-grained-activation-offloading": "activations on the host", "--use-torch-fsdp2": "PyTorch's FSDP2 in Megatron-Core",
     "--moe-use-upcycling": "a dense checkpoint made into experts", "--freeze-all-layers": "frozen layers",
     "--hybrid-layer-pattern": "state-space layers", "--hybrid-override-pattern": "state-space layers",
@@ -62,6 +64,12 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
     """Return what is priced otherwise than a run's options say: each option and a sentence without a full stop."""
     found = [(name, text) for name, text in _PRICED_OTHERWISE.items() if name in options]
     one = plan.stages[0].strategy
+    if one.offload == "optimizer":
+        found = [(name, text) for name, text in found if name != "--use-precision-aware-optimizer"]  # it needs that
+        if "--overlap-cpu-optimizer-d2h-h2d" not in options:
+            found.append(("--overlap-cpu-optimizer-d2h-h2d", "is not set; transfers are priced beside the host's update"))
+        if "--use-torch-optimizer-for-cpu-offload" in options:
+            found.append(("--use-torch-optimizer-for-cpu-offload", "the host's update is priced as a fused Adam's"))
     if one.data * one.context > 1 and one.shard < 2:
         wanted = ["--overlap-grad-reduce", *(["--overlap-param-gather"] if one.shard else [])]
         found += [

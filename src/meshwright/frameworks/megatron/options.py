@@ -131,6 +131,8 @@ def arguments(result: Result) -> Options:
         options.append(("--use-tp-pp-dp-mapping",))
     options += _pipeline(result)
     options += _sharding(plan)
+    if strategy.offload == "optimizer":
+        options += _offload(strategy.data * strategy.context)
     options += _recompute(result)
     options += [("--micro-batch-size", str(plan.micro_batch)), ("--global-batch-size", str(plan.global_batch))]
     options += PRECISIONS[problem.training.precision]
@@ -194,6 +196,15 @@ def _sharding(plan: Plan) -> Options:
     if 0 < strategy.shard_degree < strategy.data:
         options.append(("--num-distributed-optimizer-instances", str(strategy.data // strategy.shard_degree)))
     return options
+
+
+def _offload(n_ranks: int) -> Options:
+    """Return what keeps the optimizer's state on the host, as it is priced; it needs the distributed optimizer, even of one rank."""
+    options: Options = [
+        ("--optimizer-cpu-offload",), ("--optimizer-offload-fraction", "1.0"), ("--overlap-cpu-optimizer-d2h-h2d",),
+        ("--use-precision-aware-optimizer",),
+    ]  # fmt: skip
+    return options if n_ranks > 1 else [("--use-distributed-optimizer",), *options]
 
 
 def _recompute(result: Result) -> Options:

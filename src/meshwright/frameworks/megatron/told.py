@@ -140,7 +140,7 @@ def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int =
     level, degree = _sharding(options, place, data * context, data)
     strategy = Strategy(
         data, tensor, context, expert, "--sequence-parallel" in options and tensor > 1, level, degree,
-        _exchange(options, place) if context > 1 else "ring",
+        _exchange(options, place) if context > 1 else "ring", _offload(options, place),
     )  # fmt: skip
     if expert > 1 and tensor > 1 and strategy.folded != (options.get("--expert-tensor-parallel-size") == ("1",)):
         raise InputError(
@@ -168,6 +168,19 @@ def _exchange(options: Mapping[str, tuple[str, ...]], place: str) -> str:
         said = " ".join(options["--cp-comm-type"])
         raise InputError(f"{place}: --cp-comm-type is '{said}'; plans have one of {', '.join(known)} for all layers")
     return known[words.pop()]
+
+
+def _offload(options: Mapping[str, tuple[str, ...]], place: str) -> str:
+    """Return what lies on the host: all of the optimizer's state, or nothing."""
+    if "--optimizer-cpu-offload" not in options:
+        return "none"
+    said = " ".join(options.get("--optimizer-offload-fraction", ("1.0",)))
+    if said.rstrip("0").rstrip(".") != "1":
+        raise InputError(f"{place}: --optimizer-offload-fraction is {said}; plans have all of the state on the host (1.0) or none")
+    for needed in ("--use-precision-aware-optimizer", "--use-distributed-optimizer"):
+        if needed not in options:
+            raise InputError(f"{place}: --optimizer-cpu-offload: Megatron-LM asks for {needed} beside it; add it")
+    return "optimizer"
 
 
 def _sharding(options: Mapping[str, tuple[str, ...]], place: str, n_ranks: int, data: int) -> tuple[int, int]:

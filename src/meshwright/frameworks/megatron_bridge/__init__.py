@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshwright.core.framework import exceeded
 from meshwright.core.graph import Graph
 from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
@@ -17,7 +18,9 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan Megatron-Core cannot run, or has no field."""
     from meshwright.frameworks.megatron import model, options
 
-    found, spec = options.refusals(plan, problem), problem.model_spec
+    spec, training = problem.model_spec, problem.training
+    own = exceeded(FRAMEWORK.limits, plan, problem.graph, training.precision, training.optimizer)
+    found = tuple(dict.fromkeys((*options.refusals(plan, problem), *own)))
     if spec.format != "huggingface" or not spec.spec:
         return found
     return (*found, *filter(None, (model.windows_in_parts(plan, spec.spec, problem.graph.sequence_length),)))

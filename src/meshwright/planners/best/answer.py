@@ -13,7 +13,8 @@ from meshwright.base.units import format_seconds
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
-from meshwright.costs import sharded
+from meshwright.core.strategy import OFFLOADS
+from meshwright.costs import analytic, sharded
 from meshwright.planners.best import limits, simplest, splits
 from meshwright.planners.best.branch_and_bound import BestFirstSearch, Entry
 from meshwright.planners.best.incumbents import describe, rank
@@ -74,7 +75,8 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
         _find_others(state)
     found = replace(state.answer(notes), certificate=state.certificate())
     if found.nearest:
-        found = replace(found, nearest=_enough_devices(problem, params, stop) or found.nearest)
+        away = _on_hosts(problem, params, stop)
+        found = replace(found, nearest=_enough_devices(problem, params, stop) or found.nearest, notes=(*found.notes, *away))
     return _with_splits(problem, found) if problem.costs == "sharded" and found.plan is not None else found
 
 
@@ -156,6 +158,28 @@ def _with_splits(problem: Problem, found: Answer) -> Answer:
     )
 
 
+def _on_hosts(problem: Problem, params: Limits, stop: Stop) -> tuple[str, ...]:
+    """Return a note where a plan fits these devices with the optimizer's state on their hosts; none where that is allowed already,
+    nothing is known of the hosts, or no plan was found.
+    """
+    framework = problem.framework
+    known = "optimizer" in framework.limits.offloads
+    if "optimizer" in params.offload or analytic.unknown_host(problem) or (problem.framework_asked and not known):
+        return ()
+    if not known:  # of the runtime that is assumed, all but this
+        problem = replace(problem, framework=replace(framework, limits=replace(framework.limits, offloads=OFFLOADS)))
+    state = BestFirstSearch(problem, replace(params, offload=("optimizer",)), stop)
+    state.allow(1)
+    for pool in pools(problem.required_cluster):
+        state.add(pool)
+    _dive(state, any_plan=True)
+    if not state.found:
+        return ()
+    best = min(state.found, key=rank)
+    how = "--set offload=none,optimizer" + ("" if known else ", with a framework that has it (--for; 'meshwright list frameworks')")
+    return (f"with the optimizer's state on the host it fits: {describe(best.config)}; a step of about {format_seconds(best.step_seconds)}: {how}",)
+
+
 def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
     """Return the smallest doubling of a built-in kind of cluster on which a usual plan fits, and what; empty when there is none.
 
@@ -167,6 +191,8 @@ def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
     for usual, doubling in itertools.product((True, False), range(1, 8)):
         n_devices = int(count) * 2**doubling
         larger = replace(problem, cluster=clusters.cluster(f"{kind}:{n_devices}"))
+        if "optimizer" in params.offload and analytic.unknown_host(larger):
+            return ""  # the question's devices are others than those of the kind
         state = BestFirstSearch(larger, params, stop)
         state.allow(1)
         for pool in pools(larger.cluster):  # type: ignore[arg-type]

@@ -59,7 +59,7 @@ class BestFirstSearch:
         self.was_stopped = self.is_diving = False
         self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
         self.model = registry.load("costs", problem.costs, "cost model")
-        self.exchanges = Exchanges(problem, self.params.context_exchange)
+        self.exchanges = Exchanges(problem, self.params.context_exchange, self.params.offload)
 
     @property
     def budget(self) -> int:
@@ -174,7 +174,7 @@ class BestFirstSearch:
             self._push_config(costs, config, pool, _SCHEDULE if config.is_any else _LIGHT, bound)
         elif level == _SCHEDULE:
             exchanges = self.exchanges.of(config.mesh)
-            every = limits.variants(config, self.problem, costs.pool, self.params.shard, exchanges)
+            every = limits.variants(config, self.problem, costs.pool, self.params.shard, exchanges, self.params.offload)
             for variant in every:
                 reasons = self.problem.framework.limits.unpaired(variant.strategy)
                 if reasons:

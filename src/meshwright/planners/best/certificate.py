@@ -52,6 +52,7 @@ def question(problem: Problem, params: Limits) -> dict[str, Any]:
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(params).items()
             if name not in ("within_ratio", "alternatives")  # which plans are shown, not which there are
+            and (name, value) != ("offload", ("none",))  # as before there was a choice
         },
     }
 
@@ -94,7 +95,7 @@ def certificate(
     """
     limit, chain = bound_seconds * (1.0 - _ROUNDING), chain_of(problem.graph)
     pinned = (bool(chain.prefix), bool(chain.suffix))
-    exchanges = exchanges or Exchanges(problem, params.context_exchange)
+    exchanges = exchanges or Exchanges(problem, params.context_exchange, params.offload)
     sets: dict[tuple[int, int, int, int, int, str], list[Any]] = {}
     for pool, mesh in record.illegal:
         sets.setdefault((pool, *_shape(mesh), "illegal"), [0, math.inf, 0])[0] += 1
@@ -140,4 +141,4 @@ def _n_configurations(
         len(spreads_of(n_layers, mesh.pipeline, chunks, pinned)) for chunks in every
     )  # fmt: skip
     config = Config(mesh, 0, 0, "1f1b", 1, "")
-    return n_forms * len(runnable(config, problem, pool, params.shard, exchanges))
+    return n_forms * len(runnable(config, problem, pool, params.shard, exchanges, params.offload))

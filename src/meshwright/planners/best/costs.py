@@ -164,15 +164,16 @@ class Costs:
     def _least_rows(self, config: Config, classes: RankClasses) -> list[RowLoads]:
         """Return for every kind of device the least that layers do and hold under any sharding, layout and place.
 
-        Lemma: inside a micro-batch, sharding only adds communication, copies and buffers, so that none of it (ZeRO-0) is below all;
-        the higher the level, and the more ranks share, the less weights, gradients and optimizer state are held, as much for any
-        micro-batch. What the optimizer takes does not fall from level to level and is left out. No one sharding is below all others:
+        Lemma: inside a micro-batch, sharding only adds communication, copies and buffers, so that none of it (ZeRO-0) is below all, and
+        offload changes nothing; the higher the level, the more ranks share, and with optimizer state on the host, the less weights,
+        gradients and optimizer state are held, as much for any micro-batch. What the optimizer takes does not fall from level to level and is left out. No one sharding is below all others:
         ZeRO-3 holds the least state, but needs buffers of a layer's size. Which layers share a rank is a matter of the schedule.
         """
         mesh, key = config.mesh, (config.mesh, self._spare[0] != self._spare[1] and config.ends_together)
         if key not in self._of_mesh:
             level = max(self.shards) if mesh.data * mesh.context > 1 else 0
-            highest = Config(replace(mesh, micro_batch=1), level, 0, config.schedule, config.chunks, "pipeline")
+            away = max(self.exchanges.offloads)  # "optimizer" where it may lie on the host, which leaves the least here
+            highest = Config(replace(mesh, micro_batch=1), level, 0, config.schedule, config.chunks, "pipeline", offload=away)
             places = self.classes(highest, light=True).kinds
             state = dict(zip(places, self.rows(highest, light=True), strict=True))  # the same at all places
             unsharded = self.without_sharding(config, classes)
@@ -396,5 +397,4 @@ def _key(config: Config, light: bool) -> tuple[object, ...]:
     stride = mesh.pipeline if config.layout == "data" and not light else 0
     alone = light and config.shard == 0 and mesh.data * mesh.context % math.lcm(mesh.context, mesh.expert) == 0
     degrees = (0 if alone else mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch)
-    exchange = () if config.exchange == "ring" else (config.exchange,)
-    return (*degrees, config.shard, config.shard_degree, stride, light, *exchange)
+    return (*degrees, config.shard, config.shard_degree, stride, light, config.exchange, config.offload)

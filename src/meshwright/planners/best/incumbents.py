@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshwright.base.units import format_bytes
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.timeline import Timeline
 from meshwright.planners.best.space import Config, MeshDegrees
+from meshwright.sim import fits
 
 __all__ = ["Degrees", "Incumbent", "causes_of_loss", "degrees_of", "describe", "memory_notes", "rank"]
 
@@ -44,7 +46,8 @@ def rank(found: Incumbent) -> tuple[object, ...]:
     """Order plans: the shorter step first; of steps alike to nine digits the simpler plan."""
     mesh = found.config.mesh
     complexity = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, found.config.chunks, found.config.shard)
-    return (float(f"{found.step_seconds:.9g}"), *complexity, found.config.exchange != "ring", found.config)
+    told = (found.config.offload != "none", found.config.exchange != "ring")
+    return (float(f"{found.step_seconds:.9g}"), *complexity, *told, found.config)
 
 
 def degrees_of(item: MeshDegrees | Config) -> Degrees:
@@ -66,11 +69,24 @@ def describe(config: Config) -> str:
     parts = [f"{name} {value}" for name, value in degrees if value > 1] or ["one device"]
     if config.exchange != "ring":
         parts.append(f"context exchange {config.exchange}")
+    if config.offload != "none":
+        parts.append(f"{config.offload} state on the host")
     return f"{', '.join(parts)}, micro-batch {mesh.micro_batch}, sharding level {config.shard}"
 
 
 def memory_notes(problem: Problem, found: Incumbent) -> tuple[str, ...]:
-    """Return a warning where a plan leaves little room for an error of the memory model."""
+    """Return what a plan holds on hosts, and a warning where it leaves little room for an error of the memory model."""
+    return (*_host_notes(problem, found), *_device_notes(problem, found))
+
+
+def _host_notes(problem: Problem, found: Incumbent) -> tuple[str, ...]:
+    """Return what a plan holds on the host of a device at most, where it holds anything there."""
+    held = max(fits.host_bytes(problem, found.plan))
+    return (f"on the host, optimizer state and gradients take {format_bytes(held)} for each device at most",) if held else ()
+
+
+def _device_notes(problem: Problem, found: Incumbent) -> tuple[str, ...]:
+    """Return a warning where a plan leaves little room on its devices."""
     cluster = problem.required_cluster
     shares = [
         peak / cluster.device(ranks[0]).memory_bytes

@@ -14,7 +14,7 @@ from meshwright.core.flops import forward_flops
 from meshwright.core.framework import AXES
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Problem
-from meshwright.core.strategy import ALTERNATE, CONTEXT_EXCHANGES, MODULES, RECOMPUTE
+from meshwright.core.strategy import ALTERNATE, CONTEXT_EXCHANGES, MODULES, OFFLOADS, RECOMPUTE
 from meshwright.costs import analytic
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.space import VIRTUAL, Config, DevicePool, MeshDegrees, divisors
@@ -61,6 +61,8 @@ class Limits:
         Schedules allowed.
     context_exchange : tuple of str
         How keys and values may be exchanged over a context axis; empty for what `meshwright.planners.best.space.Exchanges` says.
+    offload : tuple of str
+        What may lie on the host: nothing, the optimizer's state.
     evaluations : int
         How many plans are evaluated at most before the answer is given with the gap reached.
     alternatives : int
@@ -88,6 +90,7 @@ class Limits:
         default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"), metadata={"choices": SCHEDULES}
     )
     context_exchange: tuple[str, ...] = field(default=(), metadata={"choices": CONTEXT_EXCHANGES})
+    offload: tuple[str, ...] = field(default=("none",), metadata={"choices": OFFLOADS, "at_least": 1})
     evaluations: int = field(default=120, metadata={"minimum": 1})
     alternatives: int = field(default=4, metadata={"minimum": 1})
     splits: int = field(default=400, metadata={"minimum": 0})
@@ -141,10 +144,8 @@ def shard_degrees(problem: Problem, replica_size: int, data: int) -> tuple[int, 
     ----------
     problem : Problem
         The question; its cluster says how large a node is.
-    replica_size : int
-        Devices of one data rank: tensor times context degree.
-    data : int
-        Data degree.
+    replica_size, data : int
+        Devices of one data rank (tensor times context degree), and how many there are.
 
     Returns
     -------
@@ -166,10 +167,8 @@ def usual(problem: Problem, params: Limits) -> Callable[[MeshDegrees], int]:
 
     Parameters
     ----------
-    problem : Problem
-        The question.
-    params : Limits
-        What is given: where degrees are, those count as usual.
+    problem, params
+        The question, and what is given: where degrees are, those count as usual.
 
     Returns
     -------
@@ -201,23 +200,20 @@ def usual(problem: Problem, params: Limits) -> Callable[[MeshDegrees], int]:
 
 
 def variants(
-    config: Config, problem: Problem, pool: DevicePool, shards: tuple[int, ...], exchanges: tuple[str, ...] = ("ring",)
-) -> list[Config]:
-    """Return a configuration with every sharding, layout and context exchange: replicas as blocks only where no experts are exchanged
-    between them.
+    config: Config, problem: Problem, pool: DevicePool, shards: tuple[int, ...],
+    exchanges: tuple[str, ...] = ("ring",), offloads: tuple[str, ...] = ("none",),
+) -> list[Config]:  # fmt: skip
+    """Return a configuration with every sharding, layout, context exchange and offload: replicas as blocks only where no experts are
+    exchanged between them.
 
     Parameters
     ----------
-    config : Config
-        The configuration.
-    problem : Problem
-        The question.
-    pool : DevicePool
-        The devices.
+    config, problem, pool
+        The configuration, the question and the devices.
     shards : tuple of int
         Sharding levels allowed; where nothing can be sharded, only none is.
-    exchanges : tuple of str
-        Context exchanges of the mesh.
+    exchanges, offloads : tuple of str
+        Context exchanges of the mesh, and what may lie on the host.
     """
     mesh = config.mesh
     levels = tuple(level for level in shards if level == 0 or mesh.data * mesh.context > 1) or (0,)
@@ -225,7 +221,8 @@ def variants(
     framework = problem.framework.limits
     layouts = ("pipeline", "data") if apart and "data" in framework.layouts else ("pipeline",)
     return [
-        replace(config, shard=level, shard_degree=degree, layout=layout, exchange=exchange)
+        replace(config, shard=level, shard_degree=degree, layout=layout, exchange=exchange, offload=offload)
+        for offload in offloads
         for exchange in exchanges
         for level in levels
         for layout in layouts
@@ -238,10 +235,11 @@ def variants(
 
 
 def runnable(
-    config: Config, problem: Problem, pool: DevicePool, shards: tuple[int, ...], exchanges: tuple[str, ...] = ("ring",)
-) -> list[Config]:
+    config: Config, problem: Problem, pool: DevicePool, shards: tuple[int, ...],
+    exchanges: tuple[str, ...] = ("ring",), offloads: tuple[str, ...] = ("none",),
+) -> list[Config]:  # fmt: skip
     """Return those of `variants` whose degrees the framework runs beside each other; what they take at least is that of all."""
-    every = variants(config, problem, pool, shards, exchanges)
+    every = variants(config, problem, pool, shards, exchanges, offloads)
     return [one for one in every if not problem.framework.limits.unpaired(one.strategy)]
 
 
@@ -250,10 +248,8 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
 
     Parameters
     ----------
-    problem : Problem
-        The question.
-    params : Limits
-        What is given.
+    problem, params
+        The question, and what is given.
     n_devices : int
         How many devices there are.
 
@@ -324,11 +320,16 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
         )
     if not shard:
         raise _outside(problem, f"sharding levels {params.shard}", f"sharding levels {framework.shards}")
+    if not set(params.offload) <= set(framework.offloads):
+        raise _outside(problem, f"offload {', '.join(params.offload)}", f"offload {', '.join(framework.offloads)}")
+    if params.offload != ("none",) and (reason := analytic.unknown_host(problem)):
+        raise InputError(f"offload {', '.join(params.offload)}: {reason}")
     return replace(params, schedules=schedules, shard=shard, uniform=params.uniform or not framework.uneven_stages)
 
 
 def _outside(problem: Problem, given: str, has: str) -> InputError:
-    return InputError(f"{given}: not in framework {problem.framework.word}, which has {has}; leave the option out")
+    other = "" if problem.framework_asked else ", or name a framework that has it: --for"
+    return InputError(f"{given}: not in framework {problem.framework.word}, which has {has}; leave the option out{other}")
 
 
 def allowed_pool(pool: DevicePool, problem: Problem) -> bool:
@@ -373,10 +374,8 @@ def impossible(problem: Problem, params: Limits, n_layers: int) -> str:
 
     Parameters
     ----------
-    problem : Problem
-        The question.
-    params : Limits
-        What is given.
+    problem, params
+        The question, and what is given.
     n_layers : int
         Layers that stages can be made of.
 

@@ -335,7 +335,9 @@ def closest(
     while heap:
         n_bytes, _, config, place = heapq.heappop(heap)
         if config.is_any:
-            for variant in runnable(config, problem, costs[place].pool, shards, costs[place].exchanges.of(config.mesh)):
+            known = costs[place]
+            of_mesh = known.exchanges.of(config.mesh)
+            for variant in runnable(config, problem, known.pool, shards, of_mesh, known.exchanges.offloads):
                 heapq.heappush(heap, missing(place, variant, True))
         elif n_bytes > 0.0:
             return n_bytes, config
@@ -351,12 +353,12 @@ def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
     used = {word for stage in plan.stages for word in stage.recompute} - {"none"}
     for layout in ("pipeline", "data"):
         config = Config(
-            mesh, own.shard, own.shard_degree, plan.schedule, len(plan.stages) // len(ranks), layout, own.context_exchange
+            mesh, own.shard, own.shard_degree, plan.schedule, len(plan.stages) // len(ranks), layout, own.context_exchange, own.offload
         )
         for place, known in enumerate(costs if config.strategy == own else ()):
             pool = known.pool
             one_kind = layout == "pipeline" or len(pool.devices) == 1
-            if config.exchange not in known.exchanges.of(mesh):
+            if config.exchange not in known.exchanges.of(mesh) or config.offload not in known.exchanges.offloads:
                 continue
             if not used <= set(known.recompute) or not one_kind or pool.n_devices < mesh.rank_size * mesh.pipeline:
                 continue

@@ -34,14 +34,16 @@ def complexity(found: Incumbent) -> Complexity:
         of some of them, or everything in some; 6. the sharding level (ZeRO-0 to 3); 7. to 10. context, expert, tensor
         and pipeline degree; 11. virtual stages of a rank; 12. whether weights are sharded over a part of the replicas only; 13.
         whether replicas rather than pipeline ranks are blocks of neighbours; 14. whether the first or the last virtual stage has
-        fewer layers than in an even spread. Plans alike in all of them differ in micro-batch, order
+        fewer layers than in an even spread; 15. whether state lies on the host. Plans alike in all of them differ in micro-batch, order
         of devices, how many layers recompute, or split.
     """
     config, mesh = found.config, found.config.mesh
     words = {word for stage in found.plan.stages for word in stage.recompute}
     recomputes = 2 if "full" in words else int(bool(words - {"none"}))
     degrees = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, config.chunks)
-    partly = (int(config.shard_degree > 0), int(config.layout == "data"), int(max(config.fewer) > 0))
+    partly = (
+        int(config.shard_degree > 0), int(config.layout == "data"), int(max(config.fewer) > 0), int(config.offload != "none")
+    )  # fmt: skip
     return (*_known(config), recomputes, config.shard, *degrees, *partly)
 
 
@@ -51,11 +53,12 @@ def least_complexity(item: MeshDegrees | Config) -> Complexity:
     Lemma: what is open counts as nothing, so that no figure is above that of any plan, and neither are all of them in order.
     """
     mesh = item if isinstance(item, MeshDegrees) else item.mesh
-    chunks, shard, degree, layout, fewer = (1, 0, 0, "", 0) if isinstance(item, MeshDegrees) else (
-        item.chunks, max(item.shard, 0), item.shard_degree, item.layout, max(item.fewer)
+    chunks, shard, degree, layout, fewer, offload = (1, 0, 0, "", 0, "none") if isinstance(item, MeshDegrees) else (
+        item.chunks, max(item.shard, 0), item.shard_degree, item.layout, max(item.fewer), item.offload
     )  # fmt: skip
     degrees = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, chunks)
-    return (*_known(item), 0, shard, *degrees, int(degree > 0), int(layout == "data"), int(fewer > 0))
+    partly = (int(degree > 0), int(layout == "data"), int(fewer > 0), int(offload != "none"))
+    return (*_known(item), 0, shard, *degrees, *partly)
 
 
 def _known(item: MeshDegrees | Config) -> Complexity:

@@ -65,10 +65,10 @@ class Config:
     """A mesh with what is left to choose before layers are split: sharding, schedule, virtual stages, layout, context exchange.
 
     `layout` says which axis changes slowest over the devices: ``pipeline`` (a rank is a block of neighbours) or ``data`` (a
-    replica of the whole pipeline is a block of neighbours); `exchange` how keys and values are exchanged over the context axis. With a
-    sharding of `ANY` the configuration stands for all its shardings, layouts and exchanges: then it has bounds only. `fewer` says by
-    how many layers the first and the last virtual stage have fewer than in an even spread (`spreads_of`); `ANY_SPREAD` stands for all
-    of these.
+    replica of the whole pipeline is a block of neighbours); `exchange` how keys and values are exchanged over the context axis;
+    `offload` what lies on the host. With a sharding of `ANY` the configuration stands for all its shardings, layouts, exchanges and
+    offloads: then it has bounds only. `fewer` says by how many layers the first and the last virtual stage have fewer than in an even
+    spread (`spreads_of`); `ANY_SPREAD` stands for all of these.
     """
 
     mesh: MeshDegrees
@@ -79,6 +79,7 @@ class Config:
     layout: str
     exchange: str = "ring"
     fewer: tuple[int, int] = (0, 0)
+    offload: str = "none"
 
     @property
     def is_any(self) -> bool:
@@ -138,6 +139,7 @@ class Config:
             shard=self.shard,
             shard_degree=self.shard_degree,
             context_exchange=self.exchange,
+            offload=self.offload,
         )
 
 
@@ -147,7 +149,7 @@ def after_name(config: Config) -> str:
 
 
 class Exchanges:
-    """Which context exchanges the meshes of a space have, remembered while one problem is searched.
+    """Which context exchanges the meshes of a space have, and what may lie on the host, remembered while one problem is searched.
 
     Parameters
     ----------
@@ -156,10 +158,12 @@ class Exchanges:
     asked : tuple of str
         Those allowed; empty for those of the framework, with ``all_gather`` only where it has no ring: it sends as much, and by our
         prices waits as long at least and holds more.
+    offloads : tuple of str
+        What may lie on the host, as `meshwright.core.strategy.OFFLOADS`.
     """
 
-    def __init__(self, problem: Problem, asked: tuple[str, ...] = ()) -> None:
-        self._problem = problem
+    def __init__(self, problem: Problem, asked: tuple[str, ...] = (), offloads: tuple[str, ...] = ("none",)) -> None:
+        self._problem, self.offloads = problem, offloads
         known = problem.framework.limits.exchanges(problem.graph)
         usual = tuple(kind for kind in known if kind != "all_gather" or "ring" not in known)
         self.allowed = tuple(dict.fromkeys(kind for kind in asked if kind in known)) if asked else usual

@@ -73,6 +73,11 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
                 f"{stage_place}: context exchange all_to_all, but 'meshwright run' gathers keys and values; plan again with "
                 "--set context_exchange=ring"
             )
+        if strategy.offload != "none":
+            raise InputError(
+                f"{stage_place}: {strategy.offload} state on the host, but 'meshwright run' keeps it on the devices; plan again with "
+                "--set offload=none"
+            )
         if strategy.sequence_parallel:
             split = [entering[op] for op in stage.ops if tensor_parallel.styles(units[op], tp_plan)]
             _check_lengths(split, strategy.context * strategy.tensor, f"{stage_place}: sequence")

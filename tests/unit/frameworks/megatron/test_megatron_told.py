@@ -202,8 +202,8 @@ def test_what_is_priced_otherwise_is_said_and_what_has_no_plan_is_refused(tmp_pa
     assert _read(tmp_path, "--use-distributed-optimizer") == (
         "--overlap-param-gather is not set; the gathering of weights is priced beside computing",
     )
-    with pytest.raises(InputError, match="optimizer state on the host; plans have nothing like it"):
-        _read(tmp_path, "--optimizer-cpu-offload")
+    with pytest.raises(InputError, match="activations on the host; plans have nothing like it"):
+        _read(tmp_path, "--cpu-offloading-num-layers 2")
     with pytest.raises(InputError, match="say --num-layers alone"):
         _read(tmp_path, "--encoder-num-layers 3")
 
@@ -228,3 +228,21 @@ def test_a_plan_of_layers_in_another_order_is_refused() -> None:
         options.arguments(Result(problem, "best", 0, Answer(plan)))
     with pytest.raises(ExportError, match="do not make"):
         options.arguments(Result(problem, "best", 0, Answer(replace(plan, global_batch=3, stages=(plan.stages[0],)))))
+
+
+HOSTED = "--optimizer-cpu-offload --use-distributed-optimizer --use-precision-aware-optimizer --overlap-param-gather"
+
+
+def test_state_on_the_host_is_read_with_what_is_priced_otherwise(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(f"{GOOD} {HOSTED} --overlap-cpu-optimizer-d2h-h2d\n")
+    one = told.read(str(path), posed(4).graph).plan.stages[0].strategy
+    assert (one.data, one.shard, one.offload) == (4, 1, "optimizer")
+    assert _read(tmp_path, f"{HOSTED} --overlap-cpu-optimizer-d2h-h2d") == ()
+    assert _read(tmp_path, HOSTED) == (
+        "--overlap-cpu-optimizer-d2h-h2d is not set; transfers are priced beside the host's update",
+    )
+    with pytest.raises(InputError, match="--optimizer-offload-fraction is 0.5; plans have all of the state on the host"):
+        _read(tmp_path, f"{HOSTED} --optimizer-offload-fraction 0.5")
+    with pytest.raises(InputError, match="asks for --use-precision-aware-optimizer beside it"):
+        _read(tmp_path, "--optimizer-cpu-offload --use-distributed-optimizer")

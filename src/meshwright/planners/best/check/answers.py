@@ -215,6 +215,9 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
     if "context_exchange" not in asked["limits"]:  # from before there was a choice: all plans passed keys and values round
         found, problem = _by_rings(found), _by_rings(problem)
         asked = {**asked, "limits": {**asked["limits"], "context_exchange": list(limits["context_exchange"])}}
+    if "offload" not in asked["limits"]:  # nothing of any plan lay on the host
+        found, problem = _on_devices(found), _on_devices(problem)
+        asked = {**asked, "limits": {**asked["limits"], "offload": ["none"]}}
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in inside(found, limits).items()}
     told = asked["limits"]
     for name in sorted({*given, *told} - {*_NO_SPACE}):
@@ -235,6 +238,12 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
         if value not in allowed:
             raise _Refused(f"{field} is {value!r}; the certificate is of a question where it is {allowed[-1]!r}")
     return found
+
+
+def _on_devices(problem: Problem) -> Problem:
+    """Return a question whose framework leaves everything on the devices."""
+    alike = replace(problem.framework.limits, offloads=("none",), offload_shards=())
+    return replace(problem, framework=replace(problem.framework, limits=alike))
 
 
 def _by_rings(problem: Problem) -> Problem:

@@ -218,7 +218,7 @@ class LayerPrices:
         weights take the same in all, so that a difference with them is a least one too). Nothing between replicas is counted.
         """
         if mesh not in self._unsharded:
-            zero = dict(self.limits, shard=(0,))
+            zero = dict(self.limits, shard=(0,), offload=("none",))  # what is on the host changes nothing inside a micro-batch
             found: dict[int, list[Table]] = {}
             for strategy, layout in strategies(self.problem, mesh, zero, len(self.pool.devices)):
                 tables, of_rank, kinds = self._remembered(mesh, strategy, layout, True, frozenset())
@@ -230,15 +230,17 @@ class LayerPrices:
     def any_sharding(self, mesh: CheckedMesh, spare: frozenset[int]) -> tuple[list[Table], list[int], list[int]]:
         """Return tables below those of every sharding and layout of a mesh, as `of_ranks` does.
 
-        Lemma: as `unsharded`; of what is held all the time the least of all levels allowed counts, sharded over all ranks that it may
-        be (over fewer, more is held), without shared weights of the layers `spare`. What follows the last task is left out.
+        Lemma: as `unsharded`; of what is held all the time the least of all levels and offloads allowed counts, sharded over all ranks
+        that it may be (over fewer, more is held), without shared weights of the layers `spare`. What follows the last task is left out.
         """
         base = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
         _, kinds = ranks_of(self.pool, mesh, "pipeline")
         used = sorted(set(kinds))
         static: dict[tuple[int, tuple[int, str]], float] = {}
-        for level in sorted({own.shard for own, _ in strategies(self.problem, mesh, self.limits, 0) if not own.shard_degree}):
-            tables, of_rank, _ = self.of_ranks(mesh, sharded(base, level), "pipeline", inside_only=True, spare=spare)
+        every = {(own.shard, own.offload) for own, _ in strategies(self.problem, mesh, self.limits, 0) if not own.shard_degree}
+        for level, offload in sorted(every):
+            own = sharded(exchanged(base, "ring", offload), level)
+            tables, of_rank, _ = self.of_ranks(mesh, own, "pipeline", inside_only=True, spare=spare)
             for kind in used:
                 for key, layer in tables[of_rank[kinds.index(kind)]].items():
                     static[kind, key] = min(static.get((kind, key), math.inf), layer.static_bytes)

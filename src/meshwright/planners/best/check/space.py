@@ -251,15 +251,18 @@ def forms(mesh: CheckedMesh, n_microbatches: int, n_layers: int, limits: Mapping
 
 
 def strategies(problem: Problem, mesh: CheckedMesh, limits: Mapping[str, Any], n_kinds: int) -> Iterator[tuple[Strategy, str]]:
-    """Yield every sharding and context exchange of a mesh with every layout: ranks as blocks of neighbours (``pipeline``), or replicas (``data``)."""
+    """Yield every sharding, context exchange and offload of a mesh with every layout: ranks as blocks of neighbours (``pipeline``), or
+    replicas (``data``).
+    """
     cluster = problem.required_cluster
     base = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
     apart = mesh.pipeline > 1 and mesh.data > 1 and mesh.expert == 1 and n_kinds == 1
     framework = problem.framework.limits
     in_node = int((cluster.node_of_device == cluster.node_of_device[0]).sum()) // (mesh.tensor * mesh.context)
     levels = [level for level in dict.fromkeys(limits["shard"]) if level == 0 or mesh.data * mesh.context > 1] or [0]
-    for exchange in exchanges(problem, mesh, limits):
-        own = exchanged(base, exchange)
+    every = [(kind, place) for kind in exchanges(problem, mesh, limits) for place in dict.fromkeys(limits["offload"])]
+    for exchange, offload in every:
+        own = exchanged(base, exchange, offload)
         for level in levels:
             hybrid = level == 3 and level in framework.hybrid_shards and 1 < in_node < mesh.data and mesh.data % in_node == 0
             for degree in (0, in_node) if hybrid else (0,):
@@ -303,10 +306,10 @@ def _cores(graph: Graph) -> set[tuple[int, int, int, int, bool]]:
     return found
 
 
-def exchanged(base: Strategy, exchange: str) -> Strategy:
-    """Return a strategy with another exchange over the context axis."""
+def exchanged(base: Strategy, exchange: str, offload: str = "none") -> Strategy:
+    """Return a strategy with another exchange over the context axis, and what lies on the host."""
     return Strategy(
-        base.data, base.tensor, base.context, base.expert, base.sequence_parallel, base.shard, base.shard_degree, exchange
+        base.data, base.tensor, base.context, base.expert, base.sequence_parallel, base.shard, base.shard_degree, exchange, offload
     )
 
 
@@ -320,7 +323,7 @@ def runnable(problem: Problem, mesh: CheckedMesh, limits: Mapping[str, Any], n_k
 def sharded(base: Strategy, level: int, degree: int = 0) -> Strategy:
     """Return a strategy with another sharding."""
     degrees = (base.data, base.tensor, base.context, base.expert, base.sequence_parallel)
-    return Strategy(*degrees, level, degree, base.context_exchange)
+    return Strategy(*degrees, level, degree, base.context_exchange, base.offload)
 
 
 def ranks_of(pool: CheckedPool, mesh: CheckedMesh, layout: str) -> tuple[list[NDArray[np.int64]], list[int]]:

@@ -1,0 +1,66 @@
+"""Optimizer state on the host: what the update of weights takes there, and what it holds."""
+
+from __future__ import annotations
+
+from meshwright.core.cluster import Device
+from meshwright.core.optimizers import optimizer
+from meshwright.core.problem import MixedPrecision, Problem
+
+__all__ = ["HOST_FILL_RATIO", "HOST_MEMORY_RATIO", "host_update", "unknown_host"]
+
+HOST_MEMORY_RATIO = 0.46
+"""Share of the host's memory bandwidth that a fused Adam reaches there: ZeRO-Offload (Ren et al., USENIX ATC 2021, arXiv 2101.06840),
+table 4, 2.57 s for 10 billion weights of 30 bytes on a DGX-2 (two Xeon 8168 of six channels of DDR4-2666, 256 GB/s); 1 billion took
+0.22 s, 0.53 of it."""
+
+HOST_FILL_RATIO = 0.9
+"""Share of the host's memory that state may fill; the rest is for the system, data loading and buffers (estimate)."""
+
+_WIDE_BYTES = 4  # masters, and weights on their way back: cast on the device
+
+
+def unknown_host(problem: Problem) -> str:
+    """Return why nothing can lie on the hosts of a problem's devices, in one sentence; empty where it can."""
+    kind = optimizer(problem.training.optimizer)
+    if kind.shaped:
+        return f"optimizer {kind.name} keeps state that follows from shapes of weights, which is not updated on the host; it may be adam"
+    for device in problem.required_cluster.kinds:
+        if device.host is None:
+            return (
+                f"nothing is known of the host of {device.name} in cluster {problem.required_cluster.name}; a cluster file says it with "
+                "host_link, host_memory and host_memory_bandwidth"
+            )
+    return ""
+
+
+def host_update(n_updated: float, device: Device, training: MixedPrecision) -> tuple[float, float]:
+    """Return the seconds of updating weights on the host, and the bytes that it holds for them.
+
+    Parameters
+    ----------
+    n_updated : float
+        Weights that one device updates.
+    device : Device
+        Its host must be known.
+    training : MixedPrecision
+        Bytes of gradients and of the optimizer's state.
+
+    Notes
+    -----
+    Once a step gradients go to the host tensor by tensor, the host updates its fp32 weights, and these come back and are cast on the
+    device: three things beside each other, of which the slowest counts (Megatron-LM's ``--overlap-cpu-optimizer-d2h-h2d``). The
+    host's memory takes in gradients, which are read; reads and writes state and weights; and reads weights to send them [1]_. The
+    device reads gradients once for their norm, and casts.
+
+    References
+    ----------
+    .. [1] Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX ATC 2021.
+    """
+    host = device.host
+    assert host is not None  # else it is illegal
+    state = training.optimizer_bytes + (0 if training.has_copy else _WIDE_BYTES)
+    sent, back = training.gradient_bytes * n_updated, _WIDE_BYTES * n_updated
+    moved = 2.0 * sent + 2.0 * state * n_updated + back
+    there = moved / (host.memory_bytes_per_second * HOST_MEMORY_RATIO)
+    here = (sent + back + training.weight_bytes * n_updated) / (device.memory_bytes_per_second * device.memory_ratio)
+    return max(sent / host.link_bytes_per_second, there, back / host.link_bytes_per_second) + here, state * n_updated + sent

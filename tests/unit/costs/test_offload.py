@@ -1,0 +1,100 @@
+"""Optimizer state on the host: bytes and seconds by hand, what the device keeps, and what cannot lie there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright import api, sim
+from meshwright.base.errors import InputError
+from meshwright.core.cluster import Host
+from meshwright.core.graph import Graph, Op, Operator
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem
+from meshwright.core.stage_cost import StageCost
+from meshwright.core.strategy import Strategy
+from meshwright.costs import analytic
+from meshwright.costs.analytic.offload import HOST_FILL_RATIO, HOST_MEMORY_RATIO, host_update
+
+N = 512 * 1280
+HOST = Host(20e9, 100e9, 1e12, "made up")
+
+
+def _problem(host: Host | None = HOST, cluster: str = "dgx-h100:8") -> Problem:
+    """One product of N weights."""
+    body = (Operator("p", "matmul", (("sequence", 64), ("in", 512), ("out", 1280)), "out", N),)
+    graph = Graph("one", (Op("layer", "layer", body, 0),), (), 64)
+    problem = api.make_problem(ModelSpec("one", "test", "one", graph), cluster, batch=Batch(8))
+    kinds = tuple(replace(kind, host=host) for kind in problem.required_cluster.kinds)
+    return replace(problem, cluster=replace(problem.required_cluster, kinds=kinds))
+
+
+def _plan(strategy: Strategy) -> Plan:
+    return Plan((Stage((0,), tuple(range(strategy.n_devices)), strategy),), 1, 8 // strategy.data, global_batch=8)
+
+
+def _load(problem: Problem, strategy: Strategy) -> StageCost:
+    return analytic.stage_costs(problem, _plan(strategy))[0]
+
+
+@pytest.mark.parametrize(("host", "slowest"), [
+    (Host(1e9, 1e15, 1e12), 4 * N / 1e9),  # the link, both ways at once
+    (Host(1e15, 10e9, 1e12), (2 * 4 + 2 * 12 + 4) * N / (10e9 * HOST_MEMORY_RATIO)),  # gradients in and read, state, weights out
+])  # fmt: skip
+def test_the_slowest_of_sending_updating_and_fetching_counts_and_what_the_device_does(host: Host, slowest: float) -> None:
+    device = replace(_problem().required_cluster.kinds[0], host=host)
+    seconds, n_bytes = host_update(float(N), device, MixedPrecision())
+    here = (4 + 4 + 2) * N / (device.memory_bytes_per_second * device.memory_ratio)
+    assert seconds == pytest.approx(slowest + here, rel=1e-12)
+    assert n_bytes == (12 + 4) * N  # the copy, both moments, and gradients
+
+
+def test_gradients_of_two_bytes_and_weights_without_a_copy() -> None:
+    device = replace(_problem().required_cluster.kinds[0], host=Host(1e9, 1e15, 1e12))
+    thin, wide = (host_update(1e9, device, own) for own in (MixedPrecision(gradient_bytes=2), MixedPrecision.of("fp32")))
+    assert thin[1] == 14e9 and wide[1] == (8 + 4 + 4) * 1e9  # weights that devices use are not those that the host updates
+    assert thin[0] == pytest.approx(4.0, rel=1e-2)  # weights on their way back are wider than gradients
+
+
+@pytest.mark.parametrize(("strategy", "share"), [
+    (Strategy(), 1), (Strategy(data=4), 1), (Strategy(data=4, shard=1), 4), (Strategy(data=4, shard=3), 4),
+    (Strategy(data=8, shard=3, shard_degree=2), 2), (Strategy(tensor=4, sequence_parallel=True), 4),
+])  # fmt: skip
+def test_the_device_keeps_weights_and_gradients_and_its_host_the_rest(strategy: Strategy, share: int) -> None:
+    problem = _problem()
+    before, after = _load(problem, strategy), _load(problem, replace(strategy, offload="optimizer"))
+    assert before.host_bytes == 0.0 and after.optimizer_bytes == 0.0
+    assert after.host_bytes == 16 * N / share
+    # under ZeRO-3 the shard of the copy is the weight; on the host it is another
+    assert after.weight_bytes == (2 * N / share if strategy.shard == 3 else before.weight_bytes)
+    assert after.gradient_bytes == before.gradient_bytes
+    assert after.optimizer_seconds > before.optimizer_seconds
+    same = ("forward_total_seconds", "backward_total_seconds", "reduce_seconds", "gather_seconds", "working_bytes")
+    assert all(getattr(before, name) == getattr(after, name) for name in same)
+
+
+def test_a_plan_that_its_hosts_cannot_hold_does_not_fit() -> None:
+    plan = _plan(Strategy(data=8, offload="optimizer"))
+    for size, fits in ((16 * N / HOST_FILL_RATIO * 1.001, True), (16 * N / HOST_FILL_RATIO * 0.999, False)):
+        problem = _problem(replace(HOST, memory_bytes=size))
+        peaks = sim.simulate(problem, plan, analytic.stage_costs(problem, plan, ledger=False)).peak_bytes
+        assert (sim.excess_bytes(problem, plan, peaks) <= 0.0) == fits
+
+
+def test_what_cannot_lie_on_a_host_is_refused() -> None:
+    strategy = Strategy(offload="optimizer")
+    assert analytic.illegal(_problem(), strategy) == ""
+    assert "nothing is known of the host of H100-SXM-80GB" in analytic.illegal(_problem(None), strategy)
+    assert analytic.illegal(_problem(None), Strategy()) == ""
+    shaped = replace(_problem(), training=MixedPrecision().updated_by("adafactor"))
+    assert "adafactor keeps state that follows from shapes" in analytic.illegal(shaped, strategy)
+    assert "the offload is 'weights'; there are none, optimizer" in analytic.illegal(_problem(), Strategy(offload="weights"))
+    with pytest.raises(InputError, match="host: memory_bytes is 0"):
+        Host(1.0, 1.0, 0)
+
+
+def test_a_host_is_shared_out_to_its_devices() -> None:
+    for name, n_devices, memory in (("dgx-h100:16", 8, 2e12), ("gb200-nvl72:72", 4, 960e9), ("gh200:2", 1, 480e9)):
+        host = api.make_problem("llama-3.1-8b", name).required_cluster.kinds[0].host
+        assert host is not None and host.memory_bytes == pytest.approx(memory / n_devices) and host.source

@@ -1,0 +1,125 @@
+"""Optimizer state on the host as a choice of search best: only where it is asked for, bounds below, files, frameworks, notes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from meshwright import api, frameworks
+from meshwright.base.errors import ExportError, InputError, UnknownNameError
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch, Problem
+from meshwright.core.result import Answer, Result
+from meshwright.core.strategy import Strategy
+from meshwright.planners.best.costs import Costs
+from meshwright.planners.best.layer_sums import chain_of
+from meshwright.planners.best.limits import variants
+from meshwright.planners.best.space import ANY, Config, Exchanges, MeshDegrees, pools
+from meshwright.writers import plan_json
+
+
+def posed(cluster: str = "dgx-h100:8", framework: str = "megatron", model: str = "llama-3.1-8b") -> Problem:
+    return api.make_problem(model, cluster, batch=Batch(16, 0, 8192), framework=framework, memory_risk=0.5)
+
+
+def with_memory(problem: Problem, n_bytes: float) -> Problem:
+    kinds = tuple(replace(kind, memory_bytes=n_bytes) for kind in problem.required_cluster.kinds)
+    return replace(problem, cluster=replace(problem.required_cluster, kinds=kinds))
+
+
+def solved(problem: Problem, **settings: str) -> Result:
+    return api.plan(problem, search="best", settings={"alternatives": "1", **settings})
+
+
+def test_what_all_shardings_hold_at_least_is_below_each_with_and_without_the_host() -> None:
+    problem, both = posed(), ("none", "optimizer")
+    pool, chain = pools(problem.required_cluster)[0], chain_of(problem.graph)
+    mesh = MeshDegrees(2, 4, 1, 1, 1, 1)
+    for offloads in (("none",), ("optimizer",), both):
+        exchanges = Exchanges(problem, (), offloads)
+        costs = Costs(problem, pool, chain, exchanges=exchanges)
+        any_of = Config(mesh, ANY, 0, "1f1b", 1, "")
+        least, seen = costs.rows(any_of, light=True)[0], set()
+        for variant in variants(any_of, problem, pool, (0, 1, 2, 3), ("ring",), offloads):
+            assert variant.strategy.offload == variant.offload
+            for rows in costs.rows(variant):
+                assert all(least[key].static_bytes <= load.static_bytes * (1 + 1e-12) for key, load in rows.items()), variant
+                seen |= {(key, load.optimizer_bytes == 0.0) for key, load in rows.items() if load.weight_bytes}
+        assert {away for _, away in seen} == {place == "optimizer" for place in offloads}  # each has prices of its own
+
+
+def test_nothing_lies_on_the_host_unless_asked_for_and_then_the_quickest_is_the_answer() -> None:
+    """At 26 GB a device 8 B weights fit 8 devices either way: state on the host makes room for less recomputation or sharding."""
+    problem = with_memory(posed(), 26e9)
+    plain, both, only = (solved(problem, **own) for own in ({}, {"offload": "none,optimizer"}, {"offload": "optimizer"}))
+    assert plain.plan.stages[0].strategy.offload == "none"
+    assert only.plan.stages[0].strategy.offload == "optimizer"
+    steps = [own.timeline.step_seconds for own in (plain, only)]
+    assert both.timeline.step_seconds == pytest.approx(min(steps), rel=1e-9)
+    assert both.answer.bound.value <= min(own.answer.bound.value for own in (plain, only)) * (1 + 1e-9)
+    assert "offload" not in plan_json.as_json(plain)["certificate"]["question"]["limits"]
+    assert any("on the host, optimizer state and gradients take" in note for note in only.answer.notes)
+
+
+def test_the_plan_file_says_it_and_another_word_is_refused() -> None:
+    result = solved(posed(), offload="optimizer")
+    entry = json.loads(json.dumps(plan_json.as_json(result)))
+    names = {op.name: i for i, op in enumerate(result.problem.graph.ops)}
+    assert {stage["offload"] for stage in entry["stages"]} == {"optimizer"}
+    assert plan_json.plan_from_json(entry, names, "file") == result.plan
+    entry["stages"][0]["offload"] = "weights"
+    with pytest.raises(InputError, match="offload is 'weights'; it must be one of none, optimizer"):
+        plan_json.plan_from_json(entry, names, "file")
+    fixed = api.plan(posed(), search="best", fix="offload=optimizer,tensor=2")
+    assert {stage.strategy.offload for stage in fixed.plan.stages} == {"optimizer"}
+    with pytest.raises(UnknownNameError, match="optimizer"):
+        api.plan(posed(), search="best", fix="offload=state")
+
+
+def test_what_has_no_host_or_no_such_framework_is_refused() -> None:
+    with pytest.raises(InputError, match="not in framework torchtitan, which has offload none; leave the option out"):
+        solved(posed(framework="torchtitan"), offload="none,optimizer")
+    with pytest.raises(InputError, match="or name a framework that has it: --for"):
+        solved(posed(framework=""), offload="optimizer")
+    with pytest.raises(InputError, match="nothing is known of the host of H100-SXM-80GB in cluster flat:8"):
+        solved(posed("flat:8"), offload="optimizer")
+
+
+def test_where_nothing_fits_the_answer_says_what_would_with_the_host() -> None:
+    for framework, how in (("megatron", "--set offload=none,optimizer"), ("", "with a framework that has it")):
+        tight = with_memory(posed(framework=framework), 14e9)
+        answer = solved(tight).answer
+        note = next(note for note in answer.notes if "state on the host it fits" in note)
+        assert answer.plan is None and how in note
+    assert solved(with_memory(posed(), 14e9), offload="none,optimizer").plan.stages[0].strategy.offload == "optimizer"
+    unlike = solved(with_memory(posed(framework="torchtitan"), 14e9)).answer  # which has nothing like it
+    assert unlike.plan is None and not any("on the host" in note for note in unlike.notes)
+
+
+def planned(problem: Problem, strategy: Strategy) -> Result:
+    n = len(problem.graph.ops)
+    stage = Stage(tuple(range(n)), tuple(range(strategy.n_devices)), strategy, ("none",) * n)
+    return Result(problem, "best", 0, Answer(Plan((stage,), 2, 1, "1f1b", 2 * strategy.data)))
+
+
+@pytest.mark.parametrize("strategy", [Strategy(8, shard=1), Strategy(1, 8, sequence_parallel=True)])
+def test_megatron_is_told_and_reads_it_back(strategy: Strategy, tmp_path: object) -> None:
+    result = planned(posed(), replace(strategy, offload="optimizer"))
+    path = f"{tmp_path}/plan.sh"
+    frameworks.load("megatron").write(result, path)
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    assert all(word in text for word in ("--optimizer-cpu-offload", "--use-distributed-optimizer", "--overlap-cpu-optimizer-d2h-h2d"))
+    said = frameworks.load("megatron").read(path, result.problem.graph)
+    assert said.plan == result.plan and not any("offload" in one or "precision-aware" in one for one in said.warnings)
+    with pytest.raises(ExportError, match="optimizer state on the host with sharding level 0; it has 1"):
+        frameworks.load("megatron").write(planned(posed(), Strategy(8, offload="optimizer")), path)
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "fsdp2", "deepspeed", "megatron_bridge"])
+def test_other_frameworks_refuse_it(name: str, tmp_path: object) -> None:
+    result = planned(posed(framework=name), Strategy(8, shard=1, offload="optimizer"))
+    with pytest.raises(ExportError, match="optimizer state on the host; it has offload none"):
+        frameworks.load(name).write(result, f"{tmp_path}/plan.json")
