@@ -79,7 +79,6 @@ class Costs:
         self._digests: dict[int, Digest] = {}
         self._stacked: dict[tuple[int, ...], StackedLayers] = {}
         self._main: dict[tuple[int, ...], MainLayers] = {}
-        self._peaks: dict[tuple[object, ...], Peaks] = {}
         self.virtual_stages: dict[tuple[object, ...], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     @property
@@ -258,10 +257,7 @@ class Costs:
         mesh, deepest = config.mesh, 3 * config.mesh.pipeline
         if config.schedule in ("gpipe", "looped_bfs"):
             deepest = n_microbatches
-        key = (config.schedule, mesh.pipeline, config.chunks, min(n_microbatches, deepest))
-        if key not in self._peaks:
-            self._peaks[key] = least_peaks(config.schedule, mesh.pipeline, config.chunks, n_microbatches)
-        return self._peaks[key]
+        return least_peaks(config.schedule, mesh.pipeline, config.chunks, min(n_microbatches, deepest))
 
     def kind_of_rank(self, config: Config) -> list[int]:
         """Return, for every pipeline rank, the place of its kind of device in the pool."""

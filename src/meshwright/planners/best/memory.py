@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ class Peaks:
     at: NDArray[np.int64]
 
 
+@lru_cache(maxsize=1024)
 def least_peaks(schedule: str, n_ranks: int, n_chunks: int, n_microbatches: int) -> Peaks:
     """Return moments that every plan of a configuration goes through, whatever the durations, holding at least so much.
 
@@ -105,7 +107,9 @@ def _fullest(held: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64
     if len(first) > _MOST_COMPARED:
         return np.asarray(first)
     mine, stage = held[first], at[first]
-    more = (mine[None] >= mine[:, None]).all(axis=2) & (stage[None] == stage[:, None])
+    more = stage[None] == stage[:, None]
+    for chunk in mine.T:  # one after the other: NumPy is slow along an axis of two
+        more &= chunk[None] >= chunk[:, None]
     np.fill_diagonal(more, False)  # no two are equal
     return np.asarray(first[~more.any(axis=1)])
 

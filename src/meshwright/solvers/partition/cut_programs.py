@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.solvers.partition.hypergraph import Units
+from meshwright._kernels.partition import ideals
+from meshwright.solvers.partition.hypergraph import Units, entries, sums_of_rows
 
 __all__ = ["halve"]
 
 _NODES = 40  # of one branch and bound; a count, so that answers repeat
+_NEAR = 200  # most undecided units on either side of a cut: a program of 400 takes about a second, one of 1,000 five
 
 
 class _Rows:
@@ -42,6 +45,7 @@ def halve(
     limit_value: float,
     memory_limit_bytes: float,
     n_nodes: int = _NODES,
+    in_first: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.bool_] | None, float]:
     """Cut the units of two neighbouring stages anew so that the larger of their loads is least.
 
@@ -50,18 +54,22 @@ def halve(
     `limit_value`: only cuts below this are of use.
     `memory_limit_bytes`: of each.
     `n_nodes`: most nodes of its branch and bound.
+    `in_first`, shape (n,), bool, or None: which stand in the first stage now. Of very many undecided units only those next to this
+    cut, as they are numbered, stay undecided: what a program takes grows faster than its units.
 
     Returns
     -------
     in_first : ndarray, shape (n,), bool, or None
         Which of the members stand in the first stage; None where no cut below the limit was found.
     bound : float
-        No cut is better.
+        No cut of the undecided units is better.
     """
     a = units.arrays
     state = _forced(units, members, scales[0], limit_value)
     if state is None:
         return None, limit_value
+    if in_first is not None:
+        state = _near(state, in_first)
     loose_units = members[state == 0]
     column = np.full(len(units), -1, dtype=np.int64)
     column[loose_units] = np.arange(len(loose_units))
@@ -75,12 +83,13 @@ def halve(
     _precede(units, loose_units, column, rows)
     load = _Loads(scales / limit_value)
     load.compute(a.compute[loose_units], float(a.compute[inside].sum()), float(a.compute[outside].sum()))
-    for net in sorted({int(net) for v in members for net in a.unit_nets[a.unit_first[v] : a.unit_first[v + 1]]}):
-        pins = a.net_pins[a.net_first[net] : a.net_first[net + 1]]
-        loose = [int(column[v]) for v in pins if column[v] >= 0]
-        some_in, some_out = bool(inside[pins].any()), bool(outside[pins].any())
-        beyond = len(pins) > len(loose) + int(inside[pins].sum()) + int(outside[pins].sum())
-        price = float(a.net_cost[net])
+    nets = np.unique(entries(a.unit_first, a.unit_nets, members)[0])
+    pins, n_pins = entries(a.net_first, a.net_pins, nets)
+    n_in, n_out, n_loose = (sums_of_rows(held[pins].astype(np.int64), n_pins) for held in (inside, outside, column >= 0))
+    loose_pins = iter(column[pins][column[pins] >= 0].tolist())
+    of_net = (n_in > 0, n_out > 0, n_pins > n_loose + n_in + n_out, n_loose, a.net_cost[nets])
+    for some_in, some_out, beyond, count, price in zip(*(values.tolist() for values in of_net), strict=True):
+        loose = list(islice(loose_pins, count))
         most = least = -1
         if loose and not (some_in and some_out):
             most, least = _ends(rows, cost, loose)
@@ -109,8 +118,8 @@ class _Loads:
 
     def compute(self, loose: NDArray[np.float64], first: float, second: float) -> None:
         """Add the compute of the undecided units, and of those that stand in the first or the second stage anyway."""
-        self.terms[0].extend((i, float(self.scales[0, 0] * c)) for i, c in enumerate(loose))
-        self.terms[1].extend((i, float(-self.scales[0, 1] * c)) for i, c in enumerate(loose))
+        self.terms[0].extend(enumerate((self.scales[0, 0] * loose).tolist()))
+        self.terms[1].extend(enumerate((-self.scales[0, 1] * loose).tolist()))
         self.fixed[0] += float(self.scales[0, 0] * first)
         self.fixed[1] += float(self.scales[0, 1] * (second + loose.sum()))
 
@@ -145,18 +154,18 @@ def _forced(
     """Return 1 for members that must stand in the first stage, -1 in the second, 0 for undecided;
     None if none keeps the limit.
     """
-    a = units.arrays
+    a, n = units.arrays, len(members)
     column = np.full(len(units), -1, dtype=np.int64)
-    column[members] = np.arange(len(members))
-    n = len(members)
-    behind = np.eye(n, dtype=bool)  # members are numbered topologically
-    for i in range(n - 1, -1, -1):
-        v = members[i]
-        for w in column[a.succ[a.succ_first[v] : a.succ_first[v + 1]]]:
-            if w >= 0:
-                behind[i] |= behind[w]
+    column[members] = np.arange(n)  # members are numbered topologically
     weight = a.compute[members]
-    after, before = behind @ weight, behind.T @ weight
+
+    def reached(first: NDArray[np.int64], values: NDArray[np.int64], descending: bool) -> NDArray[np.float64]:
+        near, counts = entries(first, values, members)
+        is_member = column[near] >= 0
+        starts = np.concatenate([[0], np.cumsum(sums_of_rows(is_member.astype(np.int64), counts))])
+        return np.asarray(ideals.closures(starts, column[near[is_member]], weight, descending))
+
+    after, before = reached(a.succ_first, a.succ, True), reached(a.pred_first, a.pred, False)
     slack = 1e-9 * limit_value
     must_first, must_second = speed[1] * after > limit_value + slack, speed[0] * before > limit_value + slack
     if (must_first & must_second).any():
@@ -164,13 +173,24 @@ def _forced(
     return np.asarray(must_first.astype(np.int64) - must_second.astype(np.int64))
 
 
+def _near(state: NDArray[np.int64], in_first: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return what is decided with units far from the cut left where they are: numbers are topological, so the last units of
+    the first stage have all their successors in it among them, and the first of the second all their predecessors.
+    """
+    near = state.copy()
+    before, after = np.flatnonzero((state == 0) & in_first), np.flatnonzero((state == 0) & ~in_first)
+    near[before[: max(len(before) - _NEAR, 0)]] = 1
+    near[after[_NEAR:]] = -1
+    return near
+
+
 def _precede(units: Units, chosen: NDArray[np.int64], column: NDArray[np.int64], rows: _Rows) -> None:
     """Ask that a unit is in only where its predecessors are."""
     a = units.arrays
-    for u in chosen:
-        for v in a.succ[a.succ_first[u] : a.succ_first[u + 1]]:
-            if column[v] >= 0:
-                rows.add([(int(column[u]), 1.0), (int(column[v]), -1.0)], 0.0, math.inf)
+    following, counts = entries(a.succ_first, a.succ, chosen)
+    for u, v in zip(np.repeat(column[chosen], counts).tolist(), column[following].tolist(), strict=True):
+        if v >= 0:
+            rows.add([(u, 1.0), (v, -1.0)], 0.0, math.inf)
 
 
 def _ends(rows: _Rows, cost: list[float], loose: list[int]) -> tuple[int, int]:

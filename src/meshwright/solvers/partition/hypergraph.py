@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from meshwright._kernels.partition import convex as kernel
 from meshwright._kernels.partition import ideals
 
-__all__ = ["Operators", "Units", "contract", "loads_of"]
+__all__ = ["Operators", "Units", "contract", "entries", "loads_of", "sums_of_rows"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,20 +134,44 @@ def loads_of(
         if host:
             loads.append(math.fsum(a.host[v] for v in group))
             continue
-        mine = set(group)
-        nets = {int(net) for v in group for net in a.unit_nets[a.unit_first[v] : a.unit_first[v + 1]]}
-        cut = [
-            net
-            for net in sorted(nets)
-            if any(int(pin) not in mine for pin in a.net_pins[a.net_first[net] : a.net_first[net + 1]])
-        ]
-        compute, communication = math.fsum(a.compute[v] for v in group), math.fsum(a.net_cost[net] for net in cut)
+        chosen = np.asarray(group, dtype=np.int64)
+        mine = np.zeros(len(units), dtype=np.int64)
+        mine[chosen] = 1
+        nets = np.unique(entries(a.unit_first, a.unit_nets, chosen)[0])
+        pins, n_pins = entries(a.net_first, a.net_pins, nets)
+        cut = nets[sums_of_rows(mine[pins], n_pins) < n_pins]
+        compute, communication = math.fsum(a.compute[chosen].tolist()), math.fsum(a.net_cost[cut].tolist())
         if scales is None:
             loads.append(math.fsum((compute, communication)))
         else:
             loads.append(float(scales[0, accelerator] * compute + scales[1, accelerator] * communication))
         accelerator += 1
     return tuple(loads)
+
+
+def entries(
+    first: NDArray[np.int64], values: NDArray[np.int64], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the entries of some of the compressed rows, one row after the other, and how many each row has.
+
+    `first`, shape (n + 1,), int64: where each row begins; `values`, int64: the entries of all rows.
+    `rows`, shape (m,), int64: which.
+    Returns: int64, and shape (m,), int64.
+    """
+    counts = first[rows + 1] - first[rows]
+    ends = np.cumsum(counts)
+    shift = np.repeat(first[rows] - (ends - counts), counts)
+    return values[shift + np.arange(len(shift))], counts
+
+
+def sums_of_rows(values: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sum of every row of what lies one row after the other; rows without entries have 0.
+
+    `values`, int64: entries; `counts`, shape (m,), int64: how many each row has. Returns: shape (m,), int64.
+    """
+    ends = np.cumsum(counts)
+    running = np.concatenate([[0], np.cumsum(values)])
+    return running[ends] - running[ends - counts]
 
 
 def _dense(label: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -158,14 +182,16 @@ def _dense(label: NDArray[np.int64]) -> NDArray[np.int64]:
     return rank[inverse]
 
 
-def _strong(label: NDArray[np.int64], edges: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+def _strong(label: NDArray[np.int64], edges: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
     """Join classes that form a cycle."""
+    label = _dense(label)
+    pairs = label[np.array(edges, dtype=np.int64).reshape(-1, 2)]
+    n = int(label.max()) + 1
+    if len(_topological(n, pairs[pairs[:, 0] != pairs[:, 1]].tolist())) == n:
+        return label  # as most graphs: no need of SciPy
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    label = _dense(label)
-    pairs = np.array([(label[u], label[v]) for u, v in edges], dtype=np.int64).reshape(-1, 2)
-    n = int(label.max()) + 1
     matrix = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(n, n))
     _, component = connected_components(matrix, directed=True, connection="strong")
     return _dense(component[label].astype(np.int64))
@@ -205,11 +231,11 @@ def _join_free(operators: Operators, label: NDArray[np.int64], weigh_memory: boo
         label = _dense(target[label])
 
 
-def _topological(n: int, edges: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """Return units so that every edge points forward; ties by number."""
+def _topological(n: int, edges: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Return units so that every edge points forward, ties by number; without those that a cycle holds back."""
     import heapq
 
-    degree = np.zeros(n, dtype=np.int64)
+    degree = [0] * n
     following: list[list[int]] = [[] for _ in range(n)]
     for source, target in edges:
         following[source].append(target)

@@ -25,7 +25,7 @@ def recut(
     memory_limit_bytes: float = math.inf,
     n_programs: int = 12,
 ) -> Groups:
-    """Return a partition whose largest load no new cut between two neighbours lowers, or the best after `n_programs` cuts.
+    """Return a partition whose largest load no new cut near that between two neighbours lowers, or the best after `n_programs` cuts.
 
     `groups`: units of each stage, in order, all on accelerators.
     `scales`, shape (2, n_stages), float64, or None: factors on compute and communication of each stage.
@@ -57,7 +57,8 @@ def recut(
             continue  # nothing to lower
         members = np.array(sorted((*now[s], *now[s + 1])), dtype=np.int64)
         pair = np.ascontiguousarray(factors[:, s : s + 2])
-        chosen, _ = halve(units, members, pair, limit * (1 - _GAIN), memory_limit_bytes)
+        in_first = np.isin(members, now[s])
+        chosen, _ = halve(units, members, pair, limit * (1 - _GAIN), memory_limit_bytes, in_first=in_first)
         if chosen is None:
             continue
         halves = (members[chosen], members[~chosen])

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from meshwright.solvers.partition import cut_programs
 from meshwright.solvers.partition.cut_programs import halve
 from meshwright.solvers.partition.hypergraph import Operators, Units, contract, loads_of
 
@@ -65,3 +66,17 @@ def test_the_cut_is_the_best_of_all_and_the_bound_proves_it(seed: int, start: in
     assert max(memory[chosen].sum(), memory[~chosen].sum()) <= limit * (1 + 1e-9)
     none, bound = halve(units, members, scales, best * 0.99, limit, 1000)
     assert none is None and bound >= best * 0.99 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_many_units_only_those_next_to_the_cut_move(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut_programs, "_NEAR", 2)
+    units = graph(seed, 9)
+    members, scales = np.arange(len(units)), np.ones((2, 2))
+    now = members < len(units) // 2
+    allowed = [one for one in cuts(units, members) if one[now][:-2].all() and not one[~now][2:].any()]
+    best = min(larger_load(units, members, first, scales) for first in allowed)
+    found, _ = halve(units, members, scales, 1.001 * larger_load(units, members, now, scales), math.inf, in_first=now)
+    assert found is not None
+    assert any((found == one).all() for one in allowed)
+    assert larger_load(units, members, found, scales) == pytest.approx(best)

@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.solvers.partition import coarsen, cut_programs, hypergraph, orders, reach_bound, recutting, unlike
 from meshwright.solvers.partition.convex import partition
-from meshwright.solvers.partition.hypergraph import Operators, Units, contract, loads_of
+from meshwright.solvers.partition.hypergraph import Operators, Units, contract, entries, loads_of, sums_of_rows
 
 Edges = list[tuple[int, int]]
 BRANCH: Edges = [(0, 1), (1, 2), (2, 3), (2, 4), (3, 5), (4, 5), (5, 6)]
@@ -280,3 +280,20 @@ def test_ideals_are_listed_by_size_and_devices_counted_in_a_mixed_radix() -> Non
     assert max(task.loads(groups, of)) == 5.0 and of == (0, 0)
     assert unlike.least_excess(operators_of([1.0] * 7, BRANCH), (unlike.DeviceKind(np.ones(7), 2.0, 3),), 3) == 1.0
     assert unlike.least_excess(operators_of([1.0] * 7, BRANCH), (unlike.DeviceKind(np.ones(7), 2.0, 2),), 3) == 2.0
+
+
+def test_rows_one_after_the_other() -> None:
+    first, values = np.array([0, 2, 2, 5]), np.array([7, 8, 1, 2, 3])
+    found, counts = entries(first, values, np.array([2, 1, 0, 2]))
+    assert found.tolist() == [1, 2, 3, 7, 8, 1, 2, 3]
+    assert counts.tolist() == [3, 0, 2, 3]
+    assert sums_of_rows(found, counts).tolist() == [6, 0, 15, 6]
+    assert sums_of_rows(found[:0], counts[:0]).tolist() == []
+
+
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_only_operators_on_a_cycle_are_joined(cyclic: bool) -> None:
+    edges = ((0, 1), (1, 2), (2, 3)) + (((2, 1),) if cyclic else ())
+    ones = np.ones(4)
+    operators = Operators(ones, ones, ones, np.ones(4, dtype=bool), edges, tuple(range(4)), ())
+    assert contract(operators).members == (((0,), (1, 2), (3,)) if cyclic else ((0,), (1,), (2,), (3,)))
