@@ -33,6 +33,11 @@ BY_NAME = (
     "ModelSpec",
     "Problem",
 )  # nouns that travel along: said by others, told by their name
+SINCE = {
+    "Operator": ("reference", "n_borrowed_parameters"),
+    "LayerWork": ("reference", "borrowed"),
+    "FrameworkLimits": ("preference_pairs",),
+}  # fields that came after most was recorded: they count where they say something
 ZERO = 1e-14  # what is left of sums that cancel
 
 
@@ -131,8 +136,11 @@ class _Figures:
                 for of in value:
                     self.add(of, depth + 1)
             case _ if dataclasses.is_dataclass(value) and type(value).__name__ not in BY_NAME and depth < DEEPEST:
+                later = SINCE.get(type(value).__name__, ())
                 for field in dataclasses.fields(value):
-                    self.add(getattr(value, field.name, None), depth + 1)
+                    of = getattr(value, field.name, None)
+                    if field.name not in later or of:
+                        self.add(of, depth + 1)
             case _:
                 self._word(type(value).__name__)
 
