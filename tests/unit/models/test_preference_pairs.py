@@ -1,4 +1,4 @@
-"""Pairs of sequences beside a frozen reference (DPO): what is computed, held and exchanged, by hand and by PyTorch's counters."""
+"""Pairs of sequences beside a frozen reference (DPO): what is computed, held and exchanged, by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwright import api
 from meshwright.base.errors import InputError
 from meshwright.core.flops import forward_flops, model_flops, passes
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Batch, ModelSpec, Problem
+from meshwright.core.problem import Batch, ModelSpec
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402, N812
+from torch.nn import functional as F  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from meshwright import api  # noqa: E402

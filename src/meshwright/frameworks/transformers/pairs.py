@@ -11,6 +11,7 @@ __all__ = ["taken"]
 
 _SCRIPT = re.compile(r"\btrl\s+dpo\b|[\w./-]*\bdpo(?:_\w+)?\.py\b|[\w./-]*_dpo\.py\b|--stage[ =]dpo\b")
 _CALLS = re.compile(r"\bDPO(?:Config|Trainer)\(")
+_COPIED = re.compile(r"\bref_model\s*=\s*(?!None\b)\w")
 _PRECOMPUTED = "precompute_ref_log_probs"
 _WITHOUT_EFFECT = (
     "beta", "loss_type", "loss_weights", "label_smoothing", "f_divergence_type", "f_alpha_divergence_coef", "ld_alpha",
@@ -49,7 +50,8 @@ def taken(said: dict[str, Any], text: str, path: str) -> tuple[str, tuple[str, .
         said["activation_checkpointing"] = not _wrapped(said)
     if not any(said.get(name) is not None for name in ("bf16", "fp16", "tf32")):
         said["bf16"] = True
-    objective = "dpo,reference=precomputed" if str(before) in ("True", "true", "") else "dpo"
+    copied = "dpo,reference=copy" if _COPIED.search(lines) else "dpo"
+    objective = "dpo,reference=precomputed" if str(before) in ("True", "true", "") else copied
     return objective, (
         f"{path}: trains on pairs (DPO): two sequences of max_length tokens a sample; where it does not say, layers are "
         f"recomputed, products are in bf16 and max_length is {USUAL_LENGTH}, as TRL has them",
