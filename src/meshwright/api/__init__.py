@@ -21,7 +21,13 @@ __all__ = ["codesign", "completed", "evaluate", "make_problem", "plan", "read", 
 
 
 def read(
-    spec: str, *, file_format: str = "", sequence_length: int = 0, freeze: Sequence[str] = (), lora: str = ""
+    spec: str,
+    *,
+    file_format: str = "",
+    sequence_length: int = 0,
+    freeze: Sequence[str] = (),
+    lora: str = "",
+    objective: str = "",
 ) -> ModelSpec:
     """Read a model, trained as a whole or in part: a name, a file or a generator; see `meshwright.models.read`.
 
@@ -29,7 +35,9 @@ def read(
     """
     from meshwright.api import reading
 
-    return reading.model(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
+    return reading.model(
+        spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora, objective=objective
+    )
 
 
 def make_problem(  # noqa: PLR0913  all that a question holds
@@ -46,6 +54,7 @@ def make_problem(  # noqa: PLR0913  all that a question holds
     lora: str = "",
     optimizer: str = "",
     state_precision: str = "",
+    objective: str = "",
 ) -> Problem:
     """Pose the question: a model, a cluster, a cost model and a batch.
 
@@ -72,6 +81,8 @@ def make_problem(  # noqa: PLR0913  all that a question holds
         Which part of a model given by name or file is trained: see `meshwright.models.read`.
     optimizer, state_precision : str
         As after ``--optimizer`` and ``--state-precision``, see `meshwright.api.training_states`; empty for those of `training`.
+    objective : str
+        What a model given by name or file is trained for: ``"dpo"``; see `meshwright.models.read`.
 
     Returns
     -------
@@ -92,9 +103,9 @@ def make_problem(  # noqa: PLR0913  all that a question holds
             raise InputError(f"{option} {getattr(batch, name)}: must be between 0 and {_LARGEST_BATCH} (0: left open)")
     if isinstance(model, str):
         length = batch.sequence_length
-        model_spec = read(model, file_format=file_format, sequence_length=length, freeze=freeze, lora=lora)
-    elif freeze or lora:
-        raise InputError("freeze and lora: this model is read already; give them to read() instead")
+        model_spec = read(model, file_format=file_format, sequence_length=length, freeze=freeze, lora=lora, objective=objective)
+    elif freeze or lora or objective:
+        raise InputError("freeze, lora and objective: this model is read already; give them to read() instead")
     else:
         model_spec = model
     length = model_spec.graph.sequence_length
@@ -177,6 +188,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     state_precision: str = "",
     lengths: str = "",
     batching: str = "",
+    objective: str = "",
 ) -> Result:
     """Return the best plan a search finds, judged by the simulator.
 
@@ -210,6 +222,8 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     lengths, batching : str
         Lengths of documents that vary, and how they become samples: ``lengths="lognormal:2k,1", batching="mask"``; see
         `meshwright.api.sizes.unlike`. The answer holds the field ``lengths``.
+    objective : str
+        What is trained for, as of `make_problem`: ``objective="dpo"``.
 
     Returns
     -------
@@ -228,14 +242,14 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
 
     arguments.check(
         model, cluster, settings, freeze, search=search, costs=costs, framework=framework, lora=lora, optimizer=optimizer,
-        state_precision=state_precision, lengths=lengths, batching=batching,
+        state_precision=state_precision, lengths=lengths, batching=batching, objective=objective,
     )  # fmt: skip
     batch = arguments.batch_of(batch, global_batch, micro_batch, sequence_length)
     if isinstance(model, Problem):
         problem = model
         given = {
             "cluster": cluster, "costs": costs, "batch": batch, "training": training, "framework": framework, "lora": lora,
-            "freeze": freeze or None, "optimizer": optimizer, "state_precision": state_precision,
+            "freeze": freeze or None, "optimizer": optimizer, "state_precision": state_precision, "objective": objective,
             "memory_risk": None if memory_risk == peaks.RISK else memory_risk,
         }  # fmt: skip
         extra = [name for name, value in given.items() if value is not None and value != ""]
@@ -244,7 +258,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     else:
         problem = make_problem(
             model, cluster, costs=costs, batch=batch, training=training, framework=framework, memory_risk=memory_risk,
-            freeze=freeze, lora=lora, optimizer=optimizer, state_precision=state_precision,
+            freeze=freeze, lora=lora, optimizer=optimizer, state_precision=state_precision, objective=objective,
         )  # fmt: skip
     plain, problem = problem, unlike.posed(problem, lengths, batching, seed)
     if fix is not None:

@@ -161,8 +161,8 @@ def advise(
         raise InputError(f"{path}: runs on {plan.n_devices} devices; cluster {cluster} has {place.n_devices}")
     if not model and length not in (0, spec.graph.sequence_length):
         named = spec = _model_of(module, path, length)
-    if said.lora:
-        named = _adapted(named, said.lora, length)
+    if said.lora or said.objective:
+        named = _adapted(named, said, length)
     problem = api.make_problem(
         named, place, batch=Batch(plan.global_batch, 0, length), framework=word,
         training=said.training or (MixedPrecision.of(said.precision) if said.precision else None),
@@ -205,12 +205,13 @@ def _model_of(module: ModuleType, path: str, sequence_length: int) -> ModelSpec:
     return spec
 
 
-def _adapted(named: str | ModelSpec, lora: str, sequence_length: int) -> ModelSpec:
-    """Return a model of which only adapters are trained."""
-    from meshwright.models import fine_tuning
+def _adapted(named: str | ModelSpec, said: RunConfig, sequence_length: int) -> ModelSpec:
+    """Return a model of which only adapters are trained, or that is trained on pairs."""
+    from meshwright.models import fine_tuning, preference_pairs
 
     spec = named if isinstance(named, ModelSpec) else api.read(named, sequence_length=sequence_length)
-    return fine_tuning.fine_tuned(spec, (), lora)
+    spec = fine_tuning.fine_tuned(spec, (), said.lora) if said.lora else spec
+    return preference_pairs.with_objective(spec, said.objective)
 
 
 def _priced(problem: Problem, plan: Plan) -> Result:

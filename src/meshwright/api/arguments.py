@@ -14,6 +14,7 @@ __all__ = ["batch_of", "check"]
 
 _EXAMPLES = MappingProxyType({
     "search": "best", "costs": "analytic", "framework": "megatron", "lora": "r=16,targets=query", "optimizer": "sgd",
+    "objective": "dpo",
     "state_precision": "moments=bf16", "lengths": "lognormal:2k,1", "batching": "mask",
 })  # fmt: skip
 

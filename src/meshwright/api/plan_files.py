@@ -74,14 +74,14 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
         search, seed, costs = str(entry["search"]), int(entry["seed"]), str(entry["costs"])
         planning_seconds, run_by = float(entry["planning_seconds"]), framework or str(entry.get("for") or "")
         settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
-        freeze, lora = plan_json.trained_part(entry)
+        freeze, lora, objective = plan_json.trained_part(entry)
         pairs_ratio = float(entry["model"].get("pairs_ratio", 1.0))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
     _as_asked(entry, batch, path)
     asked = api.make_problem(
         spec, place or None, file_format=file_format, freeze=freeze, lora=lora, costs=costs, batch=batch, training=training,
-        framework=run_by, memory_risk=memory_risk,
+        framework=run_by, memory_risk=memory_risk, objective=objective,
     )  # fmt: skip
     asked = replace(asked, model_spec=masked(asked.model_spec, pairs_ratio)) if pairs_ratio != 1.0 else asked
     problem = api.completed(asked, search, settings)

@@ -15,13 +15,19 @@ _CAPTURED = "captured_config"
 
 
 def model(
-    spec: str, *, file_format: str = "", sequence_length: int = 0, freeze: Sequence[str] = (), lora: str = ""
+    spec: str,
+    *,
+    file_format: str = "",
+    sequence_length: int = 0,
+    freeze: Sequence[str] = (),
+    lora: str = "",
+    objective: str = "",
 ) -> ModelSpec:
     """Read a model, or capture it.
 
     Parameters
     ----------
-    spec, file_format, sequence_length, freeze, lora
+    spec, file_format, sequence_length, freeze, lora, objective
         As of `meshwright.models.read`.
 
     Returns
@@ -40,13 +46,20 @@ def model(
         raise InputError(f"model {spec!r}: must be a name or a path as text, as in read('llama-3.1-8b'), or what read returned")
     file_format = "" if file_format == _CAPTURED else file_format  # as plan files name it
     try:
-        return models.read(spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora)
+        return models.read(
+            spec, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora, objective=objective
+        )
     except UnreadFamilyError as error:
         from meshwright.core.source import Source
 
         source = Source(spec, sequence_length)
         if file_format or source.path is None or not isinstance(source.json, dict) or not source.json.get("model_type"):
             raise
+        if objective:
+            raise InputError(
+                f"--objective {objective}: operators of {spec}, which is captured, are not known by name; it needs a family "
+                "that is read ('meshwright list models')"
+            ) from error
         if freeze or lora:
             raise InputError(
                 f"{spec}: --freeze and --lora name operators of families that are read; this one is captured: freeze its "

@@ -78,6 +78,11 @@ def framework_of(word: str, spec: ModelSpec, cluster: Cluster | None, costs: str
     """
     if knows_frameworks(costs) and any(op.body for op in spec.graph.ops):
         found = frameworks.for_problem(word, spec.graph, cluster, precision)
+        if word and spec.graph.n_sequences > 1 and not found.limits.preference_pairs:
+            raise InputError(
+                f"--for {word}: {found.word} trains on single sequences, not on pairs (--objective {spec.objective}); plan for "
+                "transformers, whose TRL does, or leave --for out"
+            )
         if word and not (found.limits.frozen_weights or spec.graph.fully_trained):
             raise InputError(
                 f"--for {word}: {_frozen(spec.graph)}, and {found.word} trains all weights of a model; plan for another"

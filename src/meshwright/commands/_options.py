@@ -22,6 +22,7 @@ __all__ = [
     "Lora",
     "MicroBatch",
     "ModelName",
+    "Objective",
     "OptimizerName",
     "Precision",
     "Scheduler",
@@ -43,6 +44,12 @@ SequenceLength = Annotated[int, typer.Option(parser=units.tokens, metavar="N", h
 Freeze = Annotated[list[str], typer.Option(metavar="PATTERN", help="Names whose weights are not trained: embed, layers.[0-9].")]
 Lora = Annotated[str, typer.Option(metavar="r=N,targets=...", help="Train adapters only: r=16,targets=query,value.")]
 Base = Annotated[str, typer.Option(metavar="4bit", help="What --lora's frozen products are held in (QLoRA).")]
+Objective = Annotated[
+    str,
+    typer.Option(
+        metavar="dpo[,reference=...]", help="Pairs beside a reference: copy, adapters-off or precomputed; default: next token."
+    ),
+]
 Lengths = Annotated[
     str, typer.Option(metavar="FILE|lognormal:MEDIAN,SIGMA", help="Tokens of documents: one a line, or lognormal:2k,1.")
 ]

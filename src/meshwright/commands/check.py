@@ -118,10 +118,10 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     cluster = plan_json.cluster_from_json(entry, place)
     batch = Batch(sequence_length=0 if length == 1 else length)
-    freeze, lora = plan_json.trained_part(entry)
+    freeze, lora, objective = plan_json.trained_part(entry)
     problem = api.make_problem(
         spec, cluster, file_format=file_format, freeze=freeze, lora=lora, costs=costs, batch=batch, framework=framework,
-        memory_risk=memory_risk,
+        memory_risk=memory_risk, objective=objective,
     )  # fmt: skip
     pairs_ratio = float(entry["model"].get("pairs_ratio", 1.0))
     if pairs_ratio != 1.0:

@@ -74,6 +74,7 @@ def register(app: typer.Typer) -> None:
         freeze: _options.Freeze = [],  # noqa: B006  typer copies it
         lora: _options.Lora = "",
         base: _options.Base = "",
+        objective: _options.Objective = "",
         precision: _options.Precision = "",
         optimizer: _options.OptimizerName = "",
         state_precision: _options.StatePrecision = "",
@@ -97,7 +98,8 @@ def register(app: typer.Typer) -> None:
         batch = Batch(global_batch, micro_batch, sequence_length)
         problem = api.make_problem(
             model, cluster or None, file_format=file_format, costs=costs, batch=batch,
-            training=precision, framework=for_, freeze=freeze, lora=training_states.adapters(lora, base), optimizer=optimizer,
+            training=precision, framework=for_, freeze=freeze, lora=training_states.adapters(lora, base), objective=objective,
+            optimizer=optimizer,
             state_precision=state_precision,
         )  # fmt: skip
         results = _results(problem, names, seconds, seed)

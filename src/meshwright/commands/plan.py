@@ -247,6 +247,7 @@ def register(app: typer.Typer) -> None:
         freeze: _options.Freeze = [],  # noqa: B006  typer copies it
         lora: _options.Lora = "",
         base: _options.Base = "",
+        objective: _options.Objective = "",
         precision: _options.Precision = "",
         optimizer: _options.OptimizerName = "",
         state_precision: _options.StatePrecision = "",
@@ -285,7 +286,8 @@ def register(app: typer.Typer) -> None:
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
             file_format=file_format, training=precision, framework=for_, memory_risk=memory_risk or peaks.RISK, freeze=freeze,
-            lora=training_states.adapters(lora, base), optimizer=optimizer, state_precision=state_precision,
+            lora=training_states.adapters(lora, base), objective=objective, optimizer=optimizer,
+            state_precision=state_precision,
         )  # fmt: skip
         preferences = Preferences(top, seed, time_limit, within, why_not, fix, mtbf, lengths, batching)
         started = time.monotonic()

@@ -67,6 +67,7 @@ def register(app: typer.Typer) -> None:
         freeze: _options.Freeze = [],  # noqa: B006  typer copies it
         lora: _options.Lora = "",
         base: _options.Base = "",
+        objective: _options.Objective = "",
         precision: _options.Precision = "",
         optimizer: _options.OptimizerName = "",
         state_precision: _options.StatePrecision = "",
@@ -104,7 +105,8 @@ def register(app: typer.Typer) -> None:
         ask = partial(
             sizing.size, model, tokens, within=within, budget=budget, devices=devices, kinds=kinds, global_batch=global_batch,
             sequence_length=sequence_length, training=precision, framework=for_,
-            file_format=file_format, freeze=freeze, lora=training_states.adapters(lora, base), optimizer=optimizer,
+            file_format=file_format, freeze=freeze, lora=training_states.adapters(lora, base), objective=objective,
+            optimizer=optimizer,
             state_precision=state_precision, prices=price, pricing=pricing, powers=power, pue=pue, mtbf=mtbf,
             recovery=told, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend, scheduler=scheduler,
         )  # fmt: skip

@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
         freeze: _options.Freeze = [],  # noqa: B006  typer copies it
         lora: _options.Lora = "",
         base: _options.Base = "",
+        objective: _options.Objective = "",
         precision: _options.Precision = "",
         optimizer: _options.OptimizerName = "",
         state_precision: _options.StatePrecision = "",
@@ -73,7 +74,8 @@ def register(app: typer.Typer) -> None:
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(sizes[0], micro_batch, sequence_length),
             training=precision, file_format=file_format, framework=for_, freeze=freeze,
-            lora=training_states.adapters(lora, base), optimizer=optimizer, state_precision=state_precision,
+            lora=training_states.adapters(lora, base), objective=objective, optimizer=optimizer,
+            state_precision=state_precision,
         )  # fmt: skip
         name = (search or problem.model_spec.search).replace("-", "_")
         with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):

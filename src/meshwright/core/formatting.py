@@ -41,7 +41,7 @@ def step_interval(result: Result) -> interval.Interval | None:
     if cluster is None or timeline is None or not result.stage_costs or result.problem.costs not in interval.MEASURED_COSTS:
         return None
     problem = result.problem
-    if not problem.graph.fully_trained:  # no measured run was a fine-tune
+    if not problem.graph.fully_trained or problem.graph.n_sequences > 1:  # no measured run was a fine-tune
         return None
     kind = interval.kind_of(problem.graph, cluster, result.plan, result.stage_costs, problem.framework.name)
     return interval.around(timeline.step_seconds, kind)

@@ -90,6 +90,8 @@ class FrameworkLimits:
         Whether it trains models with frozen weights; where not, it trains all of them.
     quantised_base : bool
         Whether it trains adapters beside frozen weights in four bits.
+    preference_pairs : bool
+        Whether it trains on pairs of a chosen and a rejected sequence (DPO).
     optimizers : tuple of str
         Optimizers that it can be told, as `meshwright.core.optimizers.OPTIMIZERS`; empty for all.
     context_shards : tuple of int
@@ -127,6 +129,7 @@ class FrameworkLimits:
     formats: tuple[str, ...] = ()
     frozen_weights: bool = True
     quantised_base: bool = True
+    preference_pairs: bool = False
     optimizers: tuple[str, ...] = ()
     context_shards: tuple[int, ...] = (0, 1, 2, 3)
     whole_experts: bool = False
@@ -153,9 +156,11 @@ class FrameworkLimits:
         return tuple(found)
 
     def degrees_for(self, graph: Graph) -> tuple[str, ...]:
-        """Return those of `degrees` that may be above 1 for a model: no pipeline where it cannot tie the model's weights."""
+        """Return those of `degrees` that may be above 1 for a model: no pipeline where it cannot tie the model's weights, and
+        what is not priced: no pipeline beside a reference model, no context axis for pairs of sequences.
+        """
         tied = graph.n_shared_parameters > 0 and not self.tied_pipeline
-        return tuple(axis for axis in self.degrees if axis != "pipeline" or not tied)
+        return tuple(axis for axis in self.degrees if not (graph.single(axis) or (axis == "pipeline" and tied)))
 
     def exchanges(self, graph: Graph) -> tuple[str, ...]:
         """Return how keys and values of a model may be exchanged over a context axis."""
@@ -318,6 +323,8 @@ def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str =
         f"optimizer {optimizer}; it has {_listed(limits.optimizers)}"
         if optimizer and limits.optimizers and optimizer not in limits.optimizers else "",
         "frozen weights in four bits; it has none" if graph.quantised and not limits.quantised_base else "",
+        "pairs of a chosen and a rejected sequence (DPO); it trains on single sequences"
+        if graph.n_sequences > 1 and not limits.preference_pairs else "",
         "a model with frozen weights; it trains all weights" if not (limits.frozen_weights or graph.fully_trained) else "",
         *(f"{what} state on the host; it has offload {_listed(limits.offloads)}"
           for what in dict.fromkeys(stage.strategy.offload for stage in plan.stages) if what not in limits.offloads),
@@ -366,6 +373,8 @@ def _pipeline(limits: FrameworkLimits, plan: Plan, graph: Graph) -> list[str]:
     """Return what is wrong with schedule and stages."""
     n_ranks, n_stages = len(plan.ranks()), len(plan.stages)
     found = []
+    if n_ranks > 1 and graph.has_reference:
+        found.append("a pipeline beside a reference model, whose pass through it is not priced")
     if n_stages > 1 and limits.schedules and plan.schedule not in limits.schedules:
         found.append(f"schedule {plan.schedule}; it has {_listed(limits.schedules)}")
     if n_stages > n_ranks and not limits.virtual_stages:

@@ -23,10 +23,11 @@ from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, is_recompute
 __all__ = ["CIRCUMSTANCES", "Variant", "described", "of_content", "read", "unsaid"]
 
 CIRCUMSTANCES: typing.Final = (
-    "experts", "host", "drops_tokens", "release_before", "release_from", "precision", "async_tensor",
+    "experts", "host", "drops_tokens", "release_before", "release_from", "precision", "async_tensor", "reference_copy",
 )  # fmt: skip
 """What may decide a variant: whether a model has experts that are spread, the hosts' processors (``x86``, ``arm``), whether
-tokens beyond a capacity are dropped, the release, the precision of products, asynchronous tensor parallelism."""
+tokens beyond a capacity are dropped, the release, the precision of products, asynchronous tensor parallelism, whether a frozen
+copy of the model stands beside it as reference."""
 
 _OWN = ("name", "variant", "version", "limits")
 _HANDS_OVER = ("copies_gathered",)  # says where collectives write, and nothing of how long operators take

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from meshwright.base.errors import InputError
@@ -58,6 +58,11 @@ class Operator:
     frozen_weight_bytes : float
         Of each frozen weight where it is held in fewer than products use, and widened before each of them (QLoRA); 0 for as
         products use them.
+    reference : bool
+        Whether it belongs to the forward pass of a frozen reference model, which runs beside the layer's own, keeps nothing and
+        is never repeated.
+    n_borrowed_parameters : int
+        Weights that it reads and that another operator of the layer has: a reference that is the model without its adapters.
     """
 
     name: str
@@ -75,6 +80,8 @@ class Operator:
     n_frozen_parameters: int = 0
     input_gradient: bool = True
     frozen_weight_bytes: float = 0.0
+    reference: bool = field(default=False, repr=False)
+    n_borrowed_parameters: int = field(default=0, repr=False)
 
     @property
     def n_trained_parameters(self) -> int:
@@ -185,6 +192,8 @@ class Graph:
         Those of `n_shared_parameters` that are not trained.
     shared : tuple of SharedWeights
         Where the weights of `n_shared_parameters` lie, as far as it is known.
+    n_sequences : int
+        Sequences of `sequence_length` tokens that a sample is made of: two where it is a pair.
 
     Raises
     ------
@@ -202,6 +211,7 @@ class Graph:
     tokens_name: str = "tokens"
     n_shared_frozen_parameters: int = 0
     shared: tuple[SharedWeights, ...] = ()
+    n_sequences: int = 1
 
     def __post_init__(self) -> None:
         first: dict[str, int] = {}
@@ -268,6 +278,32 @@ class Graph:
     def n_trained_parameters(self) -> int:
         """Weights that are trained, shared ones counted once."""
         return self.n_parameters - self.n_frozen_parameters
+
+    @property
+    def tuned_in_part(self) -> bool:
+        """Whether weights of the model itself are frozen, whatever a reference beside it has."""
+        return any(part.n_frozen_parameters and not part.reference for op in self.ops for part in op.body)
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether the reference has weights of its own."""
+        return any(part.n_parameters and part.reference for op in self.ops for part in op.body)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of a sample, all of its sequences together."""
+        return self.sequence_length * self.n_sequences
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether a frozen reference model's forward pass runs beside the model's own."""
+        return any(operator.reference for op in self.ops for operator in op.body)
+
+    def single(self, axis: str) -> str:
+        """Return why nothing is priced for a degree above 1 of an axis, in words that follow it; empty where something is."""
+        if axis == "pipeline" and self.has_reference:
+            return " beside a reference model"
+        return " for pairs of sequences" if axis == "context" and self.n_sequences > 1 else ""
 
     @property
     def quantised(self) -> bool:

@@ -34,7 +34,7 @@ OF_SEARCHES = (
 """Fields that the searches of this package and the command ``plan`` add; those of other packages may add any."""
 
 _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "model": ("name", "spec", "format", "n_parameters", "n_trained_parameters", "freeze", "lora", "pairs_ratio"),
+    "model": ("name", "spec", "format", "n_parameters", "n_trained_parameters", "freeze", "lora", "pairs_ratio", "objective"),
     "cluster": ("name", "n_devices", "origin", "content"),
     "objective": ("name", "value"),
     "bound": ("value", "gap_ratio", "method"),
@@ -55,7 +55,7 @@ _LARGEST = 10**9
 
 _OF_THE_PLAN = (
     ("model.spec", str, None), ("model.format", str, None), ("model.lora", str, None), ("model.pairs_ratio", float, 0),
-    ("costs", str, None), ("search", str, None),
+    ("model.objective", str, None), ("costs", str, None), ("search", str, None),
     ("schedule.name", str, None),
     ("schedule.n_microbatches", int, 1), ("schedule.micro_batch", int, 1), ("schedule.global_batch", int, 1),
     ("batch.sequence_length", int, 1), ("batch.asked_global_batch", int, 0), ("batch.asked_micro_batch", int, 0),

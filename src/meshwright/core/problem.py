@@ -48,6 +48,8 @@ class ModelSpec:
         Adapters that are trained beside frozen weights, as told; empty for none.
     pairs_ratio : float
         Share of the pairs of tokens of a sample that attention computes under a document mask; 1 without one.
+    objective : str
+        What is trained for, as after ``--objective``; empty for the next token.
     """
 
     name: str
@@ -62,6 +64,7 @@ class ModelSpec:
     freeze: tuple[str, ...] = ()
     lora: str = ""
     pairs_ratio: float = 1.0
+    objective: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class RunConfig:
         Adapters that are trained beside frozen weights, as after ``--lora``; empty where all weights are trained.
     training : MixedPrecision or None
         How numbers are held and updated, where it says more than the precision: another optimizer; None for as usual.
+    objective : str
+        What is trained for, as after ``--objective``; empty for the next token.
     """
 
     plan: Plan
@@ -40,3 +42,4 @@ class RunConfig:
     variant: str = ""
     lora: str = ""
     training: MixedPrecision | None = None
+    objective: str = ""

@@ -139,6 +139,7 @@ def circumstances(graph: Graph | None, cluster: Cluster | None, precision: str =
     told: dict[str, str | bool] = {"precision": precision}
     if graph is not None:
         told["experts"] = any(operator.expert for op in graph.ops for operator in op.body)
+        told["reference_copy"] = graph.has_copy
     if cluster is not None:
         arm = all(kind.name.lower().startswith(("gb", "gh")) for kind in cluster.kinds)  # Grace hosts
         told["host"] = "arm" if arm else "x86"

@@ -56,7 +56,7 @@ def refusals(problem: Problem, *, tensor: int, quantised: bool) -> tuple[str, ..
 
     `tensor`: the tensor degree. `quantised`: whether frozen weights in four bits can be.
     """
-    if problem.graph.fully_trained:
+    if not problem.graph.tuned_in_part:
         return ()
     spec = problem.model_spec
     if not spec.lora:

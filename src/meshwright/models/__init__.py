@@ -27,6 +27,7 @@ def read(
     attention: str = "",
     freeze: Sequence[str] = (),
     lora: str = "",
+    objective: str = "",
 ) -> ModelSpec:
     """Read a model from a built-in name, a file of any known format, or a generator like ``pase:alexnet``.
 
@@ -44,6 +45,8 @@ def read(
         Patterns of names whose weights are frozen: see `meshwright.models.fine_tuning.fine_tuned`.
     lora : str
         Adapters that alone are trained: ``r=16,targets=query,value``; empty for none.
+    objective : str
+        What is trained for: ``dpo``, as of `meshwright.models.preference_pairs.parse_objective`; empty for the next token.
 
     Returns
     -------
@@ -58,11 +61,15 @@ def read(
         When the format named cannot be loaded.
     """
     found = _found(spec, file_format, sequence_length, attention)
-    if not freeze and not lora:
-        return found
-    from meshwright.models.fine_tuning import fine_tuned
+    if freeze or lora:
+        from meshwright.models.fine_tuning import fine_tuned
 
-    return fine_tuned(found, freeze, lora)
+        found = fine_tuned(found, freeze, lora)
+    if objective:
+        from meshwright.models.preference_pairs import with_objective
+
+        found = with_objective(found, objective)
+    return found
 
 
 def _found(spec: str, file_format: str, sequence_length: int, attention: str) -> ModelSpec:

@@ -47,6 +47,10 @@ def masked(spec: ModelSpec, pairs_ratio: float) -> ModelSpec:
     graph = spec.graph
     if not 0.0 < pairs_ratio <= 1.0:
         raise InputError(f"model {spec.name}: pairs_ratio {pairs_ratio} is out of range; it must be above 0 and at most 1")
+    if spec.objective:
+        raise InputError(
+            f"--lengths: pairs of sequences (--objective {spec.objective}) are priced at full length; leave it out"
+        )
     if graph.sequence_length <= 1 or graph.tokens_name != "tokens":
         raise InputError(f"--lengths: samples of {spec.name} are no sequences of tokens; leave it out")
     if any(part.name.startswith("cross_attention") for op in graph.ops for part in op.body):

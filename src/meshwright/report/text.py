@@ -107,7 +107,7 @@ def _question(result: Result) -> str:
         model += f", {format_count(graph.n_parameters)} parameters"
         model += "" if graph.fully_trained else f" ({format_count(graph.n_trained_parameters)} trained)"
     if graph.sequence_length > 1:
-        model += f", {graph.sequence_length} tokens a sample"
+        model += f", {words.tokens_of(graph)} a sample"
     place = ""
     if problem.cluster is not None:
         kinds = ", ".join(dict.fromkeys(kind.name for kind in problem.cluster.kinds))
@@ -165,7 +165,7 @@ def _answer(result: Result, *, verbose: bool) -> str:
         rate = plan.global_batch / timeline.step_seconds
         line = f"step {format_seconds(timeline.step_seconds)}{_expected(result)}, {rate:.4g} samples/s"
         if result.problem.graph.sequence_length > 1:
-            line += f", {format_count(rate * result.problem.graph.sequence_length)} tokens/s"
+            line += f", {format_count(rate * result.problem.graph.n_tokens)} tokens/s"
         share = utilization(result)
         lines.append(line + (f", {share:.1%} model FLOPs utilization" if share is not None else ""))
         expected = step_interval(result)

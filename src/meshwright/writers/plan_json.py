@@ -125,19 +125,20 @@ def as_json(result: Result) -> dict[str, Any]:
 def _model_json(spec: ModelSpec) -> dict[str, Any]:
     """Return what it takes to read the model again."""
     part: dict[str, Any] = {"freeze": list(spec.freeze), "lora": spec.lora or None}
-    part |= {"pairs_ratio": spec.pairs_ratio if spec.pairs_ratio != 1.0 else None}
+    part |= {"pairs_ratio": spec.pairs_ratio if spec.pairs_ratio != 1.0 else None, "objective": spec.objective}
     entry = {"name": spec.name, "spec": spec.spec, "format": spec.format, "n_parameters": spec.graph.n_parameters}
     return (
         entry | {"n_trained_parameters": spec.graph.n_trained_parameters} | {key: value for key, value in part.items() if value}
     )
 
 
-def trained_part(entry: dict[str, Any]) -> tuple[tuple[str, ...], str]:
-    """Return which part of the model of a plan file is trained: patterns of what is frozen, and adapters, as told.
+def trained_part(entry: dict[str, Any]) -> tuple[tuple[str, ...], str, str]:
+    """Return which part of the model of a plan file is trained, and for what: patterns of what is frozen, adapters and the
+    objective, as told.
 
     `entry`: checked by `meshwright.core.plan_fields.check`.
     """
-    return tuple(entry["model"].get("freeze", ())), entry["model"].get("lora", "")
+    return tuple(entry["model"].get("freeze", ())), entry["model"].get("lora", ""), entry["model"].get("objective", "")
 
 
 def _cluster_json(result: Result) -> dict[str, Any] | None:
@@ -234,7 +235,7 @@ def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
         entry |= interval_json(result)
         entry["samples_per_second"] = plan.global_batch / result.timeline.step_seconds
         if result.problem.graph.sequence_length > 1:
-            entry["tokens_per_second"] = entry["samples_per_second"] * result.problem.graph.sequence_length
+            entry["tokens_per_second"] = entry["samples_per_second"] * result.problem.graph.n_tokens
         entry["model_flops_utilization_ratio"] = utilization(result)
         entry["causes"] = dict(result.timeline.causes)
     return entry

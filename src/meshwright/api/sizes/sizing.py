@@ -55,6 +55,7 @@ def size(  # noqa: PLR0913  as many as the command line has
     file_format: str = "",
     freeze: Sequence[str] = (),
     lora: str = "",
+    objective: str = "",
     optimizer: str = "",
     state_precision: str = "",
     prices: Sequence[str] = (),
@@ -89,7 +90,7 @@ def size(  # noqa: PLR0913  as many as the command line has
         Samples of a step, the same on every size; 0 for as many as make about 4 Mi tokens.
     sequence_length : int
         Tokens of a sample; 0 for the model's own.
-    training, framework, file_format, freeze, lora, optimizer, state_precision
+    training, framework, file_format, freeze, lora, objective, optimizer, state_precision
         As of `meshwright.api.make_problem`.
     prices, powers : sequence of str
         Dollars per device and hour, watts of a device with its share of the node, as told: ``"h100=2.49"``, ``"h100=1.3kW"``.
@@ -136,9 +137,12 @@ def size(  # noqa: PLR0913  as many as the command line has
     if isinstance(training, str):
         training = api.training(training) if training else None
     upkeep = told_upkeep(mtbf, recovery)
-    spec = api.read(model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora) if isinstance(
-        model, str
-    ) else model  # fmt: skip
+    if isinstance(model, str):
+        spec = api.read(
+            model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora, objective=objective
+        )
+    else:
+        spec = model
     if spec.instance is not None or spec.costs != "analytic" or not spec.graph.n_parameters:
         raise InputError(f"model {spec.name}: only what is read as layers can be sized; {spec.format} brings its own costs")
     words = kinds.split(",") if isinstance(kinds, str) and kinds else kinds
@@ -148,8 +152,8 @@ def size(  # noqa: PLR0913  as many as the command line has
     )
     paid = tariffs.tariffs(chosen, pricing=pricing, prices=prices_told, powers=powers_told, pue_ratio=pue)
     counts = _counts(devices, len(chosen))
-    batch = Batch(_global_batch(global_batch, spec.graph.sequence_length), 0, spec.graph.sequence_length)
-    n_steps = math.ceil(n_tokens / (batch.global_batch * batch.sequence_length))
+    batch = Batch(_global_batch(global_batch, spec.graph.n_tokens), 0, spec.graph.sequence_length)
+    n_steps = math.ceil(n_tokens / (batch.global_batch * spec.graph.n_tokens))
     chosen_settings = dict(USUAL_SETTINGS) | dict(settings or {})
     options.parse(registry.load("search", "best", "search").Params, chosen_settings, "search best")  # wrong ones are said here
     state = SizeSearch(limit, most, n_steps, chosen_settings, seed, "evaluations" in (settings or {}))

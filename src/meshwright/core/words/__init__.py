@@ -12,7 +12,8 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 
 __all__ = [
-    "as_html", "as_text", "axes_of", "describe", "devices_of", "layers_of", "plural", "ranges_of", "rows", "verdict",
+    "as_html", "as_text", "axes_of", "describe", "devices_of", "layers_of", "plural", "ranges_of", "rows", "tokens_of",
+    "verdict",
 ]  # fmt: skip
 
 _COLUMNS = (
@@ -91,6 +92,12 @@ def size_of(kinds: Sequence[str]) -> str:
     """
     inner = sum(kind not in ("embedding", "head") for kind in kinds)
     return plural(inner or len(kinds), "layer")
+
+
+def tokens_of(graph: Graph) -> str:
+    """Return the tokens of a sample: ``4096 tokens``, ``2 sequences of 4096 tokens``."""
+    tokens = f"{graph.sequence_length} tokens"
+    return f"{graph.n_sequences} sequences of {tokens}" if graph.n_sequences > 1 else tokens
 
 
 def plural(count: int, word: str) -> str:

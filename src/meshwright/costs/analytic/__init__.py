@@ -21,6 +21,7 @@ from meshwright.costs.analytic import stage as _stage
 from meshwright.costs.analytic.device_mesh import Mesh, mesh
 from meshwright.costs.analytic.layer import LayerWork, layer_work
 from meshwright.costs.analytic.offload import unknown_host
+from meshwright.costs.analytic.reference_pass import with_reference, with_reference_load
 from meshwright.costs.analytic.roofline import Shape
 from meshwright.costs.analytic.shared_weights import body_without, spare_of_stages, spare_rows, state_of, with_state_of
 from meshwright.costs.analytic.update import unknown_shape
@@ -199,7 +200,12 @@ def _shape(strategy: Strategy, micro_batch: int) -> Shape:
 
 def _layer_load(problem: Problem, work: LayerWork, recompute: str, axes: Mesh, strategy: Strategy, device: Device) -> StageCost:
     """Return the load of one layer on one kind of device."""
-    return _stage.layer_load(work, recompute, axes, strategy, device, problem.training, problem.framework)
+    asked = axes, strategy, device, problem.training, problem.framework
+    load = _stage.layer_load(work, recompute, *asked)
+    if work.reference is None:
+        return load
+    other = _stage.layer_load(work.reference, "none", *asked)
+    return with_reference_load(load, other, borrowed=work.reference.borrowed)
 
 
 class _LayerWorks:
@@ -231,7 +237,11 @@ class _LayerWorks:
 
     def _work(self, body: tuple[Operator, ...], shape: Shape, row: int) -> LayerWork:
         """Return the work of a layer made of some operators."""
-        return layer_work(body, shape, *self._asked, input_elements=self._n_in[row], output_elements=self._n_out[row])
+
+        def work_of(part: tuple[Operator, ...]) -> LayerWork:
+            return layer_work(part, shape, *self._asked, input_elements=self._n_in[row], output_elements=self._n_out[row])
+
+        return with_reference(body, work_of)
 
 
 @lru_cache(maxsize=32)
@@ -354,5 +364,10 @@ def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, devi
     shape = _shape(strategy, micro_batch)
     works = _works(problem, shape, device)
     return {
-        row: work.forward_seconds + work.backward_input_seconds + work.backward_weight_seconds for row, work in works.items()
+        row: sum(
+            part.forward_seconds + part.backward_input_seconds + part.backward_weight_seconds
+            for part in (work, work.reference)
+            if part is not None
+        )
+        for row, work in works.items()
     }

@@ -82,6 +82,10 @@ class LayerWork:
         Those of the dense weights that are frozen and held in four bits, and all of their scales.
     updates : tuple of UpdateWork
         What shapes add to the update of dense and of experts' weights.
+    reference : LayerWork or None
+        The same layer of a frozen reference model: a forward pass beside this one's.
+    borrowed : bool
+        Whether the weights are another work's on the same device, so that they take no memory here.
     """
 
     forward_seconds: float
@@ -110,6 +114,8 @@ class LayerWork:
     scale_bytes: float = 0.0
     n_largest_parameters: int = 0
     updates: tuple[UpdateWork, UpdateWork] = (UpdateWork(), UpdateWork())
+    reference: LayerWork | None = None
+    borrowed: bool = False
 
     @property
     def n_trained_dense(self) -> int:
@@ -356,6 +362,8 @@ def _working_bytes(operator: Operator, shape: Shape, training: MixedPrecision, f
     tokens = shape.tokens(operator) / shape.split(operator)
     width = training.activation_bytes
     if operator.kind == "cross_entropy":
+        if operator.reference:  # logits, and what the loss widens them to: nothing is kept
+            return tokens * operator.size("vocabulary") * (width + framework.logit_bytes)
         split = framework.split_loss_bytes if shape.tensor > 1 and operator.tensor_axis else 0.0
         return tokens * operator.size("vocabulary") * max(training.loss_bytes, framework.loss_bytes, split)  # logits are kept
     if operator.kind == "matmul":  # gathered along the sequence, the unsplit side stands whole on every rank

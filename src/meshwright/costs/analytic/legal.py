@@ -22,6 +22,12 @@ def illegal(graph: Graph, strategy: Strategy, micro_batch: int = 1) -> str:
         return reason
     if strategy.expert > 1 and not any(operator.kind == "grouped_matmul" for op in graph.ops for operator in op.body):
         return f"the expert degree is {strategy.expert}, but the model has no experts to spread; it must be 1"
+    if graph.n_sequences > 1 and strategy.context > 1:
+        return (
+            f"the context degree is {strategy.context}, but pairs of sequences are not priced over a context axis; it must be 1"
+        )
+    if graph.n_sequences > 1 and strategy.sequence_parallel and graph.sequence_length % strategy.tensor:
+        return f"sequence parallelism needs the sequence of {graph.sequence_length} to divide by tensor, {strategy.tensor}"
     if strategy.tensor > 1 and graph.quantised:
         return f"the tensor degree is {strategy.tensor}, but weights in four bits are quantised as a whole; it must be 1"
     for i, op in enumerate(graph.ops):

@@ -90,7 +90,10 @@ def body_without(graph: Graph, row: int) -> tuple[Operator, ...]:
                 left = operator.n_parameters - shared.n_parameters
                 frozen = max(0, operator.n_frozen_parameters - shared.n_parameters)
                 # what is left are biases: a vector
-                body[i] = Operator(name, "norm", (("hidden", left),), operator.tensor_axis, left, n_frozen_parameters=frozen)
+                body[i] = Operator(
+                    name, "norm", (("hidden", left),), operator.tensor_axis, left, n_frozen_parameters=frozen,
+                    reference=operator.reference,
+                )  # fmt: skip
     return tuple(body)
 
 
@@ -104,6 +107,7 @@ def state_of(work: LayerWork, less: LayerWork) -> LayerWork:
         n_packed_parameters=less.n_packed_parameters,
         scale_bytes=less.scale_bytes,
         updates=less.updates,
+        reference=state_of(work.reference, less.reference) if work.reference and less.reference else None,
     )
 
 

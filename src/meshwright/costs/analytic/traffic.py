@@ -36,8 +36,9 @@ def collectives(
     weights, which use no link; those beside compute take what it leaves out.
     """
     ledger = _Ledger(mesh, strategy, framework)
-    for key, n_layers in layers.items():
-        work = works[key]
+    runs = [(works[key], key, n_layers) for key, n_layers in layers.items()]
+    runs += [(work.reference, (-1, "none"), n_layers) for work, _, n_layers in runs if work.reference is not None]
+    for work, key, n_layers in runs:
         again_seconds, again = repeated(work, key[1])
         ledger.inside("forward", work.forward, n_layers)
         ledger.inside("backward", (*work.backward, *again), n_layers)

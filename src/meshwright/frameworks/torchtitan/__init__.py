@@ -66,4 +66,6 @@ def model_of(path: str, sequence_length: int = 0) -> ModelSpec:
 
 def recognises(text: str) -> bool:
     """Return whether a file's text is a configuration of torchtitan."""
-    return "torchtitan" in text or ("ParallelismConfig(" in text and "TrainingArguments(" not in text)
+    return "torchtitan" in text or (
+        "ParallelismConfig(" in text and "TrainingArguments(" not in text and "DPOConfig(" not in text
+    )

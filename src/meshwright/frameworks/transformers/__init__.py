@@ -24,6 +24,14 @@ FRAMEWORK, VARIANTS = framework_file.of_content(files.read_toml(_DATA), _DATA.st
 
 _IN_BF16 = "load the model with dtype=torch.bfloat16: frozen weights are priced in two bytes"
 _FOUR_BITS = "load the model with quantization_config=quantised() (load_in_4bit): the Trainer's arguments do not say so"
+_PAIRS = (
+    "DPO by TRL: every pair is priced as two sequences of max_length tokens, and logits whole: TRL 1.16 makes them in tiles, "
+    "and pads to the longest of a batch, so it takes less memory and, with shorter sequences, less time"
+)
+_COPY = (
+    "give DPOTrainer a ref_model loaded with dtype=torch.bfloat16: TRL loads it as the model, and it is priced in two bytes a "
+    "weight"
+)
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
@@ -39,12 +47,24 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     if one.context > 1 and not one.shard:
         found += ("sharding level 0 beside a context axis; weights are always sharded over it",)
     found += _adapters.refusals(problem, tensor=one.tensor, quantised=True)
+    found += _pairs(problem, one.shard)
     if one.shard and problem.training.optimizer in ("adafactor", "lion"):
         own = "transformers' Adafactor" if problem.training.optimizer == "adafactor" else "bitsandbytes' Lion"
         found += (f"{own} beside sharded weights, whose parts it does not take; plan with --set shard=0",)
     if one.tensor > 1 and "tensor" not in limits.degrees:
         found += ("a tensor axis is told where the model is loaded, not by its arguments; accelerate's file says one",)
     return found
+
+
+def _pairs(problem: Problem, level: int) -> tuple[str, ...]:
+    """Return what TRL does otherwise with a reference than it is priced."""
+    if not problem.graph.has_copy or level != 3 or problem.framework.variant == "deepspeed":
+        return ()
+    return (
+        "a copy as reference beside weights sharded by level 3: TRL's prepare_fsdp shards it as one unit, which stands whole "
+        "on every device while it runs; plan with --set shard=2, --objective dpo,reference=precomputed, or for "
+        "transformers:deepspeed",
+    )
 
 
 def _limits(problem: Problem) -> FrameworkLimits:
@@ -59,13 +79,17 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     from meshwright.frameworks.transformers import arguments
 
     reasons, graph = refusals(result.plan, result.problem), result.problem.graph
-    if not graph.fully_trained and path.endswith(".json"):
+    if graph.tuned_in_part and path.endswith(".json"):
         what = f"adapters beside frozen weights{' in four bits' if graph.quantised else ''}"
         reasons += (f"{what}, which run_clm.py has no option for; write to a name that ends in .py",)
+    if graph.n_sequences > 1 and path.endswith(".json"):
+        reasons += ("pairs of sequences, which run_clm.py does not train on; write to a name that ends in .py",)
     _exact.check("transformers", reasons)
     held = _FOUR_BITS if graph.quantised else _IN_BF16
-    adapted = not graph.fully_trained and result.problem.training.precision in ("bf16", "fp16")
-    return (*arguments.write(result, path), *((held,) if adapted else ()))
+    adapted = graph.tuned_in_part and result.problem.training.precision in ("bf16", "fp16")
+    pairs: tuple[str, ...] = (_PAIRS,) if graph.n_sequences > 1 else ()
+    pairs += (_COPY,) if graph.has_copy else ()
+    return (*arguments.write(result, path), *((held,) if adapted else ()), *pairs)
 
 
 def program(result: Result, path: str) -> StartCommand:
@@ -106,5 +130,5 @@ def recognises(text: str) -> bool:
 
     return (
         command.starts(text)
-        or re.search(r'TrainingArguments\(|"(per_device_train_batch_size|fsdp_config)"\s*:', text) is not None
+        or re.search(r'(TrainingArguments|DPOConfig)\(|"(per_device_train_batch_size|fsdp_config)"\s*:', text) is not None
     )

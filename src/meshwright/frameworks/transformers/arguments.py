@@ -12,6 +12,7 @@ from meshwright.base import files
 from meshwright.base.errors import ExportError
 from meshwright.core.result import Result
 from meshwright.frameworks import _adapters, _exact, _one_config, _optimizers
+from meshwright.models import preference_pairs
 
 __all__ = ["PRECISIONS", "write"]
 
@@ -66,6 +67,7 @@ def _said(result: Result, family: str) -> dict[str, Any]:
         said[PRECISIONS[precision]] = True
     if _variant(result) == "compiled":
         said["torch_compile"] = True
+    said |= _pairs(result)
     if _variant(result) == "deepspeed":
         return said | {"activation_checkpointing": full, "deepspeed": _deepspeed(result)}
     if not one.shard:
@@ -81,6 +83,17 @@ def _said(result: Result, family: str) -> dict[str, Any]:
             "state_dict_type": "SHARDED_STATE_DICT",
         },
     }
+
+
+def _pairs(result: Result) -> dict[str, Any]:
+    """Return the arguments of TRL's ``DPOConfig``, which by itself recomputes layers and computes in bf16; empty for others."""
+    spec = result.problem.model_spec
+    if not spec.objective:
+        return {}
+    asked = preference_pairs.parse_objective(spec.objective, adapters=bool(spec.lora))
+    said: dict[str, Any] = {"max_length": spec.graph.sequence_length, "activation_checkpointing": False}
+    said |= {"bf16": False} if result.problem.training.precision != "bf16" else {}
+    return said | ({"precompute_ref_log_probs": True} if asked.reference == "precomputed" else {})
 
 
 def _variant(result: Result) -> str:
@@ -122,25 +135,34 @@ def _module(result: Result, said: Mapping[str, Any], mesh: Mapping[str, int], la
     problem = result.problem
     lora, quantised = _adapters.config(problem), problem.graph.quantised
     tuned = "get_peft_model(model, adapters())" if lora else "model"
+    pairs, kind = bool(problem.model_spec.objective), "DPOConfig" if problem.model_spec.objective else "TrainingArguments"
+    started = f"Trainer({tuned}, arguments(), ...) with samples of SEQUENCE_LENGTH tokens."
+    if pairs:
+        given = ", peft_config=adapters()" if lora else ""
+        held = preference_pairs.parse_objective(problem.model_spec.objective, adapters=bool(lora)).reference
+        given += ", ref_model=REFERENCE" if lora and held == "copy" else ""
+        started = f"trl.DPOTrainer(model, args=arguments(){given}, ...) with pairs of up to SEQUENCE_LENGTH tokens each."
+    imported = [*(["BitsAndBytesConfig"] if quantised else []), *([] if pairs else [kind])]
     dictionary = {key: value for key, value in said.items() if isinstance(value, dict)}
     lines = [
         f'"""{problem.model_spec.name} on {result.plan.n_devices} devices{_exact.predicted(result)}; for transformers 5.23.',
         "",
         f"    {launch} TRAIN.py",
         "",
-        f"where TRAIN.py is a script of yours: Trainer({tuned}, arguments(), ...) with samples of SEQUENCE_LENGTH tokens.",
+        f"where TRAIN.py is a script of yours: {started}",
         '"""',
         "",
         *(["from accelerate.parallelism_config import ParallelismConfig"] if mesh else []),
         *(["import torch"] if quantised else []),
         *(["from peft import LoraConfig"] if lora else []),
-        f"from transformers import {'BitsAndBytesConfig, ' if quantised else ''}TrainingArguments",
+        *([f"from transformers import {', '.join(imported)}"] if imported else []),
+        *(["from trl import DPOConfig"] if pairs else []),
         "",
         f"SEQUENCE_LENGTH = {problem.graph.sequence_length}",
         "",
         "",
-        "def arguments() -> TrainingArguments:",
-        "    return TrainingArguments(",
+        f"def arguments() -> {kind}:",
+        f"    return {kind}(",
         *(f"        {key}={_quoted(value)}," for key, value in said.items() if key not in dictionary),
         *(
             line

@@ -17,7 +17,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _adapters, _exact, _optimizers, _python_file
 from meshwright.frameworks.accelerate import config
-from meshwright.frameworks.transformers import adapters, command
+from meshwright.frameworks.transformers import adapters, command, pairs
 from meshwright.frameworks.transformers.arguments import PRECISIONS
 
 __all__ = ["model_of", "read"]
@@ -49,6 +49,11 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         said, lines, length = _json(path, text) if text.lstrip().startswith("{") else _python(path)
         started = _python_file.started(text)
     lora, told = _adapters_of(said, lines, graph, path, text)
+    objective, of_pairs = pairs.taken(said, text, path)
+    told += of_pairs
+    if objective:
+        own_length = said.pop("max_length", None) or pairs.USUAL_LENGTH
+        length = length or _exact.whole({"max_length": own_length}, "max_length", path)
     for name in ("deepspeed", "fsdp_config"):
         if isinstance(said.get(name), str):
             said[name] = command.table(said[name], name, path)
@@ -79,7 +84,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     if by_deepspeed and said["deepspeed"].get("optimizer"):
         optimizer, notes = _optimizers.of_deepspeed(said["deepspeed"], path)
     held = _optimizers.held(precision, optimizer)
-    return RunConfig(plan, precision, length, (*warnings, *notes), variant, lora, held)
+    return RunConfig(plan, precision, length, (*warnings, *notes), variant, lora, held, objective)
 
 
 def _adapters_of(
@@ -143,8 +148,9 @@ def _python(path: str) -> tuple[dict[str, Any], dict[str, int], int]:
     tree, _ = _python_file.parsed(path)
     named = _python_file.constants(tree)
     calls = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TrainingArguments")
-    ]
+        node for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("TrainingArguments", "DPOConfig"))
+    ]  # fmt: skip
     if len(calls) != 1:
         where = f"line {calls[1].lineno}: " if calls else ""
         raise InputError(f"{path}: {where}makes TrainingArguments {len(calls)} times; leave one in a file of its own")

@@ -26,7 +26,7 @@ def within_limits(answer: Answer, search: str) -> Answer:
 
 def default_batch(problem: Problem) -> int:
     """Return the samples of a step where the user gives none: 4 Mi tokens, and at least a sample per eight devices."""
-    wanted = max(4 * 2**20 / problem.graph.sequence_length, problem.required_cluster.n_devices / 8, 1)
+    wanted = max(4 * 2**20 / problem.graph.n_tokens, problem.required_cluster.n_devices / 8, 1)
     return int(2 ** round(math.log2(wanted)))
 
 
@@ -53,7 +53,7 @@ def with_batch(problem: Problem, search: str, notes: list[str]) -> Problem:
     batch = problem.batch
     if batch.global_batch == 0:
         size = default_batch(problem)
-        notes.append(f"no --global-batch given: {size} samples of {problem.graph.sequence_length} tokens a step are assumed")
+        notes.append(f"no --global-batch given: {size} samples of {problem.graph.n_tokens} tokens a step are assumed")
         return replace(problem, batch=replace(batch, global_batch=size))
     batch.check()
     return problem

@@ -125,9 +125,9 @@ def _posed(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
     batch = problem.batch
     if batch.global_batch:
         return problem, ()
-    wanted = max(DEFAULT_TOKENS / problem.graph.sequence_length, cluster.n_devices / 8, 1)
+    wanted = max(DEFAULT_TOKENS / problem.graph.n_tokens, cluster.n_devices / 8, 1)
     size = int(2 ** round(math.log2(wanted)))
-    note = f"no --global-batch given: {size} samples of {problem.graph.sequence_length} tokens a step are assumed"
+    note = f"no --global-batch given: {size} samples of {problem.graph.n_tokens} tokens a step are assumed"
     return replace(problem, batch=replace(batch, global_batch=size)), (note,)
 
 

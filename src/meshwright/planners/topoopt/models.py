@@ -30,7 +30,7 @@ def workload(model_spec: ModelSpec, batch: int) -> Workload:
     elements = [1] * len(graph.ops)
     for edge in graph.edges:
         inputs[edge.target].append(edge.source)
-        elements[edge.source] = max(edge.n_elements, 1)
+        elements[edge.source] = max(edge.n_elements, elements[edge.source])  # whoever reads a part of it
     order = graph.topological_order()
     place = {op: at for at, op in enumerate(order)}
     made = []

@@ -206,10 +206,17 @@ def _check_crossing(carried: Sequence[Any], n_rows: int, kind: str) -> None:
 
 
 def check_optimizer(entry: Mapping[str, Any], given: str, place: str) -> None:
-    """Refuse a plan priced with another optimizer than AdamW with fp32 state where none is given to run it with.
+    """Refuse a plan priced with another objective, or with another optimizer than AdamW with fp32 state where none is given to
+    run it with.
 
     `entry`: the plan file; `given`: the optimizer of ``--optimizer``. Raises `InputError`.
     """
+    objective = (entry.get("model") or {}).get("objective")
+    if objective:
+        raise InputError(
+            f"{place}: is priced for pairs of sequences (--objective {objective}), and 'run' trains on single ones; plan "
+            "without it, or export it: --to transformers"
+        )
     if "base=" in str((entry.get("model") or {}).get("lora")):
         raise InputError(
             f"{place}: holds frozen weights in four bits, and 'run' holds weights as they are used; plan without --base"

@@ -117,7 +117,7 @@ def _given(result: Result) -> list[str]:
 
 def _tokens_per_second(result: Result) -> float | None:
     """Return the rate of training, failures counted where they were asked for; None where samples have no tokens."""
-    length, timeline = result.problem.graph.sequence_length, result.timeline
+    length, timeline = result.problem.graph.n_tokens, result.timeline
     assert timeline is not None
     effective = result.answer.extra.get("effective_step_seconds")
     step = effective if isinstance(effective, float) else timeline.step_seconds
@@ -141,7 +141,7 @@ def _question(result: Result) -> str:
     graph = result.problem.graph
     text = f"{words.size_of([op.kind for op in graph.ops])}, {format_count(graph.n_parameters)} parameters"
     if graph.sequence_length > 1:
-        text += f", {graph.sequence_length} tokens a sample"
+        text += f", {words.tokens_of(graph)} a sample"
     return (
         f"{text}; {result.plan.global_batch} samples a step; search {result.search}, costs {result.problem.costs}, seed "
         f"{result.seed}"
@@ -165,7 +165,7 @@ def _cards(result: Result) -> list[list[str]]:
         most = f"{margin.claim(risk)} {format_bytes(limit)} of {format_bytes(peak[1])}; {margin.words}"
         cards.append(["peak memory", format_bytes(peak[0]), most + (": may not fit" if limit > peak[1] else "")])
     if result.problem.graph.sequence_length > 1:
-        tokens = rate * result.problem.graph.sequence_length
+        tokens = rate * result.problem.graph.n_tokens
         cards.append(["tokens", f"{format_count(tokens)}/s", f"{format_count(tokens / plan.n_devices)}/s per device"])
     share = utilization(result)
     if share is not None:

@@ -197,8 +197,11 @@ def meshes(problem: Problem, pool: CheckedPool, n_layers: int, limits: Mapping[s
     n, batch = pool.n_devices, problem.batch.global_batch
     framework = problem.framework.limits
     limits = {**limits, **{axis: (1,) for axis in AXES if axis not in framework.degrees}}
-    if problem.graph.n_shared_parameters and not framework.tied_pipeline:
+    reference = any(operator.reference for op in problem.graph.ops for operator in op.body)
+    if reference or (problem.graph.n_shared_parameters and not framework.tied_pipeline):
         limits["pipeline"] = (1,)
+    if problem.graph.n_sequences > 1:
+        limits["context"] = (1,)
     if not framework.sequence_parallel:  # a tensor degree splits norms along the sequence
         limits["tensor"] = (1,)
     heads = experts = 0
