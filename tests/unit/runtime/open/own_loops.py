@@ -5,6 +5,7 @@ The processes are forked once everything is imported; each runs every case of ``
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
 
@@ -117,7 +119,8 @@ def alone(case: dict[str, Any]) -> dict[str, Any]:
     model.eval()
     with torch.no_grad():
         evaluated = float(value_of(99))
-    return {"losses": losses, "norms": norms, "evaluated": evaluated, "state": model.state_dict()}
+    remembered = get_optimizer_state_dict(model, made)
+    return {"losses": losses, "norms": norms, "evaluated": evaluated, "state": model.state_dict(), "remembered": remembered}
 
 
 def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +133,7 @@ def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     engine = meshwright.parallelize(build_one, case["plan"], clip_norm=CLIP, example=example)
     groups = {name: told for name, told in GROUPS.items() if name != "*bias" or case["loss"] != "masked"}  # a Llama has none
     engine.optimizer(optimizer, groups=groups)
-    engine.schedule(warming)
+    schedule = engine.schedule(warming)
     loss = None if case["loss"] == "masked" else loss  # that of `labels` is the engine's own
     losses, norms = [], []
     for step in range(N_STEPS):
@@ -141,7 +144,21 @@ def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     groups = [{key: group[key] for key in ("lr", "weight_decay")} for group in engine.trainer.optimizer.param_groups]
     told = {"data_rank": engine.data_rank, "n_data_ranks": engine.n_data_ranks, "rows": engine.rows, "notes": engine.notes}
     told |= {"losses": losses, "norms": norms, "evaluated": evaluated, "groups": groups}
-    return {**told, "state": engine.state_dict(), "training": all(module.training for module in engine.modules)}
+    told |= {"training": all(module.training for module in engine.modules)}
+    state, remembered = engine.state_dict(), engine.optimizer_state_dict()
+    kept = copy.deepcopy((state, remembered, schedule.state_dict()))
+    again = [one_more(engine, engine.own(batches(N_STEPS, n_samples)), loss)]
+    engine.load_state_dict(kept[0] or None)  # of process 0
+    engine.load_optimizer_state_dict(kept[1])
+    schedule.load_state_dict(kept[2])
+    again.append(one_more(engine, engine.own(batches(N_STEPS, n_samples)), loss))
+    return {**told, "state": state, "remembered": remembered, "again": again}
+
+
+def one_more(engine: Any, batch: Any, loss: Any) -> list[float]:
+    """Return the loss of one more step, the norm of its gradient, and the sum of squares of the weights after it."""
+    value = engine.step(batch, loss)
+    return [value, engine.gradient_norm, sum(float(held.double().square().sum()) for held in engine.state_dict().values())]
 
 
 def compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
@@ -149,6 +166,15 @@ def compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
     state, other = found.pop("state"), expected["state"]
     assert list(state) == list(other), (list(state), list(other))
     far = max(float((state[name] - other[name]).abs().max()) for name in state)
+    mine, theirs = found.pop("remembered"), expected["remembered"]
+    assert sorted(mine["state"]) == sorted(theirs["state"])
+    for name, held in theirs["state"].items():
+        assert sorted(held) == sorted(mine["state"][name])
+        far = max(far, *(float((mine["state"][name][key] - value).abs().max()) for key, value in held.items()))
+    groups = [
+        sorted((g["weight_decay"], g["lr"], sorted(g["params"])) for g in told["param_groups"]) for told in (mine, theirs)
+    ]
+    found["groups_alike"] = [g[::2] for g in groups[0]] == [g[::2] for g in groups[1]]
     return {**found, "weights": far, "expected": {key: expected[key] for key in ("losses", "norms", "evaluated")}}
 
 

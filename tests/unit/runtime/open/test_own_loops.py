@@ -72,6 +72,9 @@ def check(found: dict[str, Any], name: str) -> None:
     assert found["evaluated"] == pytest.approx(expected["evaluated"], abs=TOLERANCE), name
     assert found["weights"] < TOLERANCE, name
     assert max(expected["norms"]) > 0.5 and found["training"], name
+    assert found["groups_alike"], name
+    first, second = found["again"]  # the same step, once more from the same state
+    assert first == pytest.approx(second, rel=1e-6) and first[0] != found["losses"][-1], name
 
 
 def test_two_processes_train_as_one(tmp_path: pathlib.Path) -> None:
