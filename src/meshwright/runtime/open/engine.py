@@ -329,7 +329,8 @@ class Engine:
             self._reader.check(batch, self.n_samples)
             if chosen is None and self._share.last:
                 chosen = self._reader.loss_for(batch)
-        return OwnBatch(batch, self._reader, chosen or _none, self._share, self.device, 1.0 / self._expected)
+        routers = self.trainer.executor.routers
+        return OwnBatch(batch, self._reader, chosen or _none, self._share, self.device, 1.0 / self._expected, routers)
 
 
 def _none(output: torch.Tensor, batch: Any) -> Any:

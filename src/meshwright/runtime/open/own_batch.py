@@ -14,6 +14,7 @@ from meshwright.base.errors import InputError
 from meshwright.runtime.model import causal_lm
 from meshwright.runtime.model.data import Sample, default_loss
 from meshwright.runtime.open.shares import DataShare
+from meshwright.runtime.step.router_loss import RouterLoss
 
 __all__ = ["BatchReader", "Loss", "OwnBatch", "next_token_loss"]
 
@@ -132,6 +133,7 @@ class OwnBatch:
     `share`: which samples belong to which micro-batch.
     `device`: where the model runs.
     `factor_ratio`: what sums are multiplied by for their backward pass.
+    `routers`: what routers add, where the model asks for that: as much for every token or sample that counts.
 
     Attributes
     ----------
@@ -140,8 +142,16 @@ class OwnBatch:
     """
 
     def __init__(
-        self, batch: Any, reader: BatchReader, loss_function: Loss, share: DataShare, device: torch.device, factor_ratio: float
+        self,
+        batch: Any,
+        reader: BatchReader,
+        loss_function: Loss,
+        share: DataShare,
+        device: torch.device,
+        factor_ratio: float,
+        routers: RouterLoss | None = None,
     ) -> None:
+        self.routers = routers
         self.batch, self.reader, self.loss_function, self.share = batch, reader, loss_function, share
         self.device, self.factor_ratio = device, factor_ratio
         self.total, self.count = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
@@ -154,7 +164,7 @@ class OwnBatch:
         rows: Sample = self._rows(self.reader.inputs(self.batch), self.share.first[microbatch])
         return rows
 
-    def loss(self, microbatch: int, output: torch.Tensor) -> torch.Tensor:
+    def loss(self, microbatch: int, output: torch.Tensor, *sums: torch.Tensor) -> torch.Tensor:
         """Return what this rank's rows add to the loss, before it is divided by what is counted."""
         piece = self.share.last[microbatch]
         found = self.loss_function(output, self._rows(self.reader.for_loss(self.batch), piece))
@@ -164,6 +174,9 @@ class OwnBatch:
             what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
             raise InputError(f"the loss gave {what}; it must give one number, the mean of the samples, or (sum, count)")
         value = value.reshape(()) * (n_rows if count is None else 1)
+        counted = n_rows if count is None else count
+        if self.routers is not None:
+            value = value + self.routers.share(sums[0], counted)
         self.total += value.detach().double()
-        self.count += n_rows if count is None else count
+        self.count += counted
         return value * self.factor_ratio
