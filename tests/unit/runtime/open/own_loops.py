@@ -83,10 +83,46 @@ def llama() -> nn.Module:
     return models.llama()
 
 
+def mixture() -> nn.Module:
+    """Return a mixture whose routers add to its loss."""
+    import transformers
+
+    config = transformers.MixtralConfig(
+        hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=50,
+        max_position_embeddings=64, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True,
+        router_aux_loss_coef=0.5, use_cache=False,
+    )  # fmt: skip
+    return transformers.MixtralForCausalLM(config)
+
+
+class Adapter(nn.Module):
+    """A linear layer that is frozen, and the product of two small ones beside it, with the names of peft."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer = linear.requires_grad_(False)
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(linear.in_features, 4, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(4, linear.out_features, bias=False)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(x) + self.lora_B["default"](self.lora_A["default"](x)) * 20.0
+
+
+def adapted() -> nn.Module:
+    """Return a Llama of which adapters alone are trained, in all layers but the first."""
+    model = llama().requires_grad_(False)
+    for layer in model.model.layers[1:]:
+        layer.self_attn.q_proj, layer.mlp.down_proj = Adapter(layer.self_attn.q_proj), Adapter(layer.mlp.down_proj)
+    return model
+
+
+KINDS = {"masked": llama, "routers": mixture, "adapters": adapted}
+
+
 def parts_of(case: dict[str, Any]) -> tuple[Any, Any, Any, tuple[str, ...]]:
     """Return what builds a case's model, its batches, its loss, and the names of its inputs."""
-    if case["loss"] == "masked":
-        return llama, padded, next_token_loss, ("input_ids", "attention_mask", "position_ids")
+    if case["loss"] in KINDS:
+        return KINDS[case["loss"]], padded, next_token_loss, ("input_ids", "attention_mask", "position_ids")
     return build, batch, token_loss if case["loss"] == "token" else mean_loss, ("tokens",)
 
 
@@ -98,14 +134,21 @@ def alone(case: dict[str, Any]) -> dict[str, Any]:
     model = build_one()
 
     def value_of(step: int) -> torch.Tensor:
-        given = batches(step, n_samples)
-        output = model(**{name: given[name] for name in names})
-        found = loss(getattr(output, "logits", output), given)
-        return found[0] / found[1] if isinstance(found, tuple) else found
+        whole, total, counted = batches(step, n_samples), 0.0, 0
+        n_parts = case["plan"]["schedule"]["n_microbatches"] if case["loss"] == "routers" else 1
+        for given in ({key: value.tensor_split(n_parts)[i] for key, value in whole.items()} for i in range(n_parts)):
+            output = model(**{name: given[name] for name in names})
+            found = loss(getattr(output, "logits", output), given)
+            if not isinstance(found, tuple):
+                return found
+            routers = 0.5 * output.aux_loss * found[1] if case["loss"] == "routers" else 0.0
+            total, counted = total + found[0] + routers, counted + found[1]
+        return total / counted
 
-    plain = [p for n, p in model.named_parameters() if "norm" in n or n.endswith("bias")]
-    rest = [p for n, p in model.named_parameters() if not ("norm" in n or n.endswith("bias"))]
-    made = optimizer([{"params": rest}, {"params": plain, "weight_decay": 0.0}])
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    plain = [p for n, p in trained if "norm" in n or n.endswith("bias")]
+    rest = [p for n, p in trained if not ("norm" in n or n.endswith("bias"))]
+    made = optimizer([{"params": rest}, *([{"params": plain, "weight_decay": 0.0}] if plain else [])])
     schedule = warming(made)
     losses, norms = [], []
     for step in range(N_STEPS):
@@ -131,10 +174,10 @@ def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     n_samples = case["plan"]["schedule"]["global_batch"]
     example = {name: batches(0, n_samples)[name] for name in reversed(names)}
     engine = meshwright.parallelize(build_one, case["plan"], clip_norm=CLIP, example=example)
-    groups = {name: told for name, told in GROUPS.items() if name != "*bias" or case["loss"] != "masked"}  # a Llama has none
-    engine.optimizer(optimizer, groups=groups)
+    groups = {name: told for name, told in GROUPS.items() if name != "*bias" or case["loss"] not in KINDS}  # a Llama has none
+    engine.optimizer(optimizer, groups=groups if case["loss"] != "adapters" else None)
     schedule = engine.schedule(warming)
-    loss = None if case["loss"] == "masked" else loss  # that of `labels` is the engine's own
+    loss = None if case["loss"] in KINDS else loss  # that of `labels` is the engine's own
     losses, norms = [], []
     for step in range(N_STEPS):
         mine = engine.own(batches(step, n_samples)) if engine.needs_data else None
@@ -207,7 +250,8 @@ def main(folder: pathlib.Path, n_ranks: int) -> int:
     known: dict[str, Any] = {}
     by_question: dict[tuple[Any, ...], Any] = {}
     for name, case in cases.items():
-        question = (case["loss"], case["plan"]["schedule"]["global_batch"])
+        schedule = case["plan"]["schedule"]
+        question = (case["loss"], schedule["global_batch"], schedule["n_microbatches"] if case["loss"] == "routers" else 1)
         if question not in by_question:
             by_question[question] = alone(case)
         known[name] = by_question[question]

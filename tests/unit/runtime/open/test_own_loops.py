@@ -44,6 +44,20 @@ MASKED = {
 }
 """A Llama with attention masks of sentences padded on the left, and their positions."""
 
+ROUTERS = {
+    "replicas of sharded weights": plan_of([(5, [0, 1], {"shard": 3, "recompute": ["full"] * 5})]),
+    "a pipeline": plan_of([(3, [0], {}), (2, [1], {})]),
+    "context": plan_of([(5, [0, 1], {"context": 2})]),
+}
+"""A mixture whose routers add to its loss, with attention masks."""
+
+ADAPTERS = {
+    "replicas": plan_of([(6, [0, 1], {"shard": 2})]),
+    "a pipeline behind a frozen stage": plan_of([(2, [0], {}), (4, [1], {})]),
+    "tensor": plan_of([(6, [0, 1], {"tensor": 2})]),
+}
+"""A Llama of which adapters alone are trained; its first layer has none."""
+
 FOUR = {
     "a pipeline of replicas": plan_of([(2, [0, 1], {"shard": 1}), (3, [2, 3], {})]),
     "a pipeline of unlike numbers of replicas": plan_of([(2, [0, 1, 2], {"shard": 3}), (3, [3], {})]),
@@ -52,10 +66,11 @@ FOUR = {
 
 def results(plans: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> dict[str, Any]:
     """Run loops under plans, and alone."""
-    cases = {
-        name: {"plan": plan, "loss": "masked" if plan in MASKED.values() else "mean" if "mean" in name else "token"}
-        for name, plan in plans.items()
+    kinds = ("masks and positions", "routers", "adapters")
+    losses = {
+        name: next((kind for kind in kinds if name.startswith(kind)), "mean" if "mean" in name else "token") for name in plans
     }
+    cases = {name: {"plan": plan, "loss": losses[name].replace(kinds[0], "masked")} for name, plan in plans.items()}
     (folder / "cases.json").write_text(json.dumps(cases))
     script = str(pathlib.Path(__file__).with_name("own_loops.py"))
     command = [sys.executable, "-W", "ignore", script, str(folder), str(n_ranks)]
@@ -79,18 +94,19 @@ def check(found: dict[str, Any], name: str) -> None:
 
 def test_two_processes_train_as_one(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
-    for name, found in results(
-        TWO | {f"masks and positions, {name}": plan for name, plan in MASKED.items()}, 2, tmp_path
-    ).items():
+    more = {"masks and positions": MASKED, "routers": ROUTERS, "adapters": ADAPTERS}
+    plans = TWO | {f"{kind}, {name}": plan for kind, found in more.items() for name, plan in found.items()}
+    for name, found in results(plans, 2, tmp_path).items():
         check(found, name)
         first, second = found["everyone"]
         assert first["losses"] == second["losses"] and first["groups"] == second["groups"], name
-        assert {group["weight_decay"] for group in first["groups"]} == {0.0, 0.1}, name
+        assert {group["weight_decay"] for group in first["groups"]} == ({0.1} if "adapters" in name else {0.0, 0.1}), name
         ranks, rows = (first["data_rank"], second["data_rank"]), [*first["rows"], *second["rows"]]
         assert ranks == ((0, 1) if found["n_data_ranks"] == 2 else (0, 0)), name
         n_samples = 13 if "divide" in name else 16
         assert sorted(rows if found["n_data_ranks"] == 2 else first["rows"]) == list(range(n_samples)), name
-        assert found["notes"] == [], name
+        assert len(found["notes"]) == ("routers" in name), name
+        assert "routers" not in name or "times 0.5, is added" in found["notes"][0]
 
 
 def test_four_processes_train_as_one(tmp_path: pathlib.Path) -> None:
