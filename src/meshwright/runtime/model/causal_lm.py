@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.grafts import graft
 from meshwright.runtime.model.routers import Routing, routing_of
 from meshwright.runtime.model.sequence import part_of_sequence
 
@@ -59,8 +60,6 @@ def cut(model: nn.Module, names: Sequence[str], further: Sequence[str] = ()) -> 
     Raises `InputError` when the plan has other layers than the model.
     """
     place, layers = _stack(model)
-    if model.config.is_encoder_decoder:  # type: ignore[union-attr]
-        raise InputError(f"{type(model).__name__}: models with an encoder and a decoder cannot be run yet")
     if len(names) != len(layers) + 2:
         raise InputError(
             f"{type(model).__name__}: has {len(layers)} layers between word table and head, but the plan has {len(names) - 2}; "
@@ -68,15 +67,15 @@ def cut(model: nn.Module, names: Sequence[str], further: Sequence[str] = ()) -> 
         )
     model.config.use_cache = False  # type: ignore[union-attr]
     routing = routing_of(model, _decoder(model))
-    table = _Table(_graft(model, {place: nn.ModuleList([_Stop()])}), further)
+    table = _Table(graft(model, {place: nn.ModuleList([_Stop()])}), further)
     weight = next(model.parameters())
     ids = torch.zeros(1, 2, dtype=torch.long, device=weight.device)
     in_tuple, width = _gives_tuples(model, layers[0]), _table_width(model)
     records = [_Record(ends=layer is layers[-1], in_tuple=in_tuple) for layer in layers]
-    shell = _Shell(_graft(model, {place: nn.ModuleList(records), **_without_tables(model, place)}))
+    shell = _Shell(graft(model, {place: nn.ModuleList(records), **_without_tables(model, place)}))
     _drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=weight.device))
     context = _Context(copy.deepcopy(shell).eval(), width, further)
-    part = _graft(model, {place: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, place)})
+    part = graft(model, {place: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, place)})
     head = _Head(part, width, further, routing)
     _drop_unused(table, ids)
     _drop_unused(head, table(ids)[0].detach())
@@ -116,27 +115,6 @@ def _gives_tuples(model: nn.Module, layer: nn.Module) -> bool:
 def _table_width(model: nn.Module) -> int:
     """Return the width of the word table, which some models project to that of their layers."""
     return int(model.get_input_embeddings().embedding_dim)  # type: ignore[union-attr,operator]
-
-
-def _graft(model: nn.Module, replaced: dict[str, nn.Module]) -> nn.Module:
-    """Return the model with some submodules replaced; everything else is shared with it."""
-    root = _shallow(model)
-    for path, module in replaced.items():
-        *steps, name = path.split(".")
-        holder = root
-        for step in steps:
-            inner = _shallow(getattr(holder, step))
-            holder._modules[step] = inner
-            holder = inner
-        holder._modules[name] = module
-    return root
-
-
-def _shallow(module: nn.Module) -> nn.Module:
-    twin = copy.copy(module)
-    for name in ("_modules", "_parameters", "_buffers"):
-        twin.__dict__[name] = dict(module.__dict__[name])
-    return twin
 
 
 def _without_tables(model: nn.Module, place: str) -> dict[str, nn.Module]:

@@ -11,12 +11,12 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from meshwright.base.errors import InputError
-from meshwright.runtime.model import causal_lm
+from meshwright.runtime.model import causal_lm, seq2seq
 from meshwright.runtime.model.data import Sample, default_loss
 from meshwright.runtime.open.shares import DataShare
 from meshwright.runtime.step.router_loss import RouterLoss
 
-__all__ = ["BatchReader", "Loss", "OwnBatch", "next_token_loss"]
+__all__ = ["BatchReader", "Loss", "OwnBatch", "label_loss", "next_token_loss"]
 
 Loss = Callable[[torch.Tensor, Any], Any]
 """From the model's output for some samples, and these samples, to their mean loss, or to (sum, number of what is counted)."""
@@ -34,6 +34,17 @@ def next_token_loss(output: torch.Tensor, batch: Mapping[str, Any]) -> tuple[tor
     labels = batch["labels"][:, 1:].contiguous()
     logits = output[:, :-1].float()
     value = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=_IGNORED, reduction="sum")
+    return value, (labels != _IGNORED).sum()
+
+
+def label_loss(output: torch.Tensor, batch: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the summed cross entropy of every token, and how many count: labels stand where they are said, as T5 has them.
+
+    `output`: logits, of shape (samples, tokens, words).
+    `batch`: holds ``labels``, of shape (samples, tokens); those of -100 do not count.
+    """
+    labels = batch["labels"]
+    value = nn.functional.cross_entropy(output.float().flatten(0, -2), labels.flatten(), ignore_index=_IGNORED, reduction="sum")
     return value, (labels != _IGNORED).sum()
 
 
@@ -56,6 +67,7 @@ class BatchReader:
         self.names = example or tuple(known[:n_inputs])
         self.known, self.n_inputs, self.kind = tuple(known), n_inputs, type(model).__name__
         self.has_labels = causal_lm.recognises(model)
+        self.label_loss: Loss = label_loss if seq2seq.recognises(model) else next_token_loss
 
     def check(self, batch: Any, n_samples: int) -> None:
         """Refuse a batch of another form, of other entries, or of another number of samples.
@@ -117,9 +129,9 @@ class BatchReader:
         if not isinstance(batch, Mapping):
             return default_loss
         if self.has_labels and "labels" in batch:
-            return next_token_loss
+            return self.label_loss
         raise InputError(
-            "no loss is given, and that of a mapping is known for causal language models with 'labels' only; give one: "
+            "no loss is given, and that of a mapping is known for language models with 'labels' only; give one: "
             "step(batch, loss), with loss(output, batch) -> mean, or (sum, count)"
         )
 

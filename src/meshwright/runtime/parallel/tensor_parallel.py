@@ -35,7 +35,7 @@ Owner = tuple[nn.Module, str]
 """A module and the name of one of its parameters: sharding later puts another object at that name."""
 
 _COLUMN = re.compile(
-    r"(^|\.)(q_proj|k_proj|v_proj|wq|wk|wv|query|key|value|q|k|v|gate_proj|up_proj|gate|up|w1|w3|fc1|fc_in|dense_h_to_4h)$"
+    r"(^|\.)(q_proj|k_proj|v_proj|wq|wk|wv|query|key|value|q|k|v|gate_proj|up_proj|gate|up|w1|w3|wi|wi_0|wi_1|fc1|fc_in|dense_h_to_4h)$"
 )
 _ROW = re.compile(r"(^|\.)(o_proj|wo|out_proj|down_proj|down|w2|fc2|fc_out|dense_4h_to_h|o|out)$")
 _ADAPTER = re.compile(r"^(.+)\.(base_layer|lora_A|lora_B)(?:\.\w+)?$")

@@ -116,11 +116,33 @@ def adapted() -> nn.Module:
     return model
 
 
-KINDS = {"masked": llama, "routers": mixture, "adapters": adapted}
+def t5() -> nn.Module:
+    """Return an encoder of two layers and a decoder of three."""
+    import transformers
+
+    config = transformers.T5Config(
+        d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=3, num_heads=4, vocab_size=50, dropout_rate=0.0,
+        decoder_start_token_id=0, use_cache=False,
+    )  # fmt: skip
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def pairs(step: int, n_samples: int) -> dict[str, torch.Tensor]:
+    """Return a step's sentences for an encoder, padded on the right, and shorter ones for a decoder."""
+    given = padded(step, n_samples)
+    labels = given["labels"][:, :10].contiguous()
+    decoded = torch.cat([torch.zeros_like(labels[:, :1]), labels[:, :-1].clamp(min=0)], 1)
+    mask = given["attention_mask"].flip(1)
+    return {"input_ids": given["input_ids"], "attention_mask": mask, "decoder_input_ids": decoded, "labels": labels}
+
+
+KINDS = {"masked": llama, "routers": mixture, "adapters": adapted, "sequences": t5}
 
 
 def parts_of(case: dict[str, Any]) -> tuple[Any, Any, Any, tuple[str, ...]]:
     """Return what builds a case's model, its batches, its loss, and the names of its inputs."""
+    if case["loss"] == "sequences":
+        return t5, pairs, token_loss, ("input_ids", "attention_mask", "decoder_input_ids")
     if case["loss"] in KINDS:
         return KINDS[case["loss"]], padded, next_token_loss, ("input_ids", "attention_mask", "position_ids")
     return build, batch, token_loss if case["loss"] == "token" else mean_loss, ("tokens",)

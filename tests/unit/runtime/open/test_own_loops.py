@@ -58,6 +58,17 @@ ADAPTERS = {
 }
 """A Llama of which adapters alone are trained; its first layer has none."""
 
+_READER = ["embed", "encoder.0", "encoder.1", "encoder.norm", "decoder.0", "decoder.1", "decoder.2", "head"]
+_STACKS = [("encoder", 2, 2), ("decoder", 3, 3)]
+_CAPTURED = ["embed", *[f"{stack}.block.{i}.layer.{j}" for stack, n, parts in _STACKS for i in range(n) for j in range(parts)]]
+_CAPTURED[5:5] = ["encoder.final_layer_norm", "decoder.embed_tokens"]
+SEQUENCES = {
+    "replicas of sharded weights": plan_of([(8, [0, 1], {"shard": 3, "recompute": ["full"] * 8})], names=_READER),
+    "a pipeline cut in the encoder": plan_of([(2, [0], {}), (6, [1], {})], names=_READER),
+    "a pipeline cut within a layer": plan_of([(11, [0], {}), (6, [1], {})], names=[*_CAPTURED, "head"]),
+}
+"""A T5 with masks, under plans of its configuration and of its capture."""
+
 FOUR = {
     "a pipeline of replicas": plan_of([(2, [0, 1], {"shard": 1}), (3, [2, 3], {})]),
     "a pipeline of unlike numbers of replicas": plan_of([(2, [0, 1, 2], {"shard": 3}), (3, [3], {})]),
@@ -66,7 +77,7 @@ FOUR = {
 
 def results(plans: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> dict[str, Any]:
     """Run loops under plans, and alone."""
-    kinds = ("masks and positions", "routers", "adapters")
+    kinds = ("masks and positions", "routers", "adapters", "sequences")
     losses = {
         name: next((kind for kind in kinds if name.startswith(kind)), "mean" if "mean" in name else "token") for name in plans
     }
@@ -94,7 +105,7 @@ def check(found: dict[str, Any], name: str) -> None:
 
 def test_two_processes_train_as_one(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
-    more = {"masks and positions": MASKED, "routers": ROUTERS, "adapters": ADAPTERS}
+    more = {"masks and positions": MASKED, "routers": ROUTERS, "adapters": ADAPTERS, "sequences": SEQUENCES}
     plans = TWO | {f"{kind}, {name}": plan for kind, found in more.items() for name, plan in found.items()}
     for name, found in results(plans, 2, tmp_path).items():
         check(found, name)
