@@ -167,7 +167,9 @@ class _Whole:
                 sent = value.detach().to(device).contiguous() if first else torch.empty(shape, dtype=dtype, device=device)  # type: ignore[union-attr]
                 dist.broadcast(sent, 0)
                 value = sent
-            for piece in by_name.get(name, ()) if value is not None else ():
+            if value is None:
+                continue
+            for piece in by_name.get(name, ()):
                 piece.tensor.copy_(_box(value, piece.offset, piece.tensor.shape))
 
 
@@ -189,7 +191,10 @@ def load_optimizer(trainer: Trainer, state: Mapping[str, Any] | None, *, place: 
     InputError
         In every process, when it has another form, or is not of this optimizer and model.
     """
-    wrong, tensors, numbers, groups = "", {}, {}, []
+    wrong = ""
+    groups: list[dict[str, Any]] = []
+    tensors: dict[str, torch.Tensor] = {}
+    numbers: dict[str, str] = {}
     if state:
         try:
             by_name, groups = _by_name(state, place)
@@ -218,7 +223,7 @@ def load_optimizer(trainer: Trainer, state: Mapping[str, Any] | None, *, place: 
     of_name = {name: group for group in told[0][1] for name in group["params"]}
     for group in trainer.optimizer.param_groups:
         names = [region.holding.name for parameter in group["params"] for region in regions.get(parameter, ())]
-        other = next((of_name[name] for name in names if name in of_name), {})
+        other: dict[str, Any] = next((of_name[name] for name in names if name in of_name), {})
         group.update({key: value for key, value in other.items() if key not in ("params", "param_names")})
 
 
@@ -241,7 +246,7 @@ def _by_name(state: Mapping[str, Any], place: str) -> tuple[dict[str, Mapping[st
     if not isinstance(state.get("state"), Mapping) or not isinstance(state.get("param_groups"), list | tuple):
         raise InputError(f"{place}: has {', '.join(map(str, state))}; give what optimizer_state_dict() returns")
     groups = [dict(group) for group in state["param_groups"]]
-    pairs = [(group["params"], group.get("param_names", group["params"])) for group in groups]
+    pairs = [(list(group["params"]), list(group.get("param_names") or group["params"])) for group in groups]
     numbers = {number: name for held, names in pairs for number, name in zip(held, names, strict=True)}
     for group in groups:
         group["params"] = [numbers[number] for number in group["params"]]

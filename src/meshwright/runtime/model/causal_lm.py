@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -286,9 +286,13 @@ class _Layer(nn.Module):
         part, n_parts = self.positions
         if n_parts > 1:
             rest, named = tree_map(lambda value: _own(value, hidden.shape[1] * self.n_parts, part, n_parts), (rest, named))
-        with nullcontext([]) if self.routing is None else self.routing.listening(self.layer) as heard:
+        said: Sequence[torch.Tensor] = ()
+        if self.routing is None:
             output = self.layer(hidden, *rest, **named)
-        said = (value.reshape(*hidden.shape[:2], -1) for value in heard)
+        else:
+            with self.routing.listening(self.layer) as heard:
+                output = self.layer(hidden, *rest, **named)
+            said = [value.reshape(*hidden.shape[:2], -1) for value in heard]
         return (output[0] if isinstance(output, tuple) else output, *inputs, *said)
 
 

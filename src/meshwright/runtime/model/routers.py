@@ -38,15 +38,19 @@ class Routing:
     top_k: int
     coefficient_ratio: float
 
+    def places(self, path: str, module: nn.Module) -> list[int]:
+        """Return the place of the logits in what a module of a layer returns, if it is a router."""
+        return [place for kind, place, part in self.kinds if isinstance(module, kind) and part in f".{path}."]
+
     @contextmanager
     def listening(self, layer: nn.Module) -> Iterator[list[torch.Tensor]]:
         """Collect the logits that the routers of a layer give while it runs."""
         heard: list[torch.Tensor] = []
-        handles = []
-        for path, module in layer.named_modules():
-            for kind, place, part in self.kinds:
-                if isinstance(module, kind) and part in f".{path}.":
-                    handles.append(module.register_forward_hook(_hook(heard, place)))
+        handles = [
+            module.register_forward_hook(_hook(heard, place))
+            for path, module in layer.named_modules()
+            for place in self.places(path, module)
+        ]
         try:
             yield heard
         finally:
