@@ -8,17 +8,14 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.fsdp import FSDPModule
 
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
@@ -37,8 +34,9 @@ from meshwright.runtime.job.checkpoint_folders import (
     step_of,
     sum_of,
 )
-from meshwright.runtime.job.holdings import Region, regions_of
+from meshwright.runtime.job.holdings import regions_of
 from meshwright.runtime.job.optimizer_state import Restored, groups_of, numbers_of, slices_of, together
+from meshwright.runtime.job.pieces import begin_overwriting, flat_parts, weight_parts
 from meshwright.runtime.job.slices import Slice
 
 if TYPE_CHECKING:
@@ -148,7 +146,7 @@ def _write(trainer: Trainer, partial: Path, step: int) -> None:
     everyone: list[Any] = [None] * trainer.layout.n_ranks
     dist.all_gather_object(everyone, mine)
     groups = together([part for part, _ in everyone], trainer.names.shapes)
-    pieces = [*_weights(trainer, writing=True), *_random(trainer), *slices_of(trainer.optimizer, regions)]
+    pieces = [*weight_parts(trainer, writing=True), *_random(trainer), *slices_of(trainer.optimizer, regions)]
     slices.write(partial, pieces, {("optimizer", "param_groups"): groups}, trainer.names.aliases)
     dist.barrier()
     sums = _sums(trainer, partial)
@@ -180,15 +178,6 @@ def _forget(folder: str, step: int, keep: int, keep_every: int) -> None:
     older = [path for path in written[keep:] if not keep_every or step_of(path) % keep_every]
     for old in [*older, *Path(folder).glob(".step-*.partial")]:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _weights(trainer: Trainer, *, writing: bool) -> list[Slice]:
-    """Return this rank's parts of weights and buffers; for writing, those that no earlier stage writes."""
-    return [
-        Slice((holding.name,), holding.shape, holding.offset, holding.part())
-        for holding in trainer.holdings
-        if holding.writes or not writing
-    ]
 
 
 def _random(trainer: Trainer) -> list[Slice]:
@@ -275,15 +264,11 @@ def _load(trainer: Trainer, path: Path, content: dict[str, Any]) -> int:
             f"--resume: {path} holds the state of the optimizer {content['optimizer']}, but this run has {optimizer}; resume "
             "with the optimizer that was saved, or begin anew with another folder"
         )
-    for part in (part for weights in trainer.weights.values() for part in weights.module.modules()):
-        if isinstance(part, FSDPModule):
-            part.reshard()  # else what was gathered before would be used instead of what is read
-    for weights in trainer.weights.values():
-        weights.zero()
+    begin_overwriting(trainer)
     regions = regions_of(trainer.weights.values(), trainer.holdings)
     state = Restored(trainer.optimizer, regions, metadata.state_dict_metadata, content["numbers"])
     random = _random_of(trainer, content["n_ranks"], metadata)
-    slices.read(path, [*_weights(trainer, writing=False), *_flat(trainer, regions), *state.slices, *random])
+    slices.read(path, [*weight_parts(trainer, writing=False), *flat_parts(trainer, regions), *state.slices, *random])
     state.finish()
     for piece in random:
         torch.set_rng_state(piece.tensor) if piece.path[-1] == "cpu" else torch.cuda.set_rng_state(piece.tensor)
@@ -292,16 +277,6 @@ def _load(trainer: Trainer, path: Path, content: dict[str, Any]) -> int:
         _tell_changes(trainer, path, content)
     dist.barrier()
     return int(content["step"])
-
-
-def _flat(trainer: Trainer, regions: Mapping[nn.Parameter, Sequence[Region]]) -> list[Slice]:
-    """Return the boxes of weights that this rank updates for others too (ZeRO-1 and 2), where it does."""
-    return [
-        Slice((region.holding.name,), region.holding.shape, region.offset, region.of(parameter))
-        for weights in trainer.weights.values()
-        for parameter in weights.parts()
-        for region in regions[parameter]
-    ]
 
 
 def _random_of(trainer: Trainer, n_ranks: int, metadata: Metadata) -> list[Slice]:

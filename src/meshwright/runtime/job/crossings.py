@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.model.data import Sample
@@ -36,6 +37,9 @@ def crossings_of(places: Layout, runs: dict[int, StageRun], sample: Sample) -> l
             with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
                 result = module(*carried)
             module.train()
+            for part in module.modules():
+                if isinstance(part, FSDPModule):
+                    part.reshard()  # what follows asks for the weights of a stage as they are held, not as they are gathered
             check_tensors(result, places, stage)
             found = [tuple(crossing(tensor, n_rows) for tensor in result)]
         dist.broadcast_object_list(found, src=places.ranks_of_stage[stage][0])

@@ -120,6 +120,8 @@ class Restored:
         What the checkpoint holds, by name.
     numbers : mapping of str to str
         What is no tensor but a number, and its kind; see `numbers_of`.
+    place : str
+        Where it was asked for, for messages.
 
     Attributes
     ----------
@@ -133,9 +135,14 @@ class Restored:
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, regions: Regions, stored: Mapping[str, Any], numbers: Mapping[str, str]
+        self,
+        optimizer: torch.optim.Optimizer,
+        regions: Regions,
+        stored: Mapping[str, Any],
+        numbers: Mapping[str, str],
+        place: str = "--resume",
     ) -> None:
-        self.optimizer, self.numbers = optimizer, numbers
+        self.optimizer, self.numbers, self.place = optimizer, numbers, place
         self.slices: list[Slice] = []
         self.state: dict[nn.Parameter, dict[str, Any]] = {}
         self.counts: list[tuple[nn.Parameter, str, list[tuple[str, torch.Tensor]]]] = []
@@ -155,10 +162,10 @@ class Restored:
         shapes = {region.holding.name: region.holding.shape if by_element else () for region in found}
         for name, entry in entries.items():
             if entry is None or tuple(entry.size) != shapes[name]:
-                what = "is not in the checkpoint" if entry is None else f"has shape {tuple(entry.size)} in the checkpoint"
+                what = "is not in what was saved" if entry is None else f"was saved with shape {tuple(entry.size)}"
                 raise InputError(
-                    f"--resume: {'.'.join((*_STATE, name, key))} {what}, where this plan needs {shapes[name]}; resume with the "
-                    "optimizer that wrote it"
+                    f"{self.place}: {'.'.join((*_STATE, name, key))} {what}, where this plan needs {shapes[name]}; go on with "
+                    "the optimizer that was saved"
                 )
         dtype = next(iter(entries.values())).properties.dtype
         if by_element:
@@ -183,7 +190,7 @@ class Restored:
             other = next((other for other, found in read if not torch.equal(found, value)), "")
             if other:
                 raise InputError(
-                    f"--resume: the optimizer's '{key}' of {name} and {other} differ, but this plan's sharding of the "
+                    f"{self.place}: the optimizer's '{key}' of {name} and {other} differ, but this plan's sharding of the "
                     "optimizer state updates them as one; resume with a plan of shard 0 or 3"
                 )
             kind = {"int": int, "float": float, "bool": bool}.get(self.numbers.get(key, ""))

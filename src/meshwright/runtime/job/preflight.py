@@ -13,6 +13,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.optimizers import OPTIMIZERS
 from meshwright.core.plan import Plan, Stage
+from meshwright.runtime.model import routers
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, repeated
 from meshwright.runtime.parallel import shard_equivalence, tensor_parallel
@@ -63,6 +64,8 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     """
     check_weights(model, place)
     units = cut(model, names, sample)
+    if getattr(units[-1], "routing", None) is not None:
+        routers.check(model, units, repeated(sample), place)
     entering = _check_boundaries(units, names, plan, sample, place)
     tp_plan = tensor_parallel.wishes_of(model)
     seen: set[tuple[int, str]] = set()
@@ -247,6 +250,12 @@ def notes_of(units: Sequence[nn.Module], plan: Plan, sample: Sample) -> list[str
             "the model draws random numbers when it trains, as for dropout: processes draw them for other rows and layers than "
             "one "
             "process does, so losses differ from its"
+        )
+    routing = getattr(units[-1], "routing", None)
+    if routing is not None:
+        found.append(
+            f"the loss of the model's routers (output_router_logits), times {routing.coefficient_ratio:g}, is added to that of "
+            "every micro-batch"
         )
     split = [op for stage in plan.stages if stage.strategy.data > 1 for op in stage.ops]
     norms = (nn.modules.batchnorm._BatchNorm,)

@@ -11,6 +11,7 @@ from torch import nn
 
 from meshwright.runtime.model.data import Batches, rows_of_inputs
 from meshwright.runtime.model.naming import first_tensor
+from meshwright.runtime.model.routers import own_loss
 from meshwright.runtime.ranks.layout import rows_of
 from meshwright.runtime.step.autocast import autocast
 
@@ -53,8 +54,9 @@ def reference_steps(
         for part in range(n_parts):
             start, stop = rows_of(len(targets), n_parts, part)
             with autocast(targets.device, precision):
-                result = first_tensor(model(*rows_of_inputs(inputs, start, stop)))
-                value = loss(result, targets[start:stop]) * ((stop - start) / len(targets))
+                output = model(*rows_of_inputs(inputs, start, stop))
+                own = loss(first_tensor(output), targets[start:stop]) + own_loss(model, output)
+                value = own * ((stop - start) / len(targets))
             scaler.scale(value).backward()  # type: ignore[no-untyped-call]
             total += float(value.detach())
         scaler.unscale_(optimizer)

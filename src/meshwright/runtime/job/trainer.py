@@ -28,6 +28,7 @@ from meshwright.runtime.step.executor import Executor, Span, StageRun
 from meshwright.runtime.step.feed import Feed
 from meshwright.runtime.step.loss_scale import LossScale
 from meshwright.runtime.step.p2p import P2PCommunicator
+from meshwright.runtime.step.router_loss import RouterLoss
 from meshwright.runtime.step.split_backward import DeferredWeightGrad, delay_weight_gradients
 from meshwright.runtime.step.stage import StageModule
 from meshwright.schedules import BACKWARD_WEIGHT
@@ -301,6 +302,9 @@ def assemble(
         crossings = crossings_of(places, runs, tuple(value.to(device) for value in repeated(sample)))
     mail = P2PCommunicator(places, rank, crossings, device)
     executor = Executor(places, rank, runs, mail, loss, device, precision)
+    routing, last = getattr(units[-1], "routing", None), places.n_stages - 1
+    if routing is not None and last in groups:
+        executor.routers = RouterLoss(routing.coefficient_ratio, groups[last].data.everyone)
     return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer), in_model, holdings)
 
 

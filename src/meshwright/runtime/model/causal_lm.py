@@ -13,12 +13,20 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.grafts import graft
+from meshwright.runtime.model.routers import Routing, routing_of
 from meshwright.runtime.model.sequence import part_of_sequence
 
 __all__ = ["FURTHER_INPUTS", "cut", "further_inputs", "layer_names", "recognises"]
 
 FURTHER_INPUTS = ("attention_mask", "position_ids")
 """What a model may take besides tokens: handed on from layer to layer, from stage to stage."""
+
+
+def _quiet(model: Any) -> dict[str, bool]:
+    """Return what parts of a model are run with: nothing is asked of them but hidden states and logits."""
+    routers = {"output_router_logits": False} if getattr(model.config, "output_router_logits", False) else {}
+    return {"use_cache": False, **routers}
 
 
 def recognises(model: nn.Module) -> bool:
@@ -52,26 +60,26 @@ def cut(model: nn.Module, names: Sequence[str], further: Sequence[str] = ()) -> 
     Raises `InputError` when the plan has other layers than the model.
     """
     place, layers = _stack(model)
-    if model.config.is_encoder_decoder:  # type: ignore[union-attr]
-        raise InputError(f"{type(model).__name__}: models with an encoder and a decoder cannot be run yet")
     if len(names) != len(layers) + 2:
         raise InputError(
             f"{type(model).__name__}: has {len(layers)} layers between word table and head, but the plan has {len(names) - 2}; "
             "is this the plan of another model?"
         )
     model.config.use_cache = False  # type: ignore[union-attr]
-    table = _Table(_graft(model, {place: nn.ModuleList([_Stop()])}), further)
+    routing = routing_of(model, _decoder(model))
+    table = _Table(graft(model, {place: nn.ModuleList([_Stop()])}), further)
     weight = next(model.parameters())
     ids = torch.zeros(1, 2, dtype=torch.long, device=weight.device)
     in_tuple, width = _gives_tuples(model, layers[0]), _table_width(model)
     records = [_Record(ends=layer is layers[-1], in_tuple=in_tuple) for layer in layers]
-    shell = _Shell(_graft(model, {place: nn.ModuleList(records), **_without_tables(model, place)}))
+    shell = _Shell(graft(model, {place: nn.ModuleList(records), **_without_tables(model, place)}))
     _drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=weight.device))
     context = _Context(copy.deepcopy(shell).eval(), width, further)
-    head = _Head(_graft(model, {place: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, place)}), width)
+    part = graft(model, {place: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, place)})
+    head = _Head(part, width, further, routing)
     _drop_unused(table, ids)
     _drop_unused(head, table(ids)[0].detach())
-    return [table, *(_Layer(layer, i, context) for i, layer in enumerate(layers)), head]
+    return [table, *(_Layer(layer, i, context, routing) for i, layer in enumerate(layers)), head]
 
 
 def _stack(model: nn.Module) -> tuple[str, nn.ModuleList]:
@@ -95,7 +103,7 @@ def _gives_tuples(model: nn.Module, layer: nn.Module) -> bool:
     try:
         with torch.no_grad(), torch.random.fork_rng([]):
             ids = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
-            _decoder(model.eval())(input_ids=ids, use_cache=False)
+            _decoder(model.eval())(input_ids=ids, **_quiet(model))
     except _Stopped as stopped:
         return isinstance(stopped.hidden, tuple)
     finally:
@@ -107,27 +115,6 @@ def _gives_tuples(model: nn.Module, layer: nn.Module) -> bool:
 def _table_width(model: nn.Module) -> int:
     """Return the width of the word table, which some models project to that of their layers."""
     return int(model.get_input_embeddings().embedding_dim)  # type: ignore[union-attr,operator]
-
-
-def _graft(model: nn.Module, replaced: dict[str, nn.Module]) -> nn.Module:
-    """Return the model with some submodules replaced; everything else is shared with it."""
-    root = _shallow(model)
-    for path, module in replaced.items():
-        *steps, name = path.split(".")
-        holder = root
-        for step in steps:
-            inner = _shallow(getattr(holder, step))
-            holder._modules[step] = inner
-            holder = inner
-        holder._modules[name] = module
-    return root
-
-
-def _shallow(module: nn.Module) -> nn.Module:
-    twin = copy.copy(module)
-    for name in ("_modules", "_parameters", "_buffers"):
-        twin.__dict__[name] = dict(module.__dict__[name])
-    return twin
 
 
 def _without_tables(model: nn.Module, place: str) -> dict[str, nn.Module]:
@@ -211,7 +198,7 @@ class _Shell(nn.Module):
     def forward(self, embedded: torch.Tensor, **further: torch.Tensor) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Return what each layer is handed besides the hidden state."""
         with suppress(_Stopped):
-            _decoder(self.model)(inputs_embeds=embedded, use_cache=False, **further)
+            _decoder(self.model)(inputs_embeds=embedded, **_quiet(self.model), **further)
         return [module.handed for module in self.modules() if isinstance(module, _Record)]
 
 
@@ -269,7 +256,7 @@ class _Table(nn.Module):
     def forward(self, ids: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return what reaches the first layer, and the further inputs."""
         try:
-            _decoder(self.model)(input_ids=ids, use_cache=False, **dict(zip(self.further, inputs, strict=False)))
+            _decoder(self.model)(input_ids=ids, **_quiet(self.model), **dict(zip(self.further, inputs, strict=False)))
         except _Stopped as stopped:
             return (stopped.hidden, *inputs)
         raise InputError("the model runs none of its layers")
@@ -286,20 +273,27 @@ class _Layer(nn.Module):
         Which part of a sequence this rank's queries are, of how many.
     """
 
-    def __init__(self, layer: nn.Module, number: int, context: _Context) -> None:
+    def __init__(self, layer: nn.Module, number: int, context: _Context, routing: Routing | None) -> None:
         super().__init__()
-        self.layer, self.number = layer, number
+        self.layer, self.number, self.routing = layer, number, routing
         self.context = (context,)  # in a tuple, so that its modules are not the layer's
         self.n_parts, self.positions = 1, (0, 1)
 
     def forward(self, hidden: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the hidden state after the layer, and the further inputs."""
-        rest, named = self.context[0].of(self.number, hidden, self.n_parts, inputs)
+        """Return the hidden state after the layer, and the further inputs, behind them what routers said so far."""
+        context = self.context[0]
+        rest, named = context.of(self.number, hidden, self.n_parts, inputs[: len(context.further)])
         part, n_parts = self.positions
         if n_parts > 1:
             rest, named = tree_map(lambda value: _own(value, hidden.shape[1] * self.n_parts, part, n_parts), (rest, named))
-        output = self.layer(hidden, *rest, **named)
-        return (output[0] if isinstance(output, tuple) else output, *inputs)
+        said: Sequence[torch.Tensor] = ()
+        if self.routing is None:
+            output = self.layer(hidden, *rest, **named)
+        else:
+            with self.routing.listening(self.layer) as heard:
+                output = self.layer(hidden, *rest, **named)
+            said = [value.reshape(*hidden.shape[:2], -1) for value in heard]
+        return (output[0] if isinstance(output, tuple) else output, *inputs, *said)
 
 
 def _own(value: Any, length: int, part: int, n_parts: int) -> Any:
@@ -311,19 +305,24 @@ def _own(value: Any, length: int, part: int, n_parts: int) -> Any:
 
 
 class _Head(nn.Module):
-    """From the output of the last layer to logits: final norm, output products, whatever the model does to logits."""
+    """From the output of the last layer to logits: final norm, output products, whatever the model does to logits; where the
+    model asks for the loss of its routers, also what that is made of.
+    """
 
-    def __init__(self, model: nn.Module, width: int) -> None:
+    def __init__(self, model: nn.Module, width: int, further: Sequence[str], routing: Routing | None) -> None:
         super().__init__()
-        self.model, self.width = model, width
+        self.model, self.width, self.further, self.routing = model, width, tuple(further), routing
         self.given = (next(module for module in model.modules() if isinstance(module, _Given)),)
 
-    def forward(self, hidden: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor]:
-        """Return logits."""
+    def forward(self, hidden: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return logits, and the sums of routers, where there are any."""
+        said = inputs[len(self.further) :]
         self.given[0].value = hidden
         try:
             blank = torch.zeros(*hidden.shape[:-1], self.width, dtype=hidden.dtype, device=hidden.device)
-            return (self.model(inputs_embeds=blank, use_cache=False).logits,)
+            logits = self.model(inputs_embeds=blank, **_quiet(self.model)).logits
+            mask = dict(zip(self.further, inputs, strict=False)).get("attention_mask")
+            return (logits,) if self.routing is None or not said else (logits, self.routing.sums(said, mask))
         finally:
             self.given[0].value = None
 

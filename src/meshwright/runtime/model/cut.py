@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from meshwright.base.errors import InputError
-from meshwright.runtime.model import causal_lm, stacked
+from meshwright.runtime.model import causal_lm, seq2seq, stacked
 from meshwright.runtime.model.data import Sample
 from meshwright.runtime.model.naming import first_tensor, resolve
 
@@ -97,8 +97,8 @@ class _Tracer(fx.Tracer):
 def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.Module]:
     """Return one module per layer of a plan; run one after the other they are the model.
 
-    `model`: a Hugging Face causal language model, or any module whose forward runs the named layers in this order, whatever
-    it computes between them.
+    `model`: a Hugging Face causal language model or T5, or any module whose forward runs the named layers in this order,
+    whatever it computes between them.
     `names`: names of the plan's layers in order: paths of submodules, or the words of our own readers (``embed``,
     ``layers.0``, ..., ``head``), which the first, the repeated and the last parts of the model answer to.
     `sample`: one sample of every input; needed for models of several inputs, and for those that cannot be traced but run a
@@ -110,6 +110,8 @@ def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.
     -----
     The forward is traced down to the named layers with ``torch.fx``; what runs between two layers belongs to the earlier one.
     """
+    if seq2seq.recognises(model):
+        return seq2seq.cut(model, names, max(1, len(sample)))
     if causal_lm.recognises(model):
         further = causal_lm.further_inputs(model, len(sample)) if len(sample) > 1 else ()
         if further or len(sample) <= 1:

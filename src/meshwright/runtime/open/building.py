@@ -18,7 +18,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.result import Result
 from meshwright.runtime.job import preflight
 from meshwright.runtime.job.trainer import assemble
-from meshwright.runtime.model import causal_lm
+from meshwright.runtime.model import causal_lm, seq2seq
 from meshwright.runtime.model.data import Sample, default_loss, example_of, rows_of_inputs
 from meshwright.runtime.open.engine import Engine
 from meshwright.runtime.open.names import Names, Tensors
@@ -159,7 +159,9 @@ def _in_order(model: nn.Module, example: Mapping[str, torch.Tensor]) -> dict[str
     if strange:
         raise InputError(f"example: {type(model).__name__} takes no '{strange[0]}'; it takes {', '.join(known)}")
     named = {name: example[name] for name in known if name in example}
-    if causal_lm.recognises(model) and len(named) > 1:
+    if seq2seq.recognises(model):
+        model.plan_inputs = tuple(named)  # type: ignore[assignment]
+    elif causal_lm.recognises(model) and len(named) > 1:
         other = [name for name in named if name not in ("input_ids", *causal_lm.FURTHER_INPUTS)]
         if other or "input_ids" not in named:
             raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from meshwright.base.errors import InputError
-from meshwright.runtime.job import checkpoints
+from meshwright.runtime.job import checkpoints, whole_state
 from meshwright.runtime.job.trainer import Trainer
 from meshwright.runtime.open.grouping import GroupOf, grouped_optimizer, groups_of
 from meshwright.runtime.open.names import Tensors
@@ -234,6 +234,45 @@ class Engine:
         """
         return self._tensors.whole(everywhere=everywhere)
 
+    def load_state_dict(self, state: Mapping[str, Any] | None, *, strict: bool = True) -> None:
+        """Take the weights of a whole model, as `state_dict` or plain PyTorch has them; called in every process at once.
+
+        Parameters
+        ----------
+        state : mapping or None
+            The same in every process; or in process 0 alone, with None in the others, which are sent what they hold.
+        strict : bool
+            Whether names must be the model's, no fewer and no more; else what both have is taken.
+
+        Raises
+        ------
+        InputError
+            In every process, when names or shapes are not the model's.
+        """
+        self._has_gradients = False
+        whole_state.load_weights(self.trainer, state, strict=strict, place="load_state_dict")
+
+    def optimizer_state_dict(self, *, everywhere: bool = False) -> dict[str, Any]:
+        """Return what the optimizer remembers, whole and by the model's own names, on the CPU; called in every process at once.
+
+        `everywhere`: whether every process gets it; else process 0 does, and the others an empty one.
+        Returns: ``state`` by name and key, and ``param_groups``, as ``get_optimizer_state_dict`` of
+        ``torch.distributed.checkpoint.state_dict`` returns them of a model in one process.
+        Raises `InputError` when there is no optimizer yet, or it remembers what belongs to no part of a weight.
+        """
+        self._require_optimizer()
+        return whole_state.optimizer_state(self.trainer, everywhere=everywhere)
+
+    def load_optimizer_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Take what an optimizer remembered, and the options of its groups; called in every process at once.
+
+        `state`: as `optimizer_state_dict` returns it, or an optimizer's ``state_dict()`` that was made with
+        ``model.named_parameters()``; the same in every process, or in process 0 alone, with None in the others.
+        Raises `InputError` when there is no optimizer yet, or, in every process, the state is not of this optimizer and model.
+        """
+        self._require_optimizer()
+        whole_state.load_optimizer(self.trainer, state, place="load_optimizer_state_dict")
+
     def save(self, folder: str, step: int, *, keep: int = 2, keep_every: int = 0) -> None:
         """Write a checkpoint of weights, optimizer, schedule and random numbers; called in every process at once.
 
@@ -290,7 +329,8 @@ class Engine:
             self._reader.check(batch, self.n_samples)
             if chosen is None and self._share.last:
                 chosen = self._reader.loss_for(batch)
-        return OwnBatch(batch, self._reader, chosen or _none, self._share, self.device, 1.0 / self._expected)
+        routers = self.trainer.executor.routers
+        return OwnBatch(batch, self._reader, chosen or _none, self._share, self.device, 1.0 / self._expected, routers)
 
 
 def _none(output: torch.Tensor, batch: Any) -> Any:

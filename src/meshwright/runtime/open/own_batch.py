@@ -11,11 +11,12 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from meshwright.base.errors import InputError
-from meshwright.runtime.model import causal_lm
+from meshwright.runtime.model import causal_lm, seq2seq
 from meshwright.runtime.model.data import Sample, default_loss
 from meshwright.runtime.open.shares import DataShare
+from meshwright.runtime.step.router_loss import RouterLoss
 
-__all__ = ["BatchReader", "Loss", "OwnBatch", "next_token_loss"]
+__all__ = ["BatchReader", "Loss", "OwnBatch", "label_loss", "next_token_loss"]
 
 Loss = Callable[[torch.Tensor, Any], Any]
 """From the model's output for some samples, and these samples, to their mean loss, or to (sum, number of what is counted)."""
@@ -33,6 +34,17 @@ def next_token_loss(output: torch.Tensor, batch: Mapping[str, Any]) -> tuple[tor
     labels = batch["labels"][:, 1:].contiguous()
     logits = output[:, :-1].float()
     value = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=_IGNORED, reduction="sum")
+    return value, (labels != _IGNORED).sum()
+
+
+def label_loss(output: torch.Tensor, batch: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the summed cross entropy of every token, and how many count: labels stand where they are said, as T5 has them.
+
+    `output`: logits, of shape (samples, tokens, words).
+    `batch`: holds ``labels``, of shape (samples, tokens); those of -100 do not count.
+    """
+    labels = batch["labels"]
+    value = nn.functional.cross_entropy(output.float().flatten(0, -2), labels.flatten(), ignore_index=_IGNORED, reduction="sum")
     return value, (labels != _IGNORED).sum()
 
 
@@ -55,6 +67,7 @@ class BatchReader:
         self.names = example or tuple(known[:n_inputs])
         self.known, self.n_inputs, self.kind = tuple(known), n_inputs, type(model).__name__
         self.has_labels = causal_lm.recognises(model)
+        self.label_loss: Loss = label_loss if seq2seq.recognises(model) else next_token_loss
 
     def check(self, batch: Any, n_samples: int) -> None:
         """Refuse a batch of another form, of other entries, or of another number of samples.
@@ -116,9 +129,9 @@ class BatchReader:
         if not isinstance(batch, Mapping):
             return default_loss
         if self.has_labels and "labels" in batch:
-            return next_token_loss
+            return self.label_loss
         raise InputError(
-            "no loss is given, and that of a mapping is known for causal language models with 'labels' only; give one: "
+            "no loss is given, and that of a mapping is known for language models with 'labels' only; give one: "
             "step(batch, loss), with loss(output, batch) -> mean, or (sum, count)"
         )
 
@@ -132,6 +145,7 @@ class OwnBatch:
     `share`: which samples belong to which micro-batch.
     `device`: where the model runs.
     `factor_ratio`: what sums are multiplied by for their backward pass.
+    `routers`: what routers add, where the model asks for that: as much for every token or sample that counts.
 
     Attributes
     ----------
@@ -140,8 +154,16 @@ class OwnBatch:
     """
 
     def __init__(
-        self, batch: Any, reader: BatchReader, loss_function: Loss, share: DataShare, device: torch.device, factor_ratio: float
+        self,
+        batch: Any,
+        reader: BatchReader,
+        loss_function: Loss,
+        share: DataShare,
+        device: torch.device,
+        factor_ratio: float,
+        routers: RouterLoss | None = None,
     ) -> None:
+        self.routers = routers
         self.batch, self.reader, self.loss_function, self.share = batch, reader, loss_function, share
         self.device, self.factor_ratio = device, factor_ratio
         self.total, self.count = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
@@ -154,7 +176,7 @@ class OwnBatch:
         rows: Sample = self._rows(self.reader.inputs(self.batch), self.share.first[microbatch])
         return rows
 
-    def loss(self, microbatch: int, output: torch.Tensor) -> torch.Tensor:
+    def loss(self, microbatch: int, output: torch.Tensor, *sums: torch.Tensor) -> torch.Tensor:
         """Return what this rank's rows add to the loss, before it is divided by what is counted."""
         piece = self.share.last[microbatch]
         found = self.loss_function(output, self._rows(self.reader.for_loss(self.batch), piece))
@@ -164,6 +186,9 @@ class OwnBatch:
             what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
             raise InputError(f"the loss gave {what}; it must give one number, the mean of the samples, or (sum, count)")
         value = value.reshape(()) * (n_rows if count is None else 1)
+        counted = n_rows if count is None else count
+        if self.routers is not None:
+            value = value + self.routers.share(sums[0], counted)
         self.total += value.detach().double()
-        self.count += n_rows if count is None else count
+        self.count += counted
         return value * self.factor_ratio

@@ -35,9 +35,10 @@ Owner = tuple[nn.Module, str]
 """A module and the name of one of its parameters: sharding later puts another object at that name."""
 
 _COLUMN = re.compile(
-    r"(^|\.)(q_proj|k_proj|v_proj|wq|wk|wv|query|key|value|q|k|v|gate_proj|up_proj|gate|up|w1|w3|fc1|fc_in|dense_h_to_4h)$"
+    r"(^|\.)(q_proj|k_proj|v_proj|wq|wk|wv|query|key|value|q|k|v|gate_proj|up_proj|gate|up|w1|w3|wi|wi_0|wi_1|fc1|fc_in|dense_h_to_4h)$"
 )
 _ROW = re.compile(r"(^|\.)(o_proj|wo|out_proj|down_proj|down|w2|fc2|fc_out|dense_4h_to_h|o|out)$")
+_ADAPTER = re.compile(r"^(.+)\.(base_layer|lora_A|lora_B)(?:\.\w+)?$")
 _N_HEADS = re.compile(r"^_?(n|num|nb)_(\w+_)?heads?$|^nhead$|^heads$")
 _HEAD_NORM = re.compile(r"(^|\.)(q_norm|k_norm|query_norm|key_norm)$")
 
@@ -47,21 +48,29 @@ def styles(layer: nn.Module, tp_plan: Mapping[str, str], prefix: str = "") -> di
 
     `tp_plan`: patterns of paths and ``column``, ``row``, ``whole`` or ``between`` (see `between`): the model's own
     ``tensor_parallel`` attribute, or the plan of a Hugging Face configuration (``colwise``, ``rowwise``). Where there is
-    none, the names that most models use decide.
+    none, the names that most models use decide. Adapters are split as the product that they stand around.
     `prefix`: path of the layer in the model, for the patterns.
     """
     found: dict[str, str] = {}
     for path, module in layer.named_modules():
         if not isinstance(module, nn.Linear):
             continue
-        wished = _wish(f"{prefix}.{path}" if prefix else path, tp_plan)
-        if wished:
-            found |= {path: "column"} if wished.startswith("col") else {path: "row"} if wished.startswith("row") else {}
-        elif _COLUMN.search(path):
-            found[path] = "column"
-        elif _ROW.search(path):
-            found[path] = "row"
+        known, part = _adapted(path)
+        wished = _wish(f"{prefix}.{known}" if prefix else known, tp_plan)
+        if not wished:
+            wished = "column" if _COLUMN.search(known) else "row" if _ROW.search(known) else ""
+        style = next((style for style in ("column", "row") if wished.startswith(style[:3])), "")
+        if style and part != {"column": "lora_A", "row": "lora_B"}[style]:  # these work on what is whole, or was added up
+            found[path] = style
     return found if "column" in found.values() and "row" in found.values() else {}
+
+
+def _adapted(path: str) -> tuple[str, str]:
+    """Return the path of the product that a linear layer belongs to where an adapter (of ``peft``) stands around it, and which
+    part of it this is: ``base_layer``, ``lora_A``, ``lora_B``; else its own path, and nothing.
+    """
+    found = _ADAPTER.match(path)
+    return (found[1], found[2]) if found else (path, "")
 
 
 def _wish(path: str, tp_plan: Mapping[str, str]) -> str:
@@ -89,7 +98,7 @@ def share_sizes(layer: nn.Module, degree: int, tp_plan: Mapping[str, str]) -> No
     features: dict[str, set[int]] = {}
     for path, style in styles(layer, tp_plan).items():
         if style == "column":
-            features.setdefault(path.rpartition(".")[0], set()).add(int(layer.get_submodule(path).out_features))  # type: ignore[arg-type]
+            features.setdefault(_adapted(path)[0].rpartition(".")[0], set()).add(int(layer.get_submodule(path).out_features))  # type: ignore[arg-type]
     for path, sizes in features.items():
         module = layer.get_submodule(path)
         for name, value in list(vars(module).items()):
@@ -164,9 +173,9 @@ def gathers(layer: nn.Module, tp_plan: Mapping[str, str]) -> tuple[set[str], set
     chosen = styles(layer, tp_plan)
     known = {*chosen, *between(layer, tp_plan)}
     columns = {path for path, style in chosen.items() if style == "column"}
-    once = {path.rpartition(".")[0] for path in columns}
-    once = {parent for parent in once if _only_products(layer.get_submodule(parent), parent, known)}
-    return once, {path for path in columns if path.rpartition(".")[0] not in once}
+    parents = {path: _adapted(path)[0].rpartition(".")[0] for path in columns}
+    once = {parent for parent in parents.values() if _only_products(layer.get_submodule(parent), parent, known)}
+    return once, {path for path, parent in parents.items() if parent not in once}
 
 
 def _only_products(module: nn.Module, place: str, known: set[str]) -> bool:

@@ -20,6 +20,7 @@ from meshwright.runtime.step.autocast import autocast
 from meshwright.runtime.step.clock import Clock
 from meshwright.runtime.step.feed import Feed, WholeBatch
 from meshwright.runtime.step.p2p import P2PCommunicator
+from meshwright.runtime.step.router_loss import RouterLoss
 from meshwright.runtime.step.split_backward import DeferredWeightGrad
 from meshwright.runtime.step.stage import StageModule
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
@@ -85,6 +86,8 @@ class Executor:
     ----------
     loss_factor_ratio : float
         What the loss is multiplied by before its backward pass; the loss returned is not.
+    routers : RouterLoss or None
+        What the routers of a mixture add to the loss, where the model asks for that.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class Executor:
         self.precision, self.loss_factor_ratio = precision, 1.0
         self.layout, self.rank, self.stages, self.mail = layout, rank, stages, mail
         self.loss_function, self.device = loss_function, device
+        self.routers: RouterLoss | None = None
         self.clock = Clock(device)
         self.kept: list[tuple[int, int, str, Any, Any, float]] = []
         self.began = self.cpu = 0.0
@@ -121,8 +125,8 @@ class Executor:
 
     def whole_batch(self, inputs: Sample, targets: torch.Tensor) -> WholeBatch:
         """Return what feeds a step from a global batch that every process holds, under the loss function given."""
-        plan = self.layout.plan
-        return WholeBatch(inputs, targets, self.loss_function, self.parts, self.layout.n_stages - 1, plan.global_batch)
+        last, n_samples = self.layout.n_stages - 1, self.layout.plan.global_batch
+        return WholeBatch(inputs, targets, self.loss_function, self.parts, last, n_samples, self.routers)
 
     def _begin(self) -> torch.Tensor:
         """Forget the spans and the loss of the step before; return the loss so far."""
@@ -220,7 +224,7 @@ class Executor:
             result = list(self.stages[stage].module(*carried))
             if stage == self.layout.n_stages - 1:
                 assert self.loss is not None
-                loss = feed.loss(microbatch, result[0])
+                loss = feed.loss(microbatch, *result)
                 self.loss += loss.detach()
                 result = [loss * self.loss_factor_ratio]
         self.held[stage, microbatch] = (carried, result)

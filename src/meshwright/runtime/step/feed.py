@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from meshwright.runtime.model.data import Sample, rows_of_inputs
+from meshwright.runtime.step.router_loss import RouterLoss
 
 __all__ = ["Feed", "WholeBatch"]
 
@@ -18,8 +19,11 @@ class Feed(Protocol):
     def inputs(self, microbatch: int) -> Sample:
         """Return this rank's rows of every input; asked on ranks of the first stage."""
 
-    def loss(self, microbatch: int, output: torch.Tensor) -> torch.Tensor:
-        """Return what this rank's rows add to the loss of the step; asked on ranks of the last stage."""
+    def loss(self, microbatch: int, output: torch.Tensor, *sums: torch.Tensor) -> torch.Tensor:
+        """Return what this rank's rows add to the loss of the step; asked on ranks of the last stage.
+
+        `sums`: of routers, where the model asks for their loss.
+        """
 
 
 class WholeBatch:
@@ -30,6 +34,7 @@ class WholeBatch:
     `rows`: first and last-but-one row by stage and micro-batch; those of the first and last stage are asked for.
     `last`: number of the last stage.
     `n_samples`: of the step.
+    `routers`: what routers add, where the model asks for that.
     """
 
     def __init__(
@@ -40,15 +45,17 @@ class WholeBatch:
         rows: Mapping[tuple[int, int], tuple[int, int]],
         last: int,
         n_samples: int,
+        routers: RouterLoss | None = None,
     ) -> None:
         self.given, self.targets, self.loss_function = inputs, targets, loss_function
-        self.rows, self.last, self.n_samples = rows, last, n_samples
+        self.rows, self.last, self.n_samples, self.routers = rows, last, n_samples, routers
 
     def inputs(self, microbatch: int) -> Sample:
         """Return this rank's rows of every input."""
         return rows_of_inputs(self.given, *self.rows[0, microbatch])
 
-    def loss(self, microbatch: int, output: torch.Tensor) -> torch.Tensor:
+    def loss(self, microbatch: int, output: torch.Tensor, *sums: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of this rank's rows, times their share of the step's."""
         low, high = self.rows[self.last, microbatch]
-        return self.loss_function(output, self.targets[low:high]) * ((high - low) / self.n_samples)
+        value = self.loss_function(output, self.targets[low:high]) * ((high - low) / self.n_samples)
+        return value if self.routers is None else value + self.routers.share(sums[0], high - low) / self.n_samples

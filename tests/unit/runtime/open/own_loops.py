@@ -5,6 +5,7 @@ The processes are forked once everything is imported; each runs every case of ``
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
 
@@ -81,10 +83,68 @@ def llama() -> nn.Module:
     return models.llama()
 
 
+def mixture() -> nn.Module:
+    """Return a mixture whose routers add to its loss."""
+    import transformers
+
+    config = transformers.MixtralConfig(
+        hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=50,
+        max_position_embeddings=64, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True,
+        router_aux_loss_coef=0.5, use_cache=False,
+    )  # fmt: skip
+    return transformers.MixtralForCausalLM(config)
+
+
+class Adapter(nn.Module):
+    """A linear layer that is frozen, and the product of two small ones beside it, with the names of peft."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer = linear.requires_grad_(False)
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(linear.in_features, 4, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(4, linear.out_features, bias=False)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(x) + self.lora_B["default"](self.lora_A["default"](x)) * 20.0
+
+
+def adapted() -> nn.Module:
+    """Return a Llama of which adapters alone are trained, in all layers but the first."""
+    model = llama().requires_grad_(False)
+    for layer in model.model.layers[1:]:
+        layer.self_attn.q_proj, layer.mlp.down_proj = Adapter(layer.self_attn.q_proj), Adapter(layer.mlp.down_proj)
+    return model
+
+
+def t5() -> nn.Module:
+    """Return an encoder of two layers and a decoder of three."""
+    import transformers
+
+    config = transformers.T5Config(
+        d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=3, num_heads=4, vocab_size=50, dropout_rate=0.0,
+        decoder_start_token_id=0, use_cache=False,
+    )  # fmt: skip
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def pairs(step: int, n_samples: int) -> dict[str, torch.Tensor]:
+    """Return a step's sentences for an encoder, padded on the right, and shorter ones for a decoder."""
+    given = padded(step, n_samples)
+    labels = given["labels"][:, :10].contiguous()
+    decoded = torch.cat([torch.zeros_like(labels[:, :1]), labels[:, :-1].clamp(min=0)], 1)
+    mask = given["attention_mask"].flip(1)
+    return {"input_ids": given["input_ids"], "attention_mask": mask, "decoder_input_ids": decoded, "labels": labels}
+
+
+KINDS = {"masked": llama, "routers": mixture, "adapters": adapted, "sequences": t5}
+
+
 def parts_of(case: dict[str, Any]) -> tuple[Any, Any, Any, tuple[str, ...]]:
     """Return what builds a case's model, its batches, its loss, and the names of its inputs."""
-    if case["loss"] == "masked":
-        return llama, padded, next_token_loss, ("input_ids", "attention_mask", "position_ids")
+    if case["loss"] == "sequences":
+        return t5, pairs, token_loss, ("input_ids", "attention_mask", "decoder_input_ids")
+    if case["loss"] in KINDS:
+        return KINDS[case["loss"]], padded, next_token_loss, ("input_ids", "attention_mask", "position_ids")
     return build, batch, token_loss if case["loss"] == "token" else mean_loss, ("tokens",)
 
 
@@ -96,14 +156,21 @@ def alone(case: dict[str, Any]) -> dict[str, Any]:
     model = build_one()
 
     def value_of(step: int) -> torch.Tensor:
-        given = batches(step, n_samples)
-        output = model(**{name: given[name] for name in names})
-        found = loss(getattr(output, "logits", output), given)
-        return found[0] / found[1] if isinstance(found, tuple) else found
+        whole, total, counted = batches(step, n_samples), 0.0, 0
+        n_parts = case["plan"]["schedule"]["n_microbatches"] if case["loss"] == "routers" else 1
+        for given in ({key: value.tensor_split(n_parts)[i] for key, value in whole.items()} for i in range(n_parts)):
+            output = model(**{name: given[name] for name in names})
+            found = loss(getattr(output, "logits", output), given)
+            if not isinstance(found, tuple):
+                return found
+            routers = 0.5 * output.aux_loss * found[1] if case["loss"] == "routers" else 0.0
+            total, counted = total + found[0] + routers, counted + found[1]
+        return total / counted
 
-    plain = [p for n, p in model.named_parameters() if "norm" in n or n.endswith("bias")]
-    rest = [p for n, p in model.named_parameters() if not ("norm" in n or n.endswith("bias"))]
-    made = optimizer([{"params": rest}, {"params": plain, "weight_decay": 0.0}])
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    plain = [p for n, p in trained if "norm" in n or n.endswith("bias")]
+    rest = [p for n, p in trained if not ("norm" in n or n.endswith("bias"))]
+    made = optimizer([{"params": rest}, *([{"params": plain, "weight_decay": 0.0}] if plain else [])])
     schedule = warming(made)
     losses, norms = [], []
     for step in range(N_STEPS):
@@ -117,7 +184,8 @@ def alone(case: dict[str, Any]) -> dict[str, Any]:
     model.eval()
     with torch.no_grad():
         evaluated = float(value_of(99))
-    return {"losses": losses, "norms": norms, "evaluated": evaluated, "state": model.state_dict()}
+    remembered = get_optimizer_state_dict(model, made)
+    return {"losses": losses, "norms": norms, "evaluated": evaluated, "state": model.state_dict(), "remembered": remembered}
 
 
 def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
@@ -128,10 +196,10 @@ def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     n_samples = case["plan"]["schedule"]["global_batch"]
     example = {name: batches(0, n_samples)[name] for name in reversed(names)}
     engine = meshwright.parallelize(build_one, case["plan"], clip_norm=CLIP, example=example)
-    groups = {name: told for name, told in GROUPS.items() if name != "*bias" or case["loss"] != "masked"}  # a Llama has none
-    engine.optimizer(optimizer, groups=groups)
-    engine.schedule(warming)
-    loss = None if case["loss"] == "masked" else loss  # that of `labels` is the engine's own
+    groups = {name: told for name, told in GROUPS.items() if name != "*bias" or case["loss"] not in KINDS}  # a Llama has none
+    engine.optimizer(optimizer, groups=groups if case["loss"] != "adapters" else None)
+    schedule = engine.schedule(warming)
+    loss = None if case["loss"] in KINDS else loss  # that of `labels` is the engine's own
     losses, norms = [], []
     for step in range(N_STEPS):
         mine = engine.own(batches(step, n_samples)) if engine.needs_data else None
@@ -141,7 +209,21 @@ def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     groups = [{key: group[key] for key in ("lr", "weight_decay")} for group in engine.trainer.optimizer.param_groups]
     told = {"data_rank": engine.data_rank, "n_data_ranks": engine.n_data_ranks, "rows": engine.rows, "notes": engine.notes}
     told |= {"losses": losses, "norms": norms, "evaluated": evaluated, "groups": groups}
-    return {**told, "state": engine.state_dict(), "training": all(module.training for module in engine.modules)}
+    told |= {"training": all(module.training for module in engine.modules)}
+    state, remembered = engine.state_dict(), engine.optimizer_state_dict()
+    kept = copy.deepcopy((state, remembered, schedule.state_dict()))
+    again = [one_more(engine, engine.own(batches(N_STEPS, n_samples)), loss)]
+    engine.load_state_dict(kept[0] or None)  # of process 0
+    engine.load_optimizer_state_dict(kept[1])
+    schedule.load_state_dict(kept[2])
+    again.append(one_more(engine, engine.own(batches(N_STEPS, n_samples)), loss))
+    return {**told, "state": state, "remembered": remembered, "again": again}
+
+
+def one_more(engine: Any, batch: Any, loss: Any) -> list[float]:
+    """Return the loss of one more step, the norm of its gradient, and the sum of squares of the weights after it."""
+    value = engine.step(batch, loss)
+    return [value, engine.gradient_norm, sum(float(held.double().square().sum()) for held in engine.state_dict().values())]
 
 
 def compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
@@ -149,6 +231,15 @@ def compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
     state, other = found.pop("state"), expected["state"]
     assert list(state) == list(other), (list(state), list(other))
     far = max(float((state[name] - other[name]).abs().max()) for name in state)
+    mine, theirs = found.pop("remembered"), expected["remembered"]
+    assert sorted(mine["state"]) == sorted(theirs["state"])
+    for name, held in theirs["state"].items():
+        assert sorted(held) == sorted(mine["state"][name])
+        far = max(far, *(float((mine["state"][name][key] - value).abs().max()) for key, value in held.items()))
+    groups = [
+        sorted((g["weight_decay"], g["lr"], sorted(g["params"])) for g in told["param_groups"]) for told in (mine, theirs)
+    ]
+    found["groups_alike"] = [g[::2] for g in groups[0]] == [g[::2] for g in groups[1]]
     return {**found, "weights": far, "expected": {key: expected[key] for key in ("losses", "norms", "evaluated")}}
 
 
@@ -181,7 +272,8 @@ def main(folder: pathlib.Path, n_ranks: int) -> int:
     known: dict[str, Any] = {}
     by_question: dict[tuple[Any, ...], Any] = {}
     for name, case in cases.items():
-        question = (case["loss"], case["plan"]["schedule"]["global_batch"])
+        schedule = case["plan"]["schedule"]
+        question = (case["loss"], schedule["global_batch"], schedule["n_microbatches"] if case["loss"] == "routers" else 1)
         if question not in by_question:
             by_question[question] = alone(case)
         known[name] = by_question[question]

@@ -19,6 +19,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
 import torch.distributed as dist  # noqa: E402
 from runtime_processes import plan_of  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict  # noqa: E402
 
 import meshwright  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
@@ -315,3 +316,70 @@ def test_the_plan_may_be_a_file_its_content_or_that_of_the_command_and_the_model
     assert torch.equal(torch.get_rng_state(), state), "building a model draws from a generator of its own"
     torch.manual_seed(5)
     assert all(torch.equal(engine.state_dict()[name], value) for name, value in Model().state_dict().items())
+
+
+def test_weights_and_optimizer_state_go_to_plain_pytorch_and_back() -> None:
+    """Two steps under a plan, two alone, two under another plan: as six alone."""
+
+    def adamw(named: Any) -> Any:
+        return torch.optim.AdamW(named, lr=0.01, weight_decay=0.1)
+
+    engine, batch, alone, ever = made(), (tokens(), tokens().flip(1)), plain(), plain()
+    engine.optimizer(adamw)
+    optimizer, other = adamw(alone.named_parameters()), adamw(ever.parameters())
+    for _ in range(6):
+        other.zero_grad()
+        entropy(ever(batch[0]), batch[1]).backward()
+        other.step()
+    for _ in range(2):
+        engine.step(batch)
+    alone.load_state_dict(engine.state_dict())
+    nothing_of_spare = StateDictOptions(strict=False)
+    set_optimizer_state_dict(alone, optimizer, engine.optimizer_state_dict(), options=nothing_of_spare)
+    for _ in range(2):
+        optimizer.zero_grad()
+        entropy(alone(batch[0]), batch[1]).backward()
+        optimizer.step()
+    last = made(ONE_STAGE)
+    last.optimizer(lambda groups: torch.optim.AdamW(groups, lr=0.5))
+    last.load_state_dict(alone.state_dict())
+    last.load_optimizer_state_dict(optimizer.state_dict())
+    assert last.trainer.optimizer.param_groups[0]["lr"] == 0.01
+    for _ in range(2):
+        last.step(batch)
+    for name, value in ever.state_dict().items():
+        assert torch.allclose(last.state_dict()[name], value, atol=1e-6), name
+    counts = {float(held["step"]) for held in last.optimizer_state_dict()["state"].values()}
+    assert counts == {6.0}, "those that are never run have no state"
+
+
+def test_states_of_other_models_and_optimizers_are_refused() -> None:
+    engine = made()
+    state = engine.state_dict()
+    for change, message in (
+        ({"embed.weight": torch.zeros(3, 8)}, r"'embed.weight' has shape \(3, 8\), but in the model \(20, 8\)"),
+        ({"more": torch.zeros(1)}, "has 'more', which the model has not"),
+        ({}, "has no 'layers.0.norm.weight'"),
+    ):
+        wrong = {**state, **change} if change else {key: value for key, value in state.items() if "0.norm" not in key}
+        with pytest.raises(InputError, match=f"load_state_dict: .*{message}"):
+            engine.load_state_dict(wrong)
+    engine.load_state_dict({"layers.0.norm.bias": torch.full((8,), 3.0), "more": torch.zeros(1)}, strict=False)
+    after = engine.state_dict()
+    assert float(after["layers.0.norm.bias"].sum()) == 24.0 and torch.equal(after["embed.weight"], state["embed.weight"])
+    with pytest.raises(InputError, match="process 0 was given nothing"):
+        engine.load_state_dict(None)
+    nameless = torch.optim.SGD(plain().parameters(), 0.1, momentum=0.9).state_dict()
+    with pytest.raises(InputError, match=r"knows weights by number \(0\)"):
+        engine.load_optimizer_state_dict(nameless)
+    with pytest.raises(InputError, match="has lr; give what optimizer_state_dict"):
+        engine.load_optimizer_state_dict({"lr": 0.1})
+    engine.optimizer(lambda groups: torch.optim.AdamW(groups, lr=0.1))
+    stray = {"state": {"other.weight": {"exp_avg": torch.zeros(2)}}, "param_groups": []}
+    with pytest.raises(InputError, match=r"has 'other\.weight', which the model has not"):
+        engine.load_optimizer_state_dict(stray)
+    odd = {"state": {"embed.weight": {"exp_avg": torch.zeros(2, 2)}}, "param_groups": []}
+    with pytest.raises(
+        InputError, match=r"load_optimizer_state_dict: .*exp_avg was saved with shape \(2, 2\), where this plan"
+    ):
+        engine.load_optimizer_state_dict(odd)

@@ -44,6 +44,31 @@ MASKED = {
 }
 """A Llama with attention masks of sentences padded on the left, and their positions."""
 
+ROUTERS = {
+    "replicas of sharded weights": plan_of([(5, [0, 1], {"shard": 3, "recompute": ["full"] * 5})]),
+    "a pipeline": plan_of([(3, [0], {}), (2, [1], {})]),
+    "context": plan_of([(5, [0, 1], {"context": 2})]),
+}
+"""A mixture whose routers add to its loss, with attention masks."""
+
+ADAPTERS = {
+    "replicas": plan_of([(6, [0, 1], {"shard": 2})]),
+    "a pipeline behind a frozen stage": plan_of([(2, [0], {}), (4, [1], {})]),
+    "tensor": plan_of([(6, [0, 1], {"tensor": 2})]),
+}
+"""A Llama of which adapters alone are trained; its first layer has none."""
+
+_READER = ["embed", "encoder.0", "encoder.1", "encoder.norm", "decoder.0", "decoder.1", "decoder.2", "head"]
+_STACKS = [("encoder", 2, 2), ("decoder", 3, 3)]
+_CAPTURED = ["embed", *[f"{stack}.block.{i}.layer.{j}" for stack, n, parts in _STACKS for i in range(n) for j in range(parts)]]
+_CAPTURED[5:5] = ["encoder.final_layer_norm", "decoder.embed_tokens"]
+SEQUENCES = {
+    "replicas of sharded weights": plan_of([(8, [0, 1], {"shard": 3, "recompute": ["full"] * 8})], names=_READER),
+    "a pipeline cut in the encoder": plan_of([(2, [0], {}), (6, [1], {})], names=_READER),
+    "a pipeline cut within a layer": plan_of([(11, [0], {}), (6, [1], {})], names=[*_CAPTURED, "head"]),
+}
+"""A T5 with masks, under plans of its configuration and of its capture."""
+
 FOUR = {
     "a pipeline of replicas": plan_of([(2, [0, 1], {"shard": 1}), (3, [2, 3], {})]),
     "a pipeline of unlike numbers of replicas": plan_of([(2, [0, 1, 2], {"shard": 3}), (3, [3], {})]),
@@ -52,10 +77,11 @@ FOUR = {
 
 def results(plans: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> dict[str, Any]:
     """Run loops under plans, and alone."""
-    cases = {
-        name: {"plan": plan, "loss": "masked" if plan in MASKED.values() else "mean" if "mean" in name else "token"}
-        for name, plan in plans.items()
+    kinds = ("masks and positions", "routers", "adapters", "sequences")
+    losses = {
+        name: next((kind for kind in kinds if name.startswith(kind)), "mean" if "mean" in name else "token") for name in plans
     }
+    cases = {name: {"plan": plan, "loss": losses[name].replace(kinds[0], "masked")} for name, plan in plans.items()}
     (folder / "cases.json").write_text(json.dumps(cases))
     script = str(pathlib.Path(__file__).with_name("own_loops.py"))
     command = [sys.executable, "-W", "ignore", script, str(folder), str(n_ranks)]
@@ -72,22 +98,26 @@ def check(found: dict[str, Any], name: str) -> None:
     assert found["evaluated"] == pytest.approx(expected["evaluated"], abs=TOLERANCE), name
     assert found["weights"] < TOLERANCE, name
     assert max(expected["norms"]) > 0.5 and found["training"], name
+    assert found["groups_alike"], name
+    first, second = found["again"]  # the same step, once more from the same state
+    assert first == pytest.approx(second, rel=1e-6) and first[0] != found["losses"][-1], name
 
 
 def test_two_processes_train_as_one(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
-    for name, found in results(
-        TWO | {f"masks and positions, {name}": plan for name, plan in MASKED.items()}, 2, tmp_path
-    ).items():
+    more = {"masks and positions": MASKED, "routers": ROUTERS, "adapters": ADAPTERS, "sequences": SEQUENCES}
+    plans = TWO | {f"{kind}, {name}": plan for kind, found in more.items() for name, plan in found.items()}
+    for name, found in results(plans, 2, tmp_path).items():
         check(found, name)
         first, second = found["everyone"]
         assert first["losses"] == second["losses"] and first["groups"] == second["groups"], name
-        assert {group["weight_decay"] for group in first["groups"]} == {0.0, 0.1}, name
+        assert {group["weight_decay"] for group in first["groups"]} == ({0.1} if "adapters" in name else {0.0, 0.1}), name
         ranks, rows = (first["data_rank"], second["data_rank"]), [*first["rows"], *second["rows"]]
         assert ranks == ((0, 1) if found["n_data_ranks"] == 2 else (0, 0)), name
         n_samples = 13 if "divide" in name else 16
         assert sorted(rows if found["n_data_ranks"] == 2 else first["rows"]) == list(range(n_samples)), name
-        assert found["notes"] == [], name
+        assert len(found["notes"]) == ("routers" in name), name
+        assert "routers" not in name or "times 0.5, is added" in found["notes"][0]
 
 
 def test_four_processes_train_as_one(tmp_path: pathlib.Path) -> None:
