@@ -95,7 +95,7 @@ def register(app: typer.Typer) -> None:
         from meshwright.base.errors import InputError
         from meshwright.commands import _early
         from meshwright.suite import bench as room
-        from meshwright.suite import questions, results
+        from meshwright.suite import page, questions, results
 
         if out and not out.endswith((".html", ".json")):
             raise InputError(f"--out {out}: must end in .html or .json")
@@ -119,6 +119,6 @@ def register(app: typer.Typer) -> None:
             files.write(out, json.dumps(results.as_json(run)) + "\n")
         elif out:
             words = {"release": f"meshwright {meshwright.__version__}"}
-            files.write(out, results.page(run, words | {one.name: " ".join(one.words) for one in others}))
+            files.write(out, page.page(run, words | {one.name: " ".join(one.words) for one in others}))
         print(json.dumps(results.as_json(run)) if json_ else results.table(run))
         return 0

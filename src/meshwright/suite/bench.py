@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import platform
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.base import files
+from meshwright.base.errors import InputError
 from meshwright.suite import ANSWERED, NOTHING, Attempt, BenchProblem, judging, outside, questions
 from meshwright.suite.planning import DECLINED
 from meshwright.suite.results import BenchRun
 
-__all__ = ["Planner", "bench", "planners_of"]
+__all__ = ["Planner", "bench", "machine", "planners_of"]
 
 _PROGRAM = (  # this copy of the package, wherever it was imported from
     f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})\n"
@@ -86,6 +90,7 @@ def bench(
     InputError
         When a planner cannot be run at all.
     """
+    begun = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     attempts: list[Attempt] = []
     done: list[BenchProblem] = []
     interrupted = False
@@ -97,8 +102,20 @@ def bench(
     except KeyboardInterrupt:
         interrupted = True
     names = tuple(dict.fromkeys(one.planner for one in attempts))
-    run = BenchRun(questions.VERSION, questions.digest(), limit_seconds, len(asked), tuple(done), names, tuple(attempts))
+    run = BenchRun(
+        questions.VERSION, questions.digest(), limit_seconds, len(asked), tuple(done), names, tuple(attempts), begun, machine()
+    )  # fmt: skip
     return run, interrupted
+
+
+def machine() -> str:
+    """Return the processor, the cores this process may use, and the system: what seconds and bytes were measured on."""
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError, InputError):
+        lines = files.read_text("/proc/cpuinfo").splitlines()
+        processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), processor)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{processor}, {cores} core{'' if cores == 1 else 's'}, {platform.system()}, Python {platform.python_version()}"
 
 
 def _attempts(
