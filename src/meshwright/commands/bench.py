@@ -85,7 +85,9 @@ def register(app: typer.Typer) -> None:
             "", metavar="SELECT", help="quick (default), full, families or patterns of ids, by commas: piper,'models/llama*'."
         ),
         planner: list[str] = typer.Option(
-            [], metavar="CMD", help="A planner from outside: a command, or calculon:PATH, galvatron:FILE, pase:FOLDER; may be repeated."
+            [],
+            metavar="CMD",
+            help="A planner from outside: a command, or calculon:PATH, galvatron:FILE, pase:FOLDER; may be repeated.",
         ),
         time_limit: str = typer.Option("", metavar="T", help="Wall time of each attempt (30s); default: 120 s."),
         out: str = typer.Option("", metavar="FILE", help="Write the table as .html or .json too."),
@@ -125,6 +127,9 @@ def register(app: typer.Typer) -> None:
             files.write(out, json.dumps(results.as_json(run)) + "\n")
         elif out:
             words = {"release": f"meshwright {meshwright.__version__}"}
-            files.write(out, page.page(run, words | {one.name: " ".join(one.words[-2:] if one.adapted else one.words) for one in others}))
+            files.write(
+                out,
+                page.page(run, words | {one.name: " ".join(one.words[-2:] if one.adapted else one.words) for one in others}),
+            )
         print(json.dumps(results.as_json(run)) if json_ else results.table(run))
         return 0

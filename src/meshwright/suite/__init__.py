@@ -19,7 +19,8 @@ DECLINED = 4
 
 ANSWERED, NOTHING = "answered", "nothing fits"
 """What a planner that ends well may have said; other words of `Attempt.status`: ``refused`` (no legal plan that fits),
-``declined`` (a search of ours or an adapter does not take this problem), ``failed`` (an error, or nothing written), ``timed out``."""
+``declined`` (a search of ours or an adapter does not take this problem), ``failed`` (an error, or nothing written),
+``timed out``."""
 
 
 @dataclass(frozen=True, slots=True)

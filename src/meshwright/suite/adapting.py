@@ -1,4 +1,4 @@
-"""A planner of others as a planner of the bench, in a process of its own: ``main(["calculon", "PATH", "problem.json", "plan.json"])``.
+"""A planner of others as one of the bench, in its own process: ``main(["calculon", "PATH", "problem.json", "plan.json"])``.
 
 Ends with 0 and a plan file; with 4 and a line where the planner does not take the problem; with 1 and a line where it failed.
 """

@@ -70,8 +70,8 @@ def _picture(run: BenchRun) -> str:
         return ""
     across = _decades([seconds for seconds, _, _ in points])
     up = _decades([ratio for _, ratio, _ in points])
-    shapes = {family: shape for family, shape in zip(run.families, (*_SHAPES,) * len(run.families), strict=False)}
-    colours = {name: colour for name, colour in zip(run.planners, _COLOURS * len(run.planners), strict=False)}
+    shapes = dict(zip(run.families, (*_SHAPES,) * len(run.families), strict=False))
+    colours = dict(zip(run.planners, _COLOURS * len(run.planners), strict=False))
     parts = [_axes(across, up)]
     for seconds, ratio, one in points:
         x, y = _place(seconds, across, _LEFT, _WIDTH - _RIGHT), _place(ratio, up, _HEIGHT - _BOTTOM, _TOP)

@@ -175,9 +175,9 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
     """Return a planner's figures as text."""
     counts = (str(one[f"n_{status.replace(' ', '_')}"] or "-") for status in _STATUSES)
     return (
-        one["planner"], str(one["n_attempts"]), *counts, _number(one["to_bound_mean_ratio"]), _number(one["to_bound_max_ratio"]),
-        _number(one["to_best_mean_ratio"]), str(one["n_best"]), _number(one["cpu_seconds"], ".1f"),
-        format_bytes(one["peak_bytes"]) if one["peak_bytes"] else "-",
+        one["planner"], str(one["n_attempts"]), *counts, _number(one["to_bound_mean_ratio"]),
+        _number(one["to_bound_max_ratio"]), _number(one["to_best_mean_ratio"]), str(one["n_best"]),
+        _number(one["cpu_seconds"], ".1f"), format_bytes(one["peak_bytes"]) if one["peak_bytes"] else "-",
     )  # fmt: skip
 
 

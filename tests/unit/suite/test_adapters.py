@@ -39,14 +39,14 @@ def program(path: pathlib.Path, body: str) -> pathlib.Path:
 
 EXECUTION = {
     "num_procs": 64, "tensor_par": 4, "pipeline_par": 2, "data_par": 8, "batch_size": 256, "microbatch_size": 2,
-    "activation_recompute": "attn_only", "pipeline_interleaving": 2, "optimizer_sharding": True, "tensor_par_comm_type": "rs_ag",
-    "weight_offload": False,
+    "activation_recompute": "attn_only", "pipeline_interleaving": 2, "optimizer_sharding": True,
+    "tensor_par_comm_type": "rs_ag", "weight_offload": False,
 }  # fmt: skip
 
 
 def writes(**changed: Any) -> str:
     """Return the lines of a program that writes an execution."""
-    return f"json.dump({{0: {dict(execution=EXECUTION | changed)}}}, open(sys.argv[7], 'w'))"
+    return f"json.dump({{0: { {'execution': EXECUTION | changed} }}}, open(sys.argv[7], 'w'))"
 
 
 def test_calculon_is_told_model_and_machine_and_its_execution_is_judged(tmp_path: pathlib.Path) -> None:
@@ -61,7 +61,9 @@ def test_calculon_is_told_model_and_machine_and_its_execution_is_judged(tmp_path
     stages = entry["stages"]
     assert [len(stage["ops"]) for stage in stages] == [11, 10, 10, 11]  # 40 blocks over 2 ranks of 2 stages, and both ends
     assert [stage["devices"][0] for stage in stages] == [0, 32, 0, 32]
-    assert {(stage["data"], stage["tensor"], stage["shard"], stage["sequence_parallel"]) for stage in stages} == {(8, 4, 1, True)}
+    assert {(stage["data"], stage["tensor"], stage["shard"], stage["sequence_parallel"]) for stage in stages} == {
+        (8, 4, 1, True)
+    }
     assert stages[0]["recompute"][:2] == ["none", "selective"]
     schedule = {"name": "interleaved_1f1b", "n_microbatches": 16, "micro_batch": 2, "global_batch": 256}
     assert entry["schedule"] == schedule
@@ -111,7 +113,8 @@ def test_models_that_calculon_cannot_describe_are_declined(name: str) -> None:
 def strategy(**changed: Any) -> dict[str, Any]:
     half = ",".join(["4"] * 20 + ["8"] * 20)
     return {
-        "pp_deg": 2, "tp_sizes_enc": half, "tp_consecutive_flags": ",".join(["1"] * 40), "dp_types_enc": ",".join(["0"] * 20 + ["1"] * 20),
+        "pp_deg": 2, "tp_sizes_enc": half, "tp_consecutive_flags": ",".join(["1"] * 40),
+        "dp_types_enc": ",".join(["0"] * 20 + ["1"] * 20),
         "use_sp": ",".join(["0"] * 40), "checkpoint": ",".join(["1"] * 3 + ["0"] * 37), "global_bsz": 256, "chunks": 16,
         "pp_division": "20,20", "pipeline_type": "pipedream_flush", "default_dp_type": "zero2", "vtp": 4, "vsp": 0,
     } | changed  # fmt: skip
@@ -153,7 +156,9 @@ def test_the_released_program_of_pase_is_run_and_its_strategy_priced(tmp_path: p
     problem = asked("pase/alexnet-8")
     axes = api.plan("pase:alexnet", search="pase", settings={"n_processors": "8", "batch": "128"}).answer.extra["axes"]
     assert isinstance(axes, dict)
-    lines = [f"{i}    ({', '.join(['8'] + ['1'] * (len(axes[layer['name']]) - 1))})" for i, layer in enumerate(problem["layers"])]
+    lines = [
+        f"{i}    ({', '.join(['8'] + ['1'] * (len(axes[layer['name']]) - 1))})" for i, layer in enumerate(problem["layers"])
+    ]
     said = ["Node: 0; Type: Conv; Configs: 4", "Strategy with minimum cost:", "=====", *lines, "=====", "Total cost: 1.00"]
     body = f"assert sys.argv[1:] == ['-g', 'alexnet', '-p', '8', '-b', '128']\nprint({chr(10).join(said)!r})"
     program(tmp_path / "scheduler.py", body)
@@ -177,7 +182,12 @@ def test_what_an_adapter_does_not_take_is_declined_and_what_fails_fails(tmp_path
 
 def test_adapters_are_named_before_a_colon() -> None:
     found = bench.adapter("pase:/some/where")
-    assert found is not None and (found.name, found.words[-2:], found.adapted, found.ours) == ("pase", ("pase", "/some/where"), True, False)
+    assert found is not None and (found.name, found.words[-2:], found.adapted, found.ours) == (
+        "pase",
+        ("pase", "/some/where"),
+        True,
+        False,
+    )
     assert bench.adapter("python3 mine.py") is None and bench.adapter("other:thing") is None
     with pytest.raises(InputError, match="pase:PATH"):
         bench.adapter("pase:")

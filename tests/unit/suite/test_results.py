@@ -95,7 +95,9 @@ def test_the_picture_has_a_mark_for_every_attempt_with_a_bound_and_says_when_and
     marks = re.findall(r'<g transform="translate\(([\d.]+) ([\d.]+)\)[^>]*>.*?<title>([^<]+)</title>', made)
     drawn = {title: (float(x), float(y)) for x, y, title in marks}
     assert len([title for title in drawn if "of the bound" in title]) == 3  # the refused plan has none
-    slow, quick = (drawn[title] for title in drawn if title.startswith(f"{ONE.id}: best") or title.startswith(f"{TWO.id}: best"))
+    slow, quick = (
+        drawn[title] for title in drawn if title.startswith(f"{ONE.id}: best") or title.startswith(f"{TWO.id}: best")
+    )
     assert slow[0] > quick[0] and slow[1] == quick[1]  # 2.5 and 1 CPU seconds, both at twice the bound
     (poor,) = (drawn[title] for title in drawn if title.startswith(f"{ONE.id}: mine"))
     assert poor[1] < slow[1]  # eight times the bound lies higher up

@@ -1,7 +1,7 @@
 """Calculon's search of executions: ``--planner calculon:PATH`` runs its ``llm-optimal-execution`` and reads the best execution.
 
-Format: Calculon at commit 71f6435 (its systems, examples and ``calculon/llm/optimal_execution.py``): an application, a system and
-an answer, each a JSON file. The system is written from our cluster: peaks and what of them is achieved of the device, and of every
+Format: Calculon at commit 71f6435 (its systems, examples and ``calculon/llm/optimal_execution.py``): an application, a system
+and an answer, each a JSON file. The system is written from our cluster: peaks and what of them the device achieves, and of every
 tier of the network the bandwidth at which our model's rings run, so both planners know the same machine.
 """
 
@@ -58,8 +58,8 @@ def answer(asked: Mapping[str, Any], place: str) -> dict[str, Any]:
         program = str(Path(place).resolve()) if Path(place).exists() else place
         ask(
             (
-                program, "llm-optimal-execution", paths["application.json"], str(asked["n_devices"]), str(asked["global_batch"]),
-                "float16", paths["system.json"], paths["answer.json"], "--noneok",
+                program, "llm-optimal-execution", paths["application.json"], str(asked["n_devices"]),
+                str(asked["global_batch"]), "float16", paths["system.json"], paths["answer.json"], "--noneok",
             ),
             folder,
         )  # fmt: skip
@@ -160,7 +160,9 @@ def _plan(asked: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
     t, p, d, virtual = (int(told[key]) for key in ("tensor_par", "pipeline_par", "data_par", "pipeline_interleaving"))
     how = _RECOMPUTE(str(told["activation_recompute"]))
     if how is None or t * p * d != asked["n_devices"]:
-        raise PlannerFailed(f"calculon: its execution is of {t * p * d} devices and recomputes {told['activation_recompute']!r}")
+        raise PlannerFailed(
+            f"calculon: its execution is of {t * p * d} devices and recomputes {told['activation_recompute']!r}"
+        )
     if any(told.get(f"{kind}_offload") for kind in ("weight", "activations", "optimizer")):
         raise PlannerFailed("calculon: its execution offloads, which a plan file cannot say")
     blocks, n_stages = layers[1:-1], p * virtual

@@ -1,7 +1,7 @@
 """A strategy that Galvatron's search wrote: ``--planner galvatron:FILE.json`` (or a folder with one file for each problem).
 
-Format: Galvatron 2.4 (Hetu-Galvatron, PyPI hetu-galvatron 2.4.0): degrees by layer as texts of numbers. Its search wants profiles
-made on the machine, so it is not run here: planning seconds and memory in the table are those of reading its answer.
+Format: Galvatron 2.4 (Hetu-Galvatron, PyPI hetu-galvatron 2.4.0): degrees by layer as texts of numbers. Its search wants
+profiles made on the machine, so it is not run here: planning seconds and memory in the table are those of reading its answer.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def answer(asked: Mapping[str, Any], place: str) -> dict[str, Any]:
     asked : mapping
         The problem file of the bench.
     place : str
-        The file that its search wrote; or a folder that holds one called like the problem, ``MODEL@CLUSTER.json`` (a colon may be
-        an underscore).
+        The file that its search wrote; or a folder that holds one called like the problem, ``MODEL@CLUSTER.json`` (a colon may
+        be an underscore).
 
     Raises
     ------
@@ -70,14 +70,18 @@ def _plan(asked: Mapping[str, Any], told: Mapping[str, Any], name: str) -> dict[
     n = sum(division)
     n_stages, batch, chunks = (_numbers(told, key, 1, 1)[0] for key in ("pp_deg", "global_bsz", "chunks"))
     if n != len(layers) - 2 or len(division) != n_stages:
-        raise PlannerFailed(f"{name}: divides {n} layers over {len(division)} of {n_stages} stages; the model has {len(layers) - 2}")
+        raise PlannerFailed(
+            f"{name}: divides {n} layers over {len(division)} of {n_stages} stages; the model has {len(layers) - 2}"
+        )
     tensor, sharded, spread = (_numbers(told, key, n, 0) for key in ("tp_sizes_enc", "dp_types_enc", "use_sp"))
     context, redone = _numbers(told, "cp_sizes_enc", n, 1), _numbers(told, "checkpoint", n, 0)
     default = _SHARD(str(told.get("default_dp_type", "ddp")))
     if default is None or any(len(column) != n for column in (tensor, sharded, spread, context, redone)):
         raise PlannerFailed(f"{name}: fields by layer must have {n} numbers, and default_dp_type must be ddp, zero2 or zero3")
     if any(spread):
-        raise PlannerFailed(f"{name}: use_sp (sequences exchanged in place of tensor parallelism) has no counterpart in a plan file")
+        raise PlannerFailed(
+            f"{name}: use_sp (sequences exchanged in place of tensor parallelism) has no counterpart in a plan file"
+        )
     devices = asked["n_devices"] // n_stages
     stages, first = [], 0
     for i, count in enumerate(division):
@@ -86,7 +90,11 @@ def _plan(asked: Mapping[str, Any], told: Mapping[str, Any], name: str) -> dict[
         if len(ways) != 1:
             raise PlannerFailed(f"{name}: stage {i} splits its layers in {len(ways)} ways; a stage of a plan file has one")
         t, c, shard = ways.pop()
-        ops = [*([layers[0]] if i == 0 else []), *layers[1 + first : 1 + first + count], *([layers[-1]] if i + 1 == n_stages else [])]
+        ops = [
+            *([layers[0]] if i == 0 else []),
+            *layers[1 + first : 1 + first + count],
+            *([layers[-1]] if i + 1 == n_stages else []),
+        ]
         full = {layers[1 + layer] for layer in mine if redone[layer]}
         data = devices // max(t * c, 1)
         stages.append({

@@ -1,7 +1,7 @@
-"""PaSE as its author released it: ``--planner pase:FOLDER`` runs ``scheduler.py`` of a checkout and reads the strategy it prints.
+"""PaSE as its author released it: ``--planner pase:FOLDER`` runs ``scheduler.py`` of a checkout and reads what it prints.
 
-Format: the released program at commit 32aa761 (its README and what it prints). Between two lines of ``=====`` it prints one line
-for each vertex: its number, and into how many parts each axis is split.
+Format: the released program at commit 32aa761 (its README and what it prints). Between two lines of ``=====`` it prints one
+line for each vertex: its number, and into how many parts each axis is split.
 """
 
 from __future__ import annotations
