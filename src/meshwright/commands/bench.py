@@ -24,12 +24,18 @@ def _planners(commands: list[str]) -> list[Planner]:
     """
     import os
     import shlex
+    from dataclasses import replace
 
     from meshwright.base.errors import InputError
-    from meshwright.suite.bench import Planner
+    from meshwright.suite.bench import Planner, adapter
 
     found: list[Planner] = []
     for command in commands:
+        adapted = adapter(command)
+        if adapted is not None:
+            same = sum(one.name.partition(" ")[0] == adapted.name for one in found)
+            found.append(replace(adapted, name=f"{adapted.name} ({same + 1})") if same else adapted)
+            continue
         try:
             words = shlex.split(command)
         except ValueError as error:
@@ -79,7 +85,9 @@ def register(app: typer.Typer) -> None:
             "", metavar="SELECT", help="quick (default), full, families or patterns of ids, by commas: piper,'models/llama*'."
         ),
         planner: list[str] = typer.Option(
-            [], metavar="CMD", help="A planner from outside: gets a problem file and the plan file to write; may be repeated."
+            [],
+            metavar="CMD",
+            help="A planner from outside: a command, or calculon:PATH, galvatron:FILE, pase:FOLDER; may be repeated.",
         ),
         time_limit: str = typer.Option("", metavar="T", help="Wall time of each attempt (30s); default: 120 s."),
         out: str = typer.Option("", metavar="FILE", help="Write the table as .html or .json too."),
@@ -95,7 +103,7 @@ def register(app: typer.Typer) -> None:
         from meshwright.base.errors import InputError
         from meshwright.commands import _early
         from meshwright.suite import bench as room
-        from meshwright.suite import questions, results
+        from meshwright.suite import page, questions, results
 
         if out and not out.endswith((".html", ".json")):
             raise InputError(f"--out {out}: must end in .html or .json")
@@ -119,6 +127,9 @@ def register(app: typer.Typer) -> None:
             files.write(out, json.dumps(results.as_json(run)) + "\n")
         elif out:
             words = {"release": f"meshwright {meshwright.__version__}"}
-            files.write(out, results.page(run, words | {one.name: " ".join(one.words) for one in others}))
+            files.write(
+                out,
+                page.page(run, words | {one.name: " ".join(one.words[-2:] if one.adapted else one.words) for one in others}),
+            )
         print(json.dumps(results.as_json(run)) if json_ else results.table(run))
         return 0

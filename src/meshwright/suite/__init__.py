@@ -10,13 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-__all__ = ["ANSWERED", "NOTHING", "PROBLEM_FORMAT", "Attempt", "BenchProblem", "Judged"]
+__all__ = ["ANSWERED", "DECLINED", "NOTHING", "PROBLEM_FORMAT", "Attempt", "BenchProblem", "Judged"]
 
 PROBLEM_FORMAT = "meshwright/bench_problem/1"
 
+DECLINED = 4
+"""Exit code of a search of ours, or of an adapter, that does not take the problem."""
+
 ANSWERED, NOTHING = "answered", "nothing fits"
 """What a planner that ends well may have said; other words of `Attempt.status`: ``refused`` (no legal plan that fits),
-``declined`` (a search of ours does not take this problem), ``failed`` (an error, or nothing written), ``timed out``."""
+``declined`` (a search of ours or an adapter does not take this problem), ``failed`` (an error, or nothing written),
+``timed out``."""
 
 
 @dataclass(frozen=True, slots=True)

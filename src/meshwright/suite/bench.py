@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import platform
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.base import files
-from meshwright.suite import ANSWERED, NOTHING, Attempt, BenchProblem, judging, outside, questions
-from meshwright.suite.planning import DECLINED
+from meshwright.base.errors import InputError
+from meshwright.suite import ANSWERED, DECLINED, NOTHING, Attempt, BenchProblem, adapting, judging, outside, questions
 from meshwright.suite.results import BenchRun
 
-__all__ = ["Planner", "bench", "planners_of"]
+__all__ = ["Planner", "adapter", "bench", "machine", "planners_of"]
 
-_PROGRAM = (  # this copy of the package, wherever it was imported from
-    f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})\n"
-    "from meshwright.suite import planning; sys.exit(planning.main(sys.argv[1:]))"
-)
+_HERE = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})\n"  # this copy of the package
+_PROGRAM = _HERE + "from meshwright.suite import planning; sys.exit(planning.main(sys.argv[1:]))"
+_ADAPTED = _HERE + "from meshwright.suite import adapting; sys.exit(adapting.main(sys.argv[1:]))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,13 @@ class Planner:
     `name`: as the table calls it.
     `words`: the command; the problem file and the plan file to write are added at its end.
     `ours`: whether its bounds are believed.
+    `adapted`: whether an adapter asks it, which may decline a problem.
     """
 
     name: str
     words: tuple[str, ...]
     ours: bool = False
+    adapted: bool = False
 
 
 def planners_of(question: BenchProblem, searches: Sequence[str] | None, others: Sequence[Planner]) -> tuple[Planner, ...]:
@@ -52,6 +56,27 @@ def planners_of(question: BenchProblem, searches: Sequence[str] | None, others: 
     named = question.searches if searches is None else searches
     ours = (Planner(name, (sys.executable, "-c", _PROGRAM, name), ours=True) for name in named)
     return (*ours, *others)
+
+
+def adapter(command: str) -> Planner | None:
+    """Return the planner of others that a command names, ``calculon:PATH``; None where it names none.
+
+    Parameters
+    ----------
+    command : str
+        As typed after ``--planner``.
+
+    Raises
+    ------
+    InputError
+        When nothing stands behind the colon.
+    """
+    name, colon, place = command.strip().partition(":")
+    if not colon or name not in adapting.names():
+        return None
+    if not place.strip():
+        raise InputError(f"--planner {command}: say where {name} lies, as in --planner {name}:PATH")
+    return Planner(name, (sys.executable, "-c", _ADAPTED, name, place.strip()), adapted=True)
 
 
 def bench(
@@ -86,6 +111,7 @@ def bench(
     InputError
         When a planner cannot be run at all.
     """
+    begun = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     attempts: list[Attempt] = []
     done: list[BenchProblem] = []
     interrupted = False
@@ -97,8 +123,20 @@ def bench(
     except KeyboardInterrupt:
         interrupted = True
     names = tuple(dict.fromkeys(one.planner for one in attempts))
-    run = BenchRun(questions.VERSION, questions.digest(), limit_seconds, len(asked), tuple(done), names, tuple(attempts))
+    run = BenchRun(
+        questions.VERSION, questions.digest(), limit_seconds, len(asked), tuple(done), names, tuple(attempts), begun, machine()
+    )  # fmt: skip
     return run, interrupted
+
+
+def machine() -> str:
+    """Return the processor, the cores this process may use, and the system: what seconds and bytes were measured on."""
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError, InputError):
+        lines = files.read_text("/proc/cpuinfo").splitlines()
+        processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), processor)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{processor}, {cores} core{'' if cores == 1 else 's'}, {platform.system()}, Python {platform.python_version()}"
 
 
 def _attempts(
@@ -132,7 +170,7 @@ def _attempt(question: BenchProblem, planner: Planner, problem_path: str, plan_p
 
     if ran.code is None:
         return ended("timed out", f"killed after {limit_seconds:g} s")
-    if planner.ours and ran.code == DECLINED:
+    if (planner.ours or planner.adapted) and ran.code == DECLINED:
         return ended("declined", ran.said)
     if ran.code:
         ending = f"ended by signal {-ran.code}" if ran.code < 0 else f"exit code {ran.code}"

@@ -14,13 +14,10 @@ from meshwright import api
 from meshwright.base import fields, files
 from meshwright.base.errors import MeshwrightError
 from meshwright.core.problem import Batch, Stop
-from meshwright.suite import PROBLEM_FORMAT
+from meshwright.suite import DECLINED, PROBLEM_FORMAT
 from meshwright.writers import plan_json
 
-__all__ = ["DECLINED", "answer", "main"]
-
-DECLINED = 4
-"""Exit code of a search that does not take the problem."""
+__all__ = ["answer", "main"]
 
 _SHARE_RATIO = 0.7  # of the time limit, for a search that can stop early: reading, judging and writing need the rest
 

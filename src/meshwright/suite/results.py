@@ -1,17 +1,28 @@
-"""Attempts of planners set beside each other: against the proven bound and the best plan known, as a table, JSON or a page."""
+"""Attempts of planners set beside each other: against the proven bound and the best plan known, as a table or JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from meshwright.base.units import format_bytes
 from meshwright.suite import ANSWERED, NOTHING, Attempt, BenchProblem
 
-__all__ = ["BenchRun", "as_json", "page", "table"]
+__all__ = [
+    "ATTEMPT_HEAD",
+    "FAMILY_HEAD",
+    "PLANNER_HEAD",
+    "BenchRun",
+    "as_json",
+    "attempt_rows",
+    "family_rows",
+    "planner_rows",
+    "ratios",
+    "table",
+    "verdict",
+]
 
 _ROUNDING = 1e-9
 _STATUSES = (ANSWERED, NOTHING, "refused", "declined", "failed", "timed out")
@@ -27,6 +38,8 @@ class BenchRun:
     `questions`: problems asked.
     `planners`: names, in the order asked.
     `attempts`: in the order made.
+    `begun`: when it began, in UTC, ``2026-11-24 02:00``; empty where that is not known.
+    `machine`: processor, cores and system that it ran on.
     """
 
     version: int
@@ -36,6 +49,13 @@ class BenchRun:
     questions: tuple[BenchProblem, ...]
     planners: tuple[str, ...]
     attempts: tuple[Attempt, ...]
+    begun: str = ""
+    machine: str = ""
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families of the problems asked, in their order."""
+        return tuple(dict.fromkeys(question.family for question in self.questions))
 
     @property
     def complete(self) -> bool:
@@ -55,8 +75,16 @@ class BenchRun:
         return min((one.value for one in self.of(question_id) if one.value is not None), default=None)
 
 
-def _ratios(run: BenchRun, attempt: Attempt) -> tuple[float | None, float | None]:
-    """Return value over bound and value over the best plan of the run; None where a side is missing."""
+def ratios(run: BenchRun, attempt: Attempt) -> tuple[float | None, float | None]:
+    """Return value over bound and value over the best plan of the run; None where a side is missing.
+
+    Parameters
+    ----------
+    run : BenchRun
+        What came out.
+    attempt : Attempt
+        One of it.
+    """
     bound, best = run.bound_value(attempt.question_id), run.best_value(attempt.question_id)
     if attempt.value is None:
         return None, None
@@ -65,7 +93,7 @@ def _ratios(run: BenchRun, attempt: Attempt) -> tuple[float | None, float | None
 
 def _note(run: BenchRun, attempt: Attempt) -> str:
     """Say what is odd about an attempt; empty for nothing."""
-    to_bound, _ = _ratios(run, attempt)
+    to_bound, _ = ratios(run, attempt)
     if to_bound is not None and to_bound < 1.0 - _ROUNDING:
         return "below the bound: outside the space that it was proven over"
     if attempt.status == NOTHING and run.best_value(attempt.question_id) is not None:
@@ -78,14 +106,15 @@ def _mean(values: Sequence[float]) -> float | None:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
 
-def _summary(run: BenchRun, planner: str) -> dict[str, Any]:
-    """Return one planner's figures over all its attempts."""
-    mine = [one for one in run.attempts if one.planner == planner]
-    ratios = [_ratios(run, one) for one in mine]
-    to_bound = [ratio for ratio, _ in ratios if ratio is not None]
-    to_best = [ratio for _, ratio in ratios if ratio is not None]
+def _summary(run: BenchRun, planner: str, family: str = "") -> dict[str, Any]:
+    """Return one planner's figures over all its attempts, or over those at one family."""
+    mine = [one for one in run.attempts if one.planner == planner and family in ("", one.question_id.partition("/")[0])]
+    found = [ratios(run, one) for one in mine]
+    to_bound = [ratio for ratio, _ in found if ratio is not None]
+    to_best = [ratio for _, ratio in found if ratio is not None]
     return {
         "planner": planner,
+        **({"family": family} if family else {}),
         "n_attempts": len(mine),
         **{f"n_{status.replace(' ', '_')}": sum(one.status == status for one in mine) for status in _STATUSES},
         "to_bound_mean_ratio": _mean(to_bound), "to_bound_max_ratio": max(to_bound, default=None), "n_bounded": len(to_bound),
@@ -101,8 +130,11 @@ def as_json(run: BenchRun) -> dict[str, Any]:
         "format": "meshwright/bench/1",
         "suite": {"version": run.version, "digest": run.digest},
         "time_limit_seconds": run.limit_seconds,
+        "begun": run.begun or None,
+        "machine": run.machine or None,
         "complete": run.complete,
         "planners": [_summary(run, name) for name in run.planners],
+        "families": [_summary(run, name, family) for family, name in _pairs(run)],
         "problems": [
             {
                 "problem": question.id, "family": question.family, "objective": question.objective,
@@ -115,7 +147,7 @@ def as_json(run: BenchRun) -> dict[str, Any]:
 
 
 def _attempt_json(run: BenchRun, one: Attempt) -> dict[str, Any]:
-    to_bound, to_best = _ratios(run, one)
+    to_bound, to_best = ratios(run, one)
     return {
         "planner": one.planner, "status": one.status, "value": one.value, "bound": one.bound_value,
         "to_bound_ratio": to_bound, "to_best_ratio": to_best, "wall_seconds": one.wall_seconds, "cpu_seconds": one.cpu_seconds,
@@ -123,33 +155,47 @@ def _attempt_json(run: BenchRun, one: Attempt) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_HEAD = ("planner", "asked", *_STATUSES, "value / bound", "worst", "value / best", "best plans", "CPU s", "peak memory")
-_ROWS_HEAD = ("problem", "planner", "outcome", "value", "/ bound", "/ best", "CPU s", "memory", "")
+def _pairs(run: BenchRun) -> list[tuple[str, str]]:
+    """Return families with the planners that were asked one of their problems."""
+    asked = {(one.question_id.partition("/")[0], one.planner) for one in run.attempts}
+    return [(family, name) for family in run.families for name in run.planners if (family, name) in asked]
+
+
+PLANNER_HEAD = ("planner", "asked", *_STATUSES, "value / bound", "worst", "value / best", "best plans", "CPU s", "peak memory")
+FAMILY_HEAD = ("family", *PLANNER_HEAD)
+ATTEMPT_HEAD = ("problem", "planner", "outcome", "value", "/ bound", "/ best", "CPU s", "memory", "")
+"""Titles of the columns of `planner_rows`, `family_rows` and `attempt_rows`."""
 
 
 def _number(value: float | None, digits: str = ".4g") -> str:
     return "-" if value is None else format(value, digits)
 
 
-def _cells(run: BenchRun) -> list[tuple[str, ...]]:
-    """Return one row of text for each planner."""
-    rows: list[tuple[str, ...]] = []
-    for name in run.planners:
-        one = _summary(run, name)
-        counts = (str(one[f"n_{status.replace(' ', '_')}"] or "-") for status in _STATUSES)
-        rows.append((
-            name, str(one["n_attempts"]), *counts, _number(one["to_bound_mean_ratio"]), _number(one["to_bound_max_ratio"]),
-            _number(one["to_best_mean_ratio"]), str(one["n_best"]), _number(one["cpu_seconds"], ".1f"),
-            format_bytes(one["peak_bytes"]) if one["peak_bytes"] else "-",
-        ))  # fmt: skip
-    return rows
+def _cells(one: dict[str, Any]) -> tuple[str, ...]:
+    """Return a planner's figures as text."""
+    counts = (str(one[f"n_{status.replace(' ', '_')}"] or "-") for status in _STATUSES)
+    return (
+        one["planner"], str(one["n_attempts"]), *counts, _number(one["to_bound_mean_ratio"]),
+        _number(one["to_bound_max_ratio"]), _number(one["to_best_mean_ratio"]), str(one["n_best"]),
+        _number(one["cpu_seconds"], ".1f"), format_bytes(one["peak_bytes"]) if one["peak_bytes"] else "-",
+    )  # fmt: skip
 
 
-def _rows(run: BenchRun) -> list[tuple[str, ...]]:
-    """Return one row of text for each attempt."""
+def planner_rows(run: BenchRun) -> list[tuple[str, ...]]:
+    """Return one row of text for each planner, under `PLANNER_HEAD`."""
+    return [_cells(_summary(run, name)) for name in run.planners]
+
+
+def family_rows(run: BenchRun) -> list[tuple[str, ...]]:
+    """Return one row of text for each family and planner that it was asked of, under `FAMILY_HEAD`."""
+    return [(family, *_cells(_summary(run, name, family))) for family, name in _pairs(run)]
+
+
+def attempt_rows(run: BenchRun) -> list[tuple[str, ...]]:
+    """Return one row of text for each attempt, under `ATTEMPT_HEAD`."""
     rows: list[tuple[str, ...]] = []
     for one in run.attempts:
-        to_bound, to_best = _ratios(run, one)
+        to_bound, to_best = ratios(run, one)
         rows.append((
             one.question_id, one.planner, one.status, _number(one.value, ".6g"), _number(to_bound, ".4f"),
             _number(to_best, ".4f"), f"{one.cpu_seconds:.1f}", format_bytes(one.peak_bytes) if one.peak_bytes else "-",
@@ -166,7 +212,7 @@ def _columns(rows: Sequence[tuple[str, ...]], n_left: int) -> list[str]:
     ]
 
 
-def _verdict(run: BenchRun) -> str:
+def verdict(run: BenchRun) -> str:
     """Return a sentence on what was run."""
     of = "" if run.complete else f"{len(run.questions)} of "
     asked = f"{of}{run.n_asked} problem{'' if run.n_asked == 1 else 's'}"
@@ -175,40 +221,7 @@ def _verdict(run: BenchRun) -> str:
 
 def table(run: BenchRun) -> str:
     """Return a run as text: every attempt, then one row for each planner."""
-    lines = [_verdict(run), ""]
+    lines = [verdict(run), ""]
     if run.attempts:
-        lines += [*_columns([_ROWS_HEAD, *_rows(run)], 3), ""]
-    return "\n".join([*lines, *_columns([_HEAD, *_cells(run)], 1)])
-
-
-_STYLE = (
-    "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}table{border-collapse:collapse;"
-    "margin:1em 0}td,th{padding:.2em .7em;border-bottom:1px solid #ccc;text-align:right}td:first-child,th:first-child,"
-    "td:last-child{text-align:left}@media(prefers-color-scheme:dark){body{background:#181a1c;color:#ddd}}"
-)
-
-
-def _html_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = "".join(f"<th scope=col>{escape(cell)}</th>" for cell in head)
-    lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
-    return f"<table><caption>{escape(caption)}</caption><thead><tr>{cells}</tr></thead><tbody>\n{lines}</tbody></table>\n"
-
-
-def page(run: BenchRun, words: Mapping[str, str]) -> str:
-    """Return a run as one HTML page, without script or network.
-
-    Parameters
-    ----------
-    run : BenchRun
-        What came out.
-    words : mapping
-        What is said of the run besides, by title: the release, the commands of outside planners.
-    """
-    told = "".join(f"<dt>{escape(title)}</dt><dd>{escape(text)}</dd>" for title, text in words.items())
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>meshwright bench</title><style>{_STYLE}</style>\n'
-        f"<h1>Planners compared</h1><p>{escape(_verdict(run))}</p><dl>{told}</dl>\n"
-        + _html_table("by planner", _HEAD, _cells(run))
-        + _html_table("every attempt", _ROWS_HEAD, _rows(run))
-        + "</html>\n"
-    )
+        lines += [*_columns([ATTEMPT_HEAD, *attempt_rows(run)], 3), ""]
+    return "\n".join([*lines, *_columns([PLANNER_HEAD, *planner_rows(run)], 1)])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 
 import pytest
 
-from meshwright.suite import ANSWERED, NOTHING, Attempt, BenchProblem, results
+from meshwright.suite import ANSWERED, NOTHING, Attempt, BenchProblem, page, results
 
 ONE, TWO = (BenchProblem(f"models/{name}", True, "gpt2", "step_seconds", ("best",)) for name in ("one", "two"))
 
@@ -67,8 +69,45 @@ def test_a_run_that_was_interrupted_says_so() -> None:
 
 
 def test_the_table_and_the_page_hold_every_attempt() -> None:
-    table, page = results.table(FULL), results.page(FULL, {"release": "x & y"})
+    table, made = results.table(FULL), page.page(FULL, {"release": "x & y"})
     for text in (ONE.id, "mine", "refused", "2.0000", "4.768 MiB"):
-        assert text in table and text in page
-    assert "<no> plan" in table and "&lt;no&gt; plan" in page and "<no>" not in page and "x &amp; y" in page
-    assert "<script" not in page and "http" not in page
+        assert text in table and text in made
+    assert "<no> plan" in table and "&lt;no&gt; plan" in made and "<no>" not in made and "x &amp; y" in made
+    assert "<script" not in made and "http" not in made
+
+
+def test_a_family_is_counted_for_itself() -> None:
+    other = BenchProblem("piper/one", True, "x", "seconds_per_microbatch", ("piper",))
+    attempts = (*FULL.attempts, Attempt(other.id, "mine", ANSWERED, 3.0, None, 1.0, 4.0, 9_000_000))
+    held = results.BenchRun(1, "abc", 30.0, 3, (ONE, TWO, other), ("best", "mine"), attempts)
+    families = results.as_json(held)["families"]
+    assert [(one["family"], one["planner"], one["n_attempts"]) for one in families] == [
+        ("models", "best", 2), ("models", "mine", 2), ("piper", "mine", 1),
+    ]  # fmt: skip
+    assert (families[1]["cpu_seconds"], families[2]["cpu_seconds"], families[2]["peak_bytes"]) == (0.5, 4.0, 9_000_000)
+    assert families[2]["to_bound_mean_ratio"] is None and families[2]["n_best"] == 1
+    assert [row[0] for row in results.family_rows(held)] == ["models", "models", "piper"]
+
+
+def test_the_picture_has_a_mark_for_every_attempt_with_a_bound_and_says_when_and_where() -> None:
+    dated = replace(FULL, begun="2026-11-24 02:00", machine="a <chip>, 2 cores")
+    made = page.page(dated, {})
+    marks = re.findall(r'<g transform="translate\(([\d.]+) ([\d.]+)\)[^>]*>.*?<title>([^<]+)</title>', made)
+    drawn = {title: (float(x), float(y)) for x, y, title in marks}
+    assert len([title for title in drawn if "of the bound" in title]) == 3  # the refused plan has none
+    slow, quick = (
+        drawn[title] for title in drawn if title.startswith(f"{ONE.id}: best") or title.startswith(f"{TWO.id}: best")
+    )
+    assert slow[0] > quick[0] and slow[1] == quick[1]  # 2.5 and 1 CPU seconds, both at twice the bound
+    (poor,) = (drawn[title] for title in drawn if title.startswith(f"{ONE.id}: mine"))
+    assert poor[1] < slow[1]  # eight times the bound lies higher up
+    assert "2026-11-24 02:00 UTC" in made and "a &lt;chip&gt;, 2 cores" in made
+    assert results.as_json(dated)["begun"] == "2026-11-24 02:00" and results.as_json(FULL)["machine"] is None
+    assert "<svg" not in page.page(run(Attempt(ONE.id, "mine", ANSWERED, 8.0)), {})  # no bound, no picture
+
+
+@pytest.mark.parametrize("values", [(0.5, 0.5), (1.0, 1.0 + 1e-12), (0.031, 940.0), (1.0, 16.7), (7.0, 7.1)])
+def test_an_axis_holds_all_values(values: tuple[float, float]) -> None:
+    steps = page._decades(values)
+    assert len(steps) >= 2 and steps[0] <= values[0] * (1 + 1e-9) and steps[-1] >= values[1] * (1 - 1e-9)
+    assert steps[1] > values[0] * (1 - 1e-9) or steps[0] == values[0]

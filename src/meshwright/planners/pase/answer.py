@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.core.cluster import Cluster
 from meshwright.planners.pase.layer_costs import (
     configurations,
     data_parallel_splits,
@@ -15,11 +16,13 @@ from meshwright.planners.pase.layer_costs import (
     layer_cost,
     tensor_splits,
 )
+from meshwright.planners.pase.on_cluster import step_seconds
+from meshwright.planners.pase.operators import PaseGraph
 from meshwright.planners.pase.question import PaseQuestion
 from meshwright.planners.pase.tables import PaseTables, splits_cost
 from meshwright.solvers.pairwise.budget import Budgeted
 
-__all__ = ["baselines", "certificate", "data_parallel", "one_weird_trick", "shardings"]
+__all__ = ["baselines", "certificate", "data_parallel", "expert_splits", "on_cluster", "one_weird_trick", "shardings"]
 
 Ints = NDArray[np.int64]
 
@@ -71,6 +74,25 @@ def one_weird_trick(question: PaseQuestion) -> tuple[Ints, ...]:
     return tuple(chosen)
 
 
+def expert_splits(network: PaseGraph, n_processors: int) -> tuple[Ints, ...]:
+    """Return the splits of experts that the paper compares with, as its released benchmarks have them (commit 32aa761).
+
+    `network`: of PaSE's graphs.
+    `n_processors`: an even number from 4 on.
+    Returns: the transformer as Mesh-TensorFlow splits it: heads, inner widths and vocabularies over 4, samples over the rest;
+    the language model with its LSTM layers one after the other, each on half of the processors, which share the samples;
+    convolutions as one weird trick.
+    """
+    if network.name in ("transformer", "rnnlm"):
+        wide, layers = (4, 1) if network.name == "transformer" else (1, 2)
+        words = {"b": n_processors // (wide * layers), "layer": layers} | dict.fromkeys(("h", "f", "v"), wide)
+        chosen = [np.array([words.get(name, 1) for name in one.axis_names], dtype=np.int64) for one in network.operators]
+        if network.name == "transformer":
+            chosen[-1][-1] = wide  # the loss over the vocabulary
+        return tuple(chosen)
+    return one_weird_trick(PaseQuestion(network, n_processors, network.operators[0].sizes[0], 128, 0.0, ()))
+
+
 def baselines(question: PaseQuestion) -> dict[str, float]:
     """Return the cost of data parallelism and of the one weird trick (where there are fully connected layers)."""
     costs = {"data_parallel": splits_cost(question.network, data_parallel(question), question.word_flop)}
@@ -78,6 +100,24 @@ def baselines(question: PaseQuestion) -> dict[str, float]:
         trick = one_weird_trick(question)
         costs["one_weird_trick"] = splits_cost(question.network, trick, question.word_flop)
     return costs
+
+
+def on_cluster(question: PaseQuestion, cluster: Cluster, chosen: Sequence[Ints]) -> dict[str, float | None]:
+    """Return the seconds of a step on a cluster, in single precision and without overlap, beside data parallelism there.
+
+    `chosen`, each shape (n_axes,), int64: splits of each operator.
+    Returns: ``step_seconds``, its parts, and ``data_parallel_step_seconds``; None in place of all where the cluster has unlike
+    devices or no peak in single precision.
+    """
+    words = ("compute", "reduction", "resharding", "gradient")
+    names = ("step_seconds", *(f"{word}_seconds" for word in words), "data_parallel_step_seconds")
+    if not cluster.homogeneous or "fp32" not in dict(cluster.device(0).flops_per_second):
+        return dict.fromkeys(names)
+    ours = step_seconds(question.network, chosen, cluster)
+    theirs = step_seconds(question.network, data_parallel(question), cluster)
+    return dict(
+        zip(names, (ours.step_seconds, *(getattr(ours, f"{w}_seconds") for w in words), theirs.step_seconds), strict=True)
+    )
 
 
 def certificate(question: PaseQuestion, tables: PaseTables, found: Budgeted, memory_bytes: float | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base import units
+from meshwright.core.problem import Stop
 from meshwright.planners.pase.memory import held_bytes
 from meshwright.planners.pase.question import PaseQuestion
 from meshwright.planners.pase.tables import PaseTables, tables
@@ -23,18 +24,17 @@ class Shortage:
     nearest: str
 
 
-def solve_within_memory(
-    costs: PaseTables, memory_bytes: float | None, seconds: float, gap_ratio: float = 0.0
-) -> Budgeted | None:
+def solve_within_memory(costs: PaseTables, memory_bytes: float | None, stop: Stop, gap_ratio: float = 0.0) -> Budgeted | None:
     """Return the splits of least cost that fit; None when nothing does.
 
     `memory_bytes`: most bytes a device may hold; None for no limit.
-    `seconds`: time for integer programming, where it is needed.
+    `stop`: when to end branching and integer programming, where they are needed; after 600 s without a limit.
     `gap_ratio`: how far from proven best the answer may stay.
     """
     return solve_within(
-        costs.problem, held_bytes(costs), np.inf if memory_bytes is None else memory_bytes, seconds=seconds, gap_ratio=gap_ratio
-    )
+        costs.problem, held_bytes(costs), np.inf if memory_bytes is None else memory_bytes, seconds=stop.seconds or 600.0,
+        gap_ratio=gap_ratio, asked=stop.is_asked,
+    )  # fmt: skip
 
 
 def shortage(question: PaseQuestion, costs: PaseTables, memory_bytes: float) -> Shortage:

@@ -66,7 +66,8 @@ def on_mesh(problem: Problem, settings: MeshSettings, stop: Stop) -> tuple[Answe
     """Return the best sharding of every operator, and the graph of operators.
 
     `settings`: mesh, memory limit, recomputation.
-    `stop`: its seconds limit branching under the memory limit; 20 by default.
+    `stop`: its seconds limit branching under the memory limit; 20 by default. Asked to stop, every way to recompute is still
+    looked at, without branching, so that the bound holds.
 
     Returns `answer`: one stage on all devices; shardings, DTensor placements and seconds by operator in `Answer.extra`;
     `graph`: operators and tensors, for drawing.
@@ -88,6 +89,7 @@ def on_mesh(problem: Problem, settings: MeshSettings, stop: Stop) -> tuple[Answe
             n_branches=32,
             gap_ratio=settings.gap_ratio,
             cutoff_value=math.inf if best is None else best[1].value,
+            asked=stop.is_asked,
         )
         phases["tables"] += costed - started
         phases["solve"] += time.perf_counter() - costed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -78,6 +79,7 @@ def solve_within(
     n_branches: int = 64,
     gap_ratio: float = 0.0,
     cutoff_value: float = np.inf,
+    asked: Callable[[], bool] = lambda: False,
 ) -> Budgeted | None:
     """Return labels of least cost of those within a budget; None when none are.
 
@@ -97,6 +99,8 @@ def solve_within(
         Stop when value / bound - 1 is at most this; 0 to close it.
     cutoff_value : float
         Stop as soon as no labels are proven to cost less than this.
+    asked : callable
+        Whether to stop now, asked between subproblems and before HiGHS: the best labels so far are the answer then.
 
     Returns
     -------
@@ -130,10 +134,16 @@ def solve_within(
             labels, value, _used(problem, weights, labels), root.bound_value, root.relaxed.method, 0.0, root.relaxed
         )
     queue = [(root.bound_value, 0, root)]
-    n_looked, bound, tolerance = 1, root.bound_value, max(1e-11, gap_ratio)
+    n_looked, bound, tolerance, stopped = 1, root.bound_value, max(1e-11, gap_ratio), False
     while queue:
         bound, _, branch = queue[0]
-        if bound >= min(value - tolerance * abs(value), cutoff_value) or n_looked > n_branches or time.monotonic() > ends:
+        stopped = stopped or asked()
+        if (
+            bound >= min(value - tolerance * abs(value), cutoff_value)
+            or n_looked > n_branches
+            or stopped
+            or time.monotonic() > ends
+        ):
             break
         heapq.heappop(queue)
         for child in _children(branch, budget_bytes, value):
@@ -147,7 +157,7 @@ def solve_within(
     else:
         bound = value
     method = "lagrangian" if n_looked == 1 else "branch and bound"
-    if bound < min(value - tolerance * abs(value), cutoff_value):
+    if not stopped and bound < min(value - tolerance * abs(value), cutoff_value):
         method = "highs"
         labels, bound = _programmed(root, budget_bytes, labels, bound, (max(1.0, ends - time.monotonic()), gap_ratio))
         value = total_cost(problem, labels)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from meshwright.base import files
+from meshwright.base import files, units
 from meshwright.base.errors import InputError
 from meshwright.core.drawing import dot, svg
 from meshwright.core.graph import Graph
@@ -65,7 +65,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     """Return the splits of least cost.
 
     `problem` is a PaSE graph, or a model whose layers hold operators, on a cluster; `seed` is not used: nothing is random;
-    `stop` limits the seconds of integer programming, where that is needed. Answers one stage with the splits in `Answer.extra`,
+    `stop` ends branching under a memory limit between subproblems, and limits the seconds of integer programming, which once
+    begun goes on for as long as they last. Answers one stage with the splits in `Answer.extra`,
     a proven bound, and a certificate; or what memory is missing.
     Raises `InputError` when the model holds no operators, or an option is wrong.
 
@@ -115,7 +116,7 @@ def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer
     built = time.perf_counter()
     costs = tables(question.network, question.n_processors, question.word_flop)
     costed = time.perf_counter()
-    found = solve_within_memory(costs, params.memory, stop.seconds or 600.0, params.gap_ratio or 0.0)
+    found = solve_within_memory(costs, params.memory, stop, params.gap_ratio or 0.0)
     phases = {"graph": built - started, "tables": costed - built, "solve": time.perf_counter() - costed}
     if found is None:
         lack = shortage(question, costs, params.memory or 0.0)
@@ -124,7 +125,10 @@ def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer
             None, missing_bytes=lack.missing_bytes, nearest=lack.nearest, infeasible_proven=True, notes=question.notes
         )
         return nothing, graph
-    extra = pase_answer.shardings(question, [costs.splits[v][x] for v, x in enumerate(found.labels.tolist())])
+    chosen = [costs.splits[v][x] for v, x in enumerate(found.labels.tolist())]
+    extra = pase_answer.shardings(question, chosen)
+    if problem.cluster is not None:
+        extra["on_cluster"] = pase_answer.on_cluster(question, problem.cluster, chosen)
     extra |= {
         "baselines": pase_answer.baselines(question),
         "phases_seconds": phases,
@@ -134,9 +138,20 @@ def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer
     }
     answer = Answer(
         one_stage(question), Objective("flops_equivalent", found.value), Bound(found.bound_value, found.method),
-        notes=question.notes, extra=extra, certificate=pase_answer.certificate(question, costs, found, params.memory),
+        notes=question.notes + _priced(extra.get("on_cluster"), problem), extra=extra,
+        certificate=pase_answer.certificate(question, costs, found, params.memory),
     )  # fmt: skip
     return answer, graph
+
+
+def _priced(seconds: object, problem: Problem) -> tuple[str, ...]:
+    """Return what the splits take on the cluster in words; nothing without one that they can be priced on."""
+    if problem.cluster is None or not isinstance(seconds, dict) or seconds["step_seconds"] is None:
+        return ()
+    ours, theirs = (units.format_seconds(seconds[name]) for name in ("step_seconds", "data_parallel_step_seconds"))
+    return (
+        f"on {problem.cluster.name} these splits take {ours} a step, data parallelism {theirs} (single precision, no overlap)",
+    )
 
 
 def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -> Answer:
