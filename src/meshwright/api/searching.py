@@ -57,6 +57,7 @@ def searched(
     module = registry.load("search", name, "search")
     told = dict(settings or {})
     targets.whole_only(problem.graph, module, f"search {name}")
+    targets.runnable_at_all(problem)
     targets.states_known(problem.training, module, f"search {name}")
     params = options.parse(module.Params, told, f"search {name}")
     if within and not hasattr(params, "within_ratio"):

@@ -13,7 +13,7 @@ from meshwright.base import registry
 from meshwright.base.errors import InputError, PluginError
 from meshwright.base.units import format_count
 from meshwright.core.cluster import Cluster
-from meshwright.core.framework import Framework, FrameworkLimits, exceeded
+from meshwright.core.framework import Framework, FrameworkLimits, exceeded, exceeded_by_any
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.problem import MixedPrecision, ModelSpec, Problem
@@ -27,6 +27,7 @@ __all__ = [
     "checked",
     "framework_of",
     "nearest",
+    "runnable_at_all",
     "runs_on",
     "states_known",
     "trainable",
@@ -162,6 +163,25 @@ def trainable(problem: Problem) -> Problem:
 def _frozen(graph: Graph) -> str:
     frozen, whole = format_count(graph.n_frozen_parameters), format_count(graph.n_parameters)
     return f"{frozen} of the {whole} weights of {graph.name} are frozen"
+
+
+def runnable_at_all(problem: Problem) -> None:
+    """Refuse a model and a training that no plan of the framework asked for runs.
+
+    Raises
+    ------
+    InputError
+        With all that is outside of it.
+    """
+    if not problem.framework_asked:
+        return
+    training, limits = problem.training, problem.framework.limits
+    reasons = exceeded_by_any(limits, problem.graph, training.precision, training.optimizer)
+    if reasons:
+        raise InputError(
+            f"--for {problem.framework_asked}: cannot train this: {'; '.join(reasons)}. Ask for what it has (--precision, "
+            "--optimizer, ...), or plan for another framework ('meshwright list frameworks')"
+        )
 
 
 def checked(result: Result, *, searched: bool = False) -> Result:

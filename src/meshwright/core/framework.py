@@ -18,6 +18,7 @@ __all__ = [
     "Framework",
     "FrameworkLimits",
     "exceeded",
+    "exceeded_by_any",
 ]
 
 AXES = ("tensor", "context", "pipeline", "expert")
@@ -318,6 +319,16 @@ def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str =
     return tuple(reason for reason in (
         *_degrees(limits, plan), *_exchanges(limits, plan, graph), *_pipeline(limits, plan, graph), *_places(limits, plan),
         *_recompute(limits, plan, graph),
+        *exceeded_by_any(limits, graph, precision, optimizer),
+        *(f"{what} state on the host; it has offload {_listed(limits.offloads)}"
+          for what in dict.fromkeys(stage.strategy.offload for stage in plan.stages) if what not in limits.offloads),
+        *(reason for one in dict.fromkeys(stage.strategy for stage in plan.stages) for reason in limits.unpaired(one)),
+    ) if reason)  # fmt: skip
+
+
+def exceeded_by_any(limits: FrameworkLimits, graph: Graph, precision: str = "", optimizer: str = "") -> tuple[str, ...]:
+    """Return what of a model and its training is outside a framework's limits, whatever the plan; as `exceeded`."""
+    return tuple(reason for reason in (
         f"products in {precision}; it has {_listed(limits.precisions)}"
         if precision and limits.precisions and precision not in limits.precisions else "",
         f"optimizer {optimizer}; it has {_listed(limits.optimizers)}"
@@ -326,9 +337,6 @@ def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str =
         "pairs of a chosen and a rejected sequence (DPO); it trains on single sequences"
         if graph.n_sequences > 1 and not limits.preference_pairs else "",
         "a model with frozen weights; it trains all weights" if not (limits.frozen_weights or graph.fully_trained) else "",
-        *(f"{what} state on the host; it has offload {_listed(limits.offloads)}"
-          for what in dict.fromkeys(stage.strategy.offload for stage in plan.stages) if what not in limits.offloads),
-        *(reason for one in dict.fromkeys(stage.strategy for stage in plan.stages) for reason in limits.unpaired(one)),
     ) if reason)  # fmt: skip
 
 

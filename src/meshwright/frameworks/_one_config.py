@@ -19,10 +19,15 @@ NEEDS = (("MODEL", "a folder with the config.json of the model"),)
 
 
 def script_options(plan: Plan, problem: Problem, *, checkpointing: bool) -> list[str]:
-    """Return the options of transformers' training script that a plan decides; `checkpointing`: whether layers recompute."""
+    """Return the options of transformers' training script that a plan decides; `checkpointing`: whether layers recompute.
+
+    The script's own precision has to be that of DeepSpeed's file, which it compares.
+    """
+    precision = problem.training.precision
     return [
         "--config_name", "MODEL", "--block_size", str(problem.graph.sequence_length),
         "--per_device_train_batch_size", str(plan.micro_batch), "--gradient_accumulation_steps", str(plan.n_microbatches),
+        *([f"--{precision}", "True"] if precision in ("bf16", "fp16") else []),
         *(["--gradient_checkpointing", "True"] if checkpointing else []),
     ]  # fmt: skip
 

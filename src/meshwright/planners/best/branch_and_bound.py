@@ -129,6 +129,8 @@ class BestFirstSearch:
         flops = limits.sample_flops(problem.graph) * problem.batch.global_batch
         legal: dict[tuple[int, int, int, int], str] = {}
         for mesh in meshes(pool, n_layers=n_layers, global_batch=problem.batch.global_batch, degrees=degrees):
+            if not limits.in_order(pool, mesh, problem):
+                continue
             key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch)
             if key not in legal:
                 legal[key] = self.exchanges.refusal(mesh)

@@ -20,11 +20,13 @@ from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.space import VIRTUAL, Config, DevicePool, MeshDegrees, divisors
 
 __all__ = [
+    "LARGEST_MICRO_BATCH",
     "N_USUAL",
     "SCHEDULES",
     "Limits",
     "allowed_degrees",
     "allowed_pool",
+    "in_order",
     "impossible",
     "inside_framework",
     "largest_degrees",
@@ -41,6 +43,8 @@ SCHEDULES = (
     "dualpipe_v",
 )  # fmt: skip
 """Schedules that may be allowed."""
+LARGEST_MICRO_BATCH = 8
+"""Samples of the largest micro-batch that is searched unless others are asked for."""
 N_USUAL = 3
 """Sets of meshes that are tried one after the other before all others: see `usual`."""
 
@@ -271,7 +275,7 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
     tensor = tuple(d for d in divisors(largest["tensor"]) if d <= min(n, 64))
     context = tuple(2**i for i in range(11) if 2**i <= min(n, largest["context"]))
     expert = tuple(d for d in divisors(largest["expert"]) if d <= n)
-    micro = (batch.micro_batch,) if batch.micro_batch else tuple(d for d in divisors(batch.global_batch) if d <= 8)
+    micro = (batch.micro_batch,) if batch.micro_batch else tuple(d for d in divisors(batch.global_batch) if d <= LARGEST_MICRO_BATCH)
     allowed = {
         "tensor": params.tensor or tensor,
         "context": params.context or context,
@@ -301,11 +305,17 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     params = replace(params, **once)
     for axis in AXES:
         given: tuple[int, ...] = getattr(params, axis)
-        if given and axis not in framework.degrees_for(problem.graph) and 1 not in given:
+        if not given or max(given) == 1:
+            continue
+        if axis not in framework.degrees_for(problem.graph):
             why = problem.graph.single(axis) or (
                 " for weights that embedding and head share" if axis in framework.degrees else ""
             )
-            raise _outside(problem, f"{axis} degree {min(given)}", f"no {axis} parallelism{why}")
+            raise _outside(problem, f"{axis} degree {max(given)}", f"no {axis} parallelism{why}")
+        if axis == "tensor" and not framework.sequence_parallel:
+            raise _outside(
+                problem, f"tensor degree {max(given)}", "no sequence parallelism, which the search puts beside every tensor degree"
+            )
     usual = params.schedules == Limits().schedules
     schedules = tuple(
         word
@@ -332,6 +342,13 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
 def _outside(problem: Problem, given: str, has: str) -> InputError:
     other = "" if problem.framework_asked else ", or name a framework that has it: --for"
     return InputError(f"{given}: not in framework {problem.framework.word}, which has {has}; leave the option out{other}")
+
+
+def in_order(pool: DevicePool, mesh: MeshDegrees, problem: Problem) -> bool:
+    """Return whether the framework takes the ranks of a mesh: no device is left over before the last kind of device, where ranks
+    run over the devices in order.
+    """
+    return problem.framework.limits.any_order or not any(len(own) % mesh.rank_size for own in pool.devices[:-1])
 
 
 def allowed_pool(pool: DevicePool, problem: Problem) -> bool:

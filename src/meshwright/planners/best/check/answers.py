@@ -127,7 +127,7 @@ def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Map
         bound = _claims(result, entry, place, problem, limits, value)
         proof = BoundProof(problem, limits, bound)
         proof.run()
-        _compare(proof, entry["certificate"]["sets"], place)
+        _compare(proof, entry["certificate"].get("sets"), place)
     except _Refused as error:
         return AnswerVerdict(False, value, math.nan, str(error), not_checked=_NOT_CHECKED)
     if proof.open:
@@ -184,7 +184,7 @@ def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, lim
             raise _Refused("certificate.bound_seconds: there is no bound where nothing fits")
         proof = BoundProof(problem, limits, math.inf)
         proof.run()
-        _compare(proof, entry["certificate"]["sets"], place)
+        _compare(proof, entry["certificate"].get("sets"), place)
     except _Refused as error:
         return AnswerVerdict(False, *nothing, str(error))
     rest = ("how much memory is missing, and what would fit", *_NOT_CHECKED[1:])
@@ -287,6 +287,8 @@ def _claims(
 
 def _compare(proof: BoundProof, sets: Any, place: str) -> None:
     """Refuse a certificate whose sets are not those that the space falls into, member by member and value by value."""
+    if not isinstance(sets, list):
+        raise _Refused("certificate.sets: there are none; plan again")
     claimed: dict[MeshShape, dict[str, Any]] = {}
     try:
         for i, one in enumerate(sets):

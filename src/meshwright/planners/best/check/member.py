@@ -14,11 +14,11 @@ from meshwright.planners.best.check.space import (
     CheckedMesh,
     Form,
     chain_of,
+    even_counts,
     forms,
     meshes,
     ranks_of,
     recompute_spaces,
-    even_counts,
     runnable,
     split_counts,
 )

@@ -220,7 +220,9 @@ def meshes(problem: Problem, pool: CheckedPool, n_layers: int, limits: Mapping[s
         for own in contexts:
             for data in _given(limits["data"], _divisors(batch)):
                 size = tensor * own * data
-                most = 0 if batch % data or tensor * own > n else pool.n_ranks(size)
+                # where ranks run over the devices in order, none is left over before the last kind
+                left_over = not framework.any_order and any(len(devices) % size for devices in pool.devices[:-1])
+                most = 0 if batch % data or tensor * own > n or left_over else pool.n_ranks(size)
                 pipelines = range(1, min(most, n_layers) + 1)
                 if len(pool.devices) > 1:  # with several kinds, as many ranks as there are
                     pipelines = range(most, most + 1 if 1 <= most <= n_layers else most)

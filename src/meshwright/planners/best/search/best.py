@@ -16,6 +16,7 @@ from meshwright.core.result import Answer, Result
 from meshwright.costs import LAYERS, offers
 from meshwright.planners.best import answer as joint
 from meshwright.planners.best.branch_and_bound import STOPPED_WITHOUT
+from meshwright.planners.best.limits import LARGEST_MICRO_BATCH
 from meshwright.planners.best.limits import Limits as Params
 from meshwright.planners.best.question import with_batch, within_limits
 from meshwright.planners.best.virtual import in_shape
@@ -93,8 +94,19 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tu
         found.plan is None and not found.missing_bytes and STOPPED_WITHOUT not in found.notes
     ):  # a whole model on one device is always legal: the options exclude it
         raise InputError(f"search best, with these options: {found.notes[-1]}")
-    found = _noting_unused(found, params)
+    found = _noting_largest(_noting_unused(found, params), params, problem)
     return replace(found, extra={**found.extra, "certificate": dict(found.certificate or {})})
+
+
+def _noting_largest(found: Answer, params: Params, problem: Problem) -> Answer:
+    """Return the answer with a note where its micro-batch is the largest that is searched by itself, and a larger one would divide."""
+    if params.micro_batch or problem.batch.micro_batch or found.plan is None or found.plan.micro_batch != LARGEST_MICRO_BATCH:
+        return found
+    larger = 2 * LARGEST_MICRO_BATCH
+    if found.plan.global_batch % larger:
+        return found
+    said = f"micro-batches of more than {LARGEST_MICRO_BATCH} are not searched unless asked for; --micro-batch {larger} may be quicker"
+    return replace(found, notes=(*found.notes, said))
 
 
 def _noting_unused(found: Answer, params: Params) -> Answer:
