@@ -22,7 +22,8 @@ _FORMAT = "meshwright/certificate/best/1"
 _WEAKER = (0.999, 0.99, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.25, 0.1)
 _NOT_CHECKED = (
     "the runners-up",
-    "the notes",
+    "the notes, lengths and the word that the cluster came by",
+    "what the search says of itself: seed, iterations, plans simulated and refused, whether it was stopped, within, the bound's method",
     "the fields that are said beside the plan: causes, memory by stage, throughput, intervals, the fastest plan, frameworks",
     "the cost model itself, which both search and check go by",
 )
@@ -233,6 +234,16 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
         ("batch.sequence_length", problem.graph.sequence_length, (asked["sequence_length"],)),
     ]
     same += [(f"training.{name}", value, (asked["training"].get(name),)) for name, value in entry.get("training", {}).items()]
+    graph, cluster, word = problem.graph, problem.required_cluster, problem.framework.word
+    same += [
+        (f"{part}.{name}", (entry.get(part) or {}).get(name, value), (value,))
+        for part, name, value in (
+            ("model", "name", problem.model_spec.name), ("model", "n_parameters", graph.n_parameters),
+            ("model", "n_trained_parameters", graph.n_trained_parameters),
+            ("cluster", "name", cluster.name), ("cluster", "n_devices", cluster.n_devices),
+        )
+    ]  # fmt: skip
+    same.append(("framework", entry.get("framework") or word, (word,)))
     same.append(("the framework of the question", problem.framework, (found.framework,)))
     for field, value, allowed in same:
         if value not in allowed:
@@ -287,7 +298,7 @@ def _claims(
 
 def _compare(proof: BoundProof, sets: Any, place: str) -> None:
     """Refuse a certificate whose sets are not those that the space falls into, member by member and value by value."""
-    if not isinstance(sets, list):
+    if sets is None:
         raise _Refused("certificate.sets: there are none; plan again")
     claimed: dict[MeshShape, dict[str, Any]] = {}
     try:
