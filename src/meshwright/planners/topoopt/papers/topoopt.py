@@ -96,7 +96,8 @@ def shared(claim: Claim, api: ModuleType) -> Iterator[Case]:
         names = [
             name for name, _ in zip(itertools.cycle(_WORKLOADS), range(round(load * _SHARED_SERVERS / _SERVERS)), strict=False)
         ]
-        own, together = [rows[name]["topoopt"].found.seconds for name in names] * _DRAWS, []
+        own = [rows[name]["topoopt"].found.seconds for name in names] * _DRAWS
+        together: list[float] = []
         for _ in range(_DRAWS):
             places = jobs.scattered(_SHARED_SERVERS, [_SERVERS] * len(names), random)
             asked = [
