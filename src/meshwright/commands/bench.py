@@ -33,8 +33,7 @@ def _planners(commands: list[str]) -> list[Planner]:
     for command in commands:
         adapted = adapter(command)
         if adapted is not None:
-            same = sum(one.name.partition(" ")[0] == adapted.name for one in found)
-            found.append(replace(adapted, name=f"{adapted.name} ({same + 1})") if same else adapted)
+            found.append(replace(adapted, name=_own_title(adapted.name, found)))
             continue
         try:
             words = shlex.split(command)
@@ -44,9 +43,17 @@ def _planners(commands: list[str]) -> list[Planner]:
             raise InputError("--planner: is empty; give a command, as in --planner 'python my_planner.py'")
         scripts = [word for word in words if os.path.isfile(word) and not os.access(word, os.X_OK)]
         title = os.path.basename((scripts or words)[0])
-        same = sum(one.name.partition(" ")[0] == title for one in found)
-        found.append(Planner(f"{title} ({same + 1})" if same else title, tuple(words)))
+        found.append(Planner(_own_title(title, found), tuple(words)))
     return found
+
+
+def _own_title(title: str, found: list[Planner]) -> str:
+    """Return a name that no search of ours has, nor a planner that was named before."""
+    from meshwright.base import registry
+
+    title = f"{title} (outside)" if title in registry.names("search") else title
+    taken = {one.name for one in found}
+    return next(name for n in range(1, len(found) + 2) if (name := f"{title} ({n})" if n > 1 else title) not in taken)
 
 
 def _searches(text: str) -> list[str] | None:

@@ -27,7 +27,7 @@ OF_SEARCHES = (
     "axes", "baselines", "candidates", "certificate", "choices", "curve", "device_mesh", "effective_step_seconds", "fastest",
     "fixed", "frameworks", "goodput", "held_bytes", "host_stages", "joint_combinations_costed", "lengths", "loads",
     "mapping_searches", "mappings", "max_table",
-    "n_configurations", "n_configurations_left", "n_ideals", "n_plans_simulated", "n_units", "one_device_seconds",
+    "n_configurations", "n_configurations_left", "n_ideals", "n_plans_simulated", "n_units", "on_cluster", "one_device_seconds",
     "operators", "phases_seconds", "placements", "published", "recompute", "refused", "runners_up", "runs_on", "searches",
     "shardings", "splits", "stage_bytes", "stage_seconds", "stopped_early", "unfinished", "why_not", "within_ratio",
 )  # fmt: skip

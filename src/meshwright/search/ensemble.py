@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from meshwright import sim
-from meshwright.base import registry
+from meshwright.base import options, registry
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Objective
@@ -22,12 +22,15 @@ class Params:
     Parameters
     ----------
     searches : tuple of str
-        Names of searches, each run with its default options; where none are named, those of Parmesan that are there.
+        Names of searches; where none are named, those of Parmesan that are there.
+    options : tuple of str
+        Options of single searches, ``SEARCH.OPTION=VALUE``; all others keep their defaults. Values with commas cannot be told.
     """
 
     searches: tuple[str, ...] = field(
         default_factory=lambda: tuple(sorted({"parmesan", "stage_mapping"} & {*registry.names("search")}))
     )
+    options: tuple[str, ...] = ()
 
 
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
@@ -48,6 +51,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
             f"--set searches={','.join(params.searches)}: name one or more different searches (not ensemble itself)"
         )
     modules = [(name, registry.load("search", name, "search")) for name in names]
+    told = _told(params.options, names)
     best: Answer | None = None
     value = float("inf")
     nothing: list[Answer] = []
@@ -55,7 +59,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     unheeded: tuple[str, ...] = ()
     reached: dict[str, float | None] = {}
     for name, module in modules:
-        answer: Answer = module.search(problem, module.Params(), seed=seed, stop=own)
+        place = f"--set options={name}."
+        mine = options.parse(module.Params, told[name], f"search {name}", prefix=place) if told[name] else module.Params()
+        answer: Answer = module.search(problem, mine, seed=seed, stop=own)
         unheeded += () if getattr(module, "STOPS_EARLY", False) else stop.unheeded(name)
         reached[name] = None
         if answer.plan is None:
@@ -84,6 +90,23 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         notes=(*best.notes, *unheeded, f"the best of {', '.join(names)} is {winner}"),
         extra={**best.extra, "searches": reached},
     )  # fmt: skip
+
+
+def _told(texts: tuple[str, ...], names: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    """Return what is told of the options of each search."""
+    found: dict[str, dict[str, str]] = {name: {} for name in names}
+    for text in texts:
+        place, equals, value = text.partition("=")
+        name, dot, option = place.partition(".")
+        name = name.strip().replace("-", "_")
+        if not (equals and dot and option.strip()):
+            raise InputError(f"--set options={text}: write SEARCH.OPTION=VALUE, as in options={names[0]}.OPTION=VALUE")
+        if name not in found:
+            raise InputError(f"--set options={text}: {name} is not among the searches: {', '.join(names)}")
+        if option.strip() in found[name]:
+            raise InputError(f"--set options={text}: {option.strip()} of {name} is told twice")
+        found[name][option.strip()] = value.strip()
+    return found
 
 
 def _nothing(names: tuple[str, ...], answers: list[Answer]) -> Answer:

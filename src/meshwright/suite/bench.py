@@ -76,7 +76,10 @@ def adapter(command: str) -> Planner | None:
         return None
     if not place.strip():
         raise InputError(f"--planner {command}: say where {name} lies, as in --planner {name}:PATH")
-    return Planner(name, (sys.executable, "-c", _ADAPTED, name, place.strip()), adapted=True)
+    title = (
+        f"{name}:{os.path.basename(place.strip().rstrip(os.sep)) or place.strip()}"  # a search of ours may be called like it
+    )
+    return Planner(title, (sys.executable, "-c", _ADAPTED, name, place.strip()), adapted=True)
 
 
 def bench(

@@ -128,3 +128,13 @@ def test_the_list_runs_nothing(meshwright: Any, monkeypatch: pytest.MonkeyPatch)
 def test_the_page_shows_the_example_as_it_is() -> None:
     page = EXAMPLE.parents[1] / "docs" / "howto" / "compare_planners.md"
     assert f"```python file=greedy_planner.py\n{EXAMPLE.read_text()}```" in page.read_text()
+
+
+def test_no_planner_is_mixed_up_with_another_or_with_a_search_of_ours(tmp_path: pathlib.Path) -> None:
+    from meshwright.commands import bench
+
+    for name in ("best", "mine"):
+        (tmp_path / name).write_text("")
+    told = [str(tmp_path / "best"), str(tmp_path / "mine"), "pase:/a/pase", str(tmp_path / "mine") + " --slow", "pase:/b/pase/"]
+    names = [one.name for one in bench._planners(told)]
+    assert names == ["best (outside)", "mine", "pase:pase", "mine (2)", "pase:pase (2)"]

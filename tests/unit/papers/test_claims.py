@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import statistics
 
 import pytest
 
@@ -103,3 +104,35 @@ def test_ratio_and_gain_go_the_way_of_the_better_value() -> None:
     assert first["cases"][0]["ratio"] == 2.0 and first["cases"][0]["gain_ratio"] == 4.0 and first["cpu_seconds"] == 0.5
     assert second["cases"][0]["gain_ratio"] == 0.25 and first["cases"][0]["bound"] is None
     assert third["computed"] is False and third["cases"] == []
+
+
+def test_figure_6_of_pase_is_priced_in_seconds_and_the_order_is_said_as_it_is() -> None:
+    """Correlations are facts to be told, not aims: in seconds no worse than by cost, far from the measured order."""
+    *bars, last = cases("pase", "figure-6-2080ti")
+    assert len(bars) == 20 and "rank correlation" in last.name
+    columns = [[getattr(bar, word) for bar in bars] for word in ("claimed_value", "published_value", "improved_value")]
+    ranks = [[sum(other < one for other in column) + column.count(one) / 2 for one in column] for column in columns]
+    for found, mine in ((last.published_value, ranks[1]), (last.improved_value, ranks[2])):
+        assert found == pytest.approx(statistics.correlation(ranks[0], mine))
+    for bar in bars:
+        theirs, ours = (float(word) for word in bar.note.removesuffix(" ms").split(" and "))
+        assert bar.improved_value == pytest.approx(theirs / ours, rel=0.02)
+
+
+def test_the_experts_gain_where_most_weights_are_in_few_layers() -> None:
+    found = {case.name: case.improved_value for case in cases("pase", "experts")}
+    assert len(found) == 42
+    assert all(found[f"alexnet, {p} 2080Ti"] > found[f"alexnet, {p} 1080Ti"] > 1.5 for p in (4, 8, 16, 32, 64))  # type: ignore[operator]
+
+
+def test_jobs_on_a_shared_cluster_wait_for_each_other_the_more_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshwright.planners.topoopt.papers import topoopt
+
+    one = {"vgg16": "vgg16"}
+    for name, value in {"_WORKLOADS": one, "_FEW": 2, "_DRAWS": 2, "_LOADS": (0.1, 1.0)}.items():
+        monkeypatch.setattr(topoopt, name, value)
+    few_mean, few_tail, mean, tail = cases("topoopt", "shared")
+    assert (few_mean.name, mean.name, tail.name) == ("mean, 3 jobs", "mean, 27 jobs", "tail, 27 jobs")
+    assert (few_mean.claimed_value, mean.claimed_value, tail.claimed_value) == (None, 1.7, 3.4)
+    assert 0.0 < few_mean.improved_value <= mean.improved_value <= tail.improved_value  # type: ignore[operator]
+    assert few_tail.improved_value <= tail.improved_value  # type: ignore[operator]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from meshwright.base import registry
+from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Result
 from meshwright.search import ensemble
@@ -69,3 +70,36 @@ def test_searches_that_cannot_stop_are_named(monkeypatch: pytest.MonkeyPatch, pl
     found = answers(monkeypatch, planned.problem, made, seconds=8.0)
     assert [note.partition(" cannot")[0] for note in found.notes if "cannot stop" in note] == ["search goes_on"]
     assert not any("cannot stop" in note for note in answers(monkeypatch, planned.problem, made).notes)
+
+
+def test_each_search_has_options_of_its_own(monkeypatch: pytest.MonkeyPatch, planned: Result) -> None:
+    @dataclass(frozen=True)
+    class Told:
+        n_stages: int = 3
+        quick: bool = False
+
+    seen: list[Told] = []
+
+    def search(problem: Problem, params: Told, *, seed: int, stop: Stop) -> Answer:
+        seen.append(params)
+        return Answer(plan=planned.plan)
+
+    load = registry.load
+    fake = SimpleNamespace(search=search, Params=Told, STOPS_EARLY=True)
+    monkeypatch.setattr(registry, "load", lambda room, name, what: fake if room == "search" else load(room, name, what))
+
+    def ask(*told: str) -> list[Told]:
+        seen.clear()
+        ensemble.search(planned.problem, ensemble.Params(("one", "two_words"), told), seed=0, stop=Stop())
+        return list(seen)
+
+    assert ask() == [Told(), Told()]
+    assert ask("two-words.n_stages=5", "one.quick=true", "two_words.quick=1") == [Told(3, True), Told(5, True)]
+    for told, said in (
+        (("one.n_stages",), "write SEARCH.OPTION=VALUE"), (("n_stages=5",), "write SEARCH.OPTION=VALUE"),
+        (("three.n_stages=5",), "three is not among the searches: one, two_words"),
+        (("one.n_stages=5", "one.n_stages=6"), "n_stages of one is told twice"), (("one.stages=5",), "no option of search one"),
+        (("one.n_stages=x",), "options=one.n_stages .*'x' is not a whole number"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            ask(*told)

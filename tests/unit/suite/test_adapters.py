@@ -182,12 +182,8 @@ def test_what_an_adapter_does_not_take_is_declined_and_what_fails_fails(tmp_path
 
 def test_adapters_are_named_before_a_colon() -> None:
     found = bench.adapter("pase:/some/where")
-    assert found is not None and (found.name, found.words[-2:], found.adapted, found.ours) == (
-        "pase",
-        ("pase", "/some/where"),
-        True,
-        False,
-    )
+    assert found is not None and (found.name, found.adapted, found.ours) == ("pase:where", True, False)
+    assert found.words[-2:] == ("pase", "/some/where")
     assert bench.adapter("python3 mine.py") is None and bench.adapter("other:thing") is None
     with pytest.raises(InputError, match="pase:PATH"):
         bench.adapter("pase:")

@@ -1,7 +1,7 @@
 """Calculon's search of executions: ``--planner calculon:PATH`` runs its ``llm-optimal-execution`` and reads the best execution.
 
 Format: Calculon at commit 71f6435 (its systems, examples and ``calculon/llm/optimal_execution.py``): an application, a system
-and an answer, each a JSON file. The system is written from our cluster: peaks and what of them the device achieves, and of every
+and an answer, each a JSON file. The system is written from our cluster: peaks, what the device achieves of them, and of every
 tier of the network the bandwidth at which our model's rings run, so both planners know the same machine.
 """
 
