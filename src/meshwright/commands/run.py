@@ -247,7 +247,10 @@ def ended(leg: Leg, outcome: Outcome) -> Measured | int:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How measured and predicted are compared: files (empty for none), the profile to correct, one process too, as JSON."""
+    """How measured and predicted are compared: files (empty for none), the profile to correct, one process too, as JSON.
+
+    `trace`: a file; or a folder, where the processes have left what PyTorch's profiler recorded.
+    """
 
     trace: str
     calibrate: str
@@ -260,12 +263,16 @@ def compare(job: Job, read: PlanFile, measured: Measured, predicted: Result | No
     """Print what was measured beside what was predicted, and write the files asked for."""
     import json
 
-    from meshwright.runtime.profile import calibration, comparison
+    from meshwright.runtime.profile import calibration, comparison, kineto
+    from meshwright.runtime.ranks.layout import layout
 
     losses = reference(job, read) if how.reference else None
     entry = comparison.as_json(read.plan, measured, predicted, losses)
     entry |= {"restarts": measured["restarts"]} if "restarts" in measured else {}
-    if how.trace:
+    if job.profiled:
+        written = kineto.merge(job.profiled, layout(read.plan, job.order), predicted)
+        tell([f"the last step as PyTorch's profiler recorded it, with the prediction: {', '.join(written)}"])
+    elif how.trace:
         comparison.write_trace(how.trace, measured, predicted)
     if how.calibrate and predicted is not None:
         calibration.write(how.profile, how.calibrate, predicted, entry)
@@ -347,7 +354,7 @@ def register(app: typer.Typer) -> None:
         log: str = typer.Option("", help="Add a line of JSON a step to this file: loss, gradient norm, tokens a second."),
         costs: str = typer.Option("", "--profile", help="Predict from this profile instead of the plan's own costs."),
         calibrate: str = typer.Option("", help="Write the profile of --profile, corrected by what was measured, to this file."),
-        trace: str = typer.Option("", help="Write measured and predicted step as one Chrome trace to this file."),
+        trace: str = typer.Option("", help="Measured and predicted step as a Chrome trace; FOLDER/: PyTorch's, one a rank."),
         emulate: bool = typer.Option(False, "--emulate", help="Limit links to the rates of the plan's cluster (Linux, root)."),
         torchrun: int = typer.Option(0, help="Print the torchrun command of each of so many machines, and start nothing."),
         timeout: float = typer.Option(0.0, help="Seconds after which the run is given up; 0: never."),
@@ -368,10 +375,10 @@ def register(app: typer.Typer) -> None:
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,
             "auto" if auto else "last" if resume else "", non_finite, backend, precision=precision, clip_norm_value=clip_norm,
             lr_schedule=lr_schedule, keep_every=keep_every, log=str(Path(log).absolute()) if log else "", elastic=elastic,
-            max_restarts=max_restarts,
+            max_restarts=max_restarts, profiled=options.profiled_folder(trace),
         )  # fmt: skip
         options.check(job, (processes, timeout), (costs, calibrate), emulate=emulate)
-        written = (("--trace", trace), ("--calibrate", calibrate), ("--log", log))
+        written = (("--trace", "" if job.profiled else trace), ("--calibrate", calibrate), ("--log", log))
         files.check_targets([(option, path) for option, path in written if path])
         status = execute(job, torchrun, (processes, timeout), emulate, Comparison(trace, calibrate, costs, reference_, json_))
         if status > 128:  # ended by a signal, which was told: the program adds nothing

@@ -11,7 +11,7 @@ from runtime_processes import plan_of
 
 from meshwright.commands.run import order_of, predict
 from meshwright.core.plan import Plan, Stage
-from meshwright.runtime.profile import calibration, comparison, exposed
+from meshwright.runtime.profile import calibration, comparison, exposed, kineto
 from meshwright.runtime.ranks.layout import layout
 from meshwright.runtime.ranks.plan_file import read_plan
 
@@ -157,3 +157,23 @@ def test_the_trace_of_both_steps_follows_the_rules_of_its_format_and_has_one_clo
         other = titles["measured: rank 1 (device 1)"]
         starts = [event["ts"] for event in events if event["ph"] == "X" and event["pid"] == other]
         assert starts == pytest.approx([0.25e6, 0.25e6 + third * 1e6])
+
+
+def test_the_prediction_stands_beside_what_was_recorded_from_the_beginning_of_the_step(tmp_path: pathlib.Path) -> None:
+    stages = [(2, [0], {}), (2, [1], {})]
+    (tmp_path / "plan.json").write_text(json.dumps(plan_of(stages, n_microbatches=1, global_batch=1, sequence_length=1)))
+    path = str(tmp_path / "plan.json")
+    read = read_plan(path)
+    predicted, _ = predict(read, path, profile(tmp_path, "p.json", {}))
+    assert predicted is not None and predicted.timeline is not None
+    for rank in (0, 1):
+        step = {"ph": "X", "name": "ProfilerStep#0", "cat": "user_annotation", "ts": 5e6 + rank, "dur": 9.0, "pid": 1, "tid": 1}
+        (tmp_path / f"rank-{rank}.json").write_text(json.dumps({"traceEvents": [step]}))
+    assert kineto.merge(str(tmp_path), layout(read.plan), None) == kineto.merge(str(tmp_path), layout(read.plan), predicted)
+    for rank in (0, 1):
+        events = json.loads((tmp_path / f"rank-{rank}.json").read_text())["traceEvents"]
+        said = [event for event in events if event.get("cat") == "predicted"]
+        assert {event["args"]["stage"] for event in said} == {rank} and not any("stream" in event["args"] for event in said)
+        start = min(event["ts"] for event in said if event["name"] == "forward") - (5e6 + rank)
+        waited = 0.0 if rank == 0 else predicted.timeline.step_seconds * 1e6 / 6
+        assert (start == 0.0) if rank == 0 else start > waited, "stage 1 begins when stage 0 is through"

@@ -37,6 +37,7 @@ class Job:
     `elastic`: whether the run is planned again and goes on when devices are lost.
     `max_restarts`: how often.
     `precision`: of products; empty for that of the weights.
+    `profiled`: folder in which every rank leaves the trace of the last step; empty for none.
     """
 
     plan: str
@@ -63,6 +64,7 @@ class Job:
     keep_every: int = 0
     elastic: bool = False
     max_restarts: int = 3
+    profiled: str = ""
 
     def write(self, path: Path) -> None:
         """Write it for the processes to read."""

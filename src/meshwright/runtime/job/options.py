@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.job.job import Job
 
-__all__ = ["check"]
+__all__ = ["check", "profiled_folder"]
 
 
 def check(job: Job, limits: tuple[float, float], profiles: tuple[str, str], *, emulate: bool = False) -> None:
@@ -49,3 +50,20 @@ def _check_elastic(job: Job, fixed: bool) -> None:
         raise InputError("--elastic goes on from checkpoints: give --save FOLDER and --save-every N too")
     if job.elastic and fixed:
         raise InputError("--elastic plans for other devices while it runs: leave --profile, --calibrate and --emulate out")
+
+
+def profiled_folder(trace: str) -> str:
+    """Return the folder that ``--trace`` names, which is made; nothing where it names a file.
+
+    Raises `InputError` when it cannot be made.
+    """
+    path = Path(trace)
+    if not trace.endswith("/") and not (trace and path.is_dir()):
+        return ""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        for old in path.glob("rank-*.json"):
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"--trace {trace}: {error.strerror}") from None
+    return str(path.absolute())

@@ -28,6 +28,7 @@ from meshwright.runtime.job import checkpoints, lifeline
 from meshwright.runtime.job.allocator import keep_freed_memory
 from meshwright.runtime.job.job import Job
 from meshwright.runtime.job.memory import allocator_peak, peak_bytes
+from meshwright.runtime.job.recording import recorded
 from meshwright.runtime.job.trainer import NonFiniteError, Trainer, adamw, assemble
 from meshwright.runtime.model import source
 from meshwright.runtime.model.data import batches_of, default_loss, example_of
@@ -71,11 +72,14 @@ def train(job: Job) -> dict[str, Any] | None:
         inputs, targets = batches(step)
         dist.barrier()
         started = time.perf_counter()
+        train_step = partial(trainer.step, inputs, targets)
+        if job.profiled and step + 1 == job.n_steps:
+            train_step = partial(recorded, trainer, job.profiled, train_step)
         try:
             if step == first and job.memory and trainer.executor.device.type == "cpu":
-                loss_value, peak = peak_bytes(trainer, lambda: trainer.step(inputs, targets))  # noqa: B023
+                loss_value, peak = peak_bytes(trainer, train_step)
             else:
-                loss_value = trainer.step(inputs, targets)
+                loss_value = train_step()
         except NonFiniteError as error:
             raise NonFiniteError(f"step {step + 1}: {error}; the step was not taken{_kept(job)}") from None
         seconds.append(time.perf_counter() - started)
@@ -90,6 +94,8 @@ def train(job: Job) -> dict[str, Any] | None:
             checkpoints.save(trainer, job.save, done, job.keep, job.keep_every)
         if trainer.stopping:
             break
+    if job.profiled and len(seconds) > 1 and first + len(seconds) == job.n_steps:
+        del seconds[-1], spans[-1]  # the profiler takes its time
     if job.memory and trainer.executor.device.type == "cuda":
         peak = allocator_peak(trainer)
     return _gather(trainer, (losses, norms), seconds, spans, peak, first)
@@ -166,7 +172,7 @@ def _gather(
     if trainer.rank != 0:
         return None
     found = {"losses": told[0], "gradient_norms": told[1], "step_seconds": seconds, "first_step": first, "ranks": everyone}
-    return found | ({"stopped_after": first + len(seconds)} if trainer.stopping else {})
+    return found | ({"stopped_after": first + len(told[0])} if trainer.stopping else {})
 
 
 def _median(steps: list[list[Span]], stage: int, length: Callable[[Span], float]) -> float:

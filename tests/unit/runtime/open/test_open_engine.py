@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimi
 
 import meshwright  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
+from meshwright.runtime.job import recording  # noqa: E402
 from meshwright.runtime.job.trainer import NonFiniteError  # noqa: E402
 from meshwright.runtime.open.grouping import groups_of  # noqa: E402
 
@@ -383,3 +384,21 @@ def test_states_of_other_models_and_optimizers_are_refused() -> None:
         InputError, match=r"load_optimizer_state_dict: .*exp_avg was saved with shape \(2, 2\), where this plan"
     ):
         engine.load_optimizer_state_dict(odd)
+
+
+def test_a_recorded_step_is_the_step_with_its_tasks_marked(tmp_path: pathlib.Path) -> None:
+    engine, other, batch = made(), made(), (tokens(), tokens().flip(1))
+    loss = recording.recorded(engine.trainer, str(tmp_path), lambda: engine.step(batch))
+    assert loss == other.step(batch)
+    trace = json.loads(recording.file_of(str(tmp_path), 0).read_text())
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    whole = next(event for event in events if event["name"] == recording.STEP)
+    tasks = [event for event in events if "stage" in event.get("args", {})]
+    assert {event["name"] for event in tasks} >= {"forward 0", "forward 1", "backward 0", "backward 1", "optimizer"}
+    assert len([event for event in tasks if event["name"].startswith("forward")]) == 2 * 2
+    products = [event for event in events if event["name"] == "aten::addmm"]
+    assert products and all(
+        whole["ts"] <= event["ts"] and event["ts"] + event["dur"] <= whole["ts"] + whole["dur"] for event in (*tasks, *products)
+    )
+    inside = [p for p in products if any(t["ts"] <= p["ts"] <= t["ts"] + t["dur"] for t in tasks if "ward" in t["name"])]
+    assert len(inside) == len(products), "tasks stand where their operators do"
