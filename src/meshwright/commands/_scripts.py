@@ -36,7 +36,7 @@ def run_script(context: typer.Context, plan: str, backend: str, n_machines: int,
     Raises `InputError` when the plan is missing or wrong, or an option is for runs of a plan file.
     """
     from meshwright.base.errors import InputError
-    from meshwright.runtime.job import launch
+    from meshwright.runtime.job import launch, options
     from meshwright.runtime.open import script
 
     def given(name: str) -> bool:
@@ -48,8 +48,9 @@ def run_script(context: typer.Context, plan: str, backend: str, n_machines: int,
     )
     if other is not None:
         raise InputError(
-            f"{max(other.opts, key=len)}: is for runs of a plan file; a script says that itself (meshwright.parallelize)"
+            f"{max(other.opts, key=len)}: is for runs of a plan file ('run PLAN --model package.module:callable'); a script has its own loop"
         )
+    options.check_limits(*limits, n_machines)
     if not plan:
         raise InputError(f"run {context.params['plan']}: give the script's plan: --plan plan.json")
     told = script.Script(context.params["plan"], plan, tuple(context.args), backend if given("backend") else "")

@@ -316,11 +316,25 @@ def test_learning_rates_follow_their_schedule_also_after_going_on_and_some_check
         (("--keep-every", "3", "--save-every", "2", "--save", "there"), "must be a multiple of --save-every 2"),
         (("--clip-norm", "-1"), "--clip-norm -1: must be a number of at least 0"),
         (("--lr-schedule", "fragile:nowhere"), "--lr-schedule"),
+        (("--learning-rate", "nan"), "--learning-rate nan: must be a number of at least 0"),
+        (("--timeout", "inf"), "--timeout inf: must be a number of seconds"),
+        (("--torchrun", "-1"), "--torchrun -1: must be at least 1"),
+        (("--seed", "-1"), "--seed -1: must be a whole number"),
+        (("--max-restarts", "2"), "--max-restarts: is for runs with --elastic"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words: tuple[str, ...], said: str, tmp_path: pathlib.Path) -> None:
     done = meshwright("run", written(tmp_path, plan_of(UNEVEN)), "--model", "models:small", *words)
     assert done.returncode == 2 and said in done.stderr and done.stdout == ""
+
+
+def test_scripts_are_asked_with_options_in_range(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "own.py").write_text("raise SystemExit('was started')\n")
+    plan = written(tmp_path, plan_of(UNEVEN))
+    for words, said in ((("--torchrun", "-1"), "--torchrun -1"), (("--timeout", "nan"), "--timeout nan"),
+                        (("--elastic",), "--elastic: is for runs of a plan file")):  # fmt: skip
+        done = meshwright("run", str(tmp_path / "own.py"), "--plan", plan, *words)
+        assert done.returncode == 2 and said in done.stderr and "was started" not in done.stderr
 
 
 def test_a_loader_gives_every_process_the_same_batches_from_any_step_on() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import datetime
 import inspect
+import math
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -53,6 +54,7 @@ def build(
     seed: int = 0,
 ) -> Engine:
     """Return the engine of this process; see `meshwright.parallelize`."""
+    _check(plan, precision, clip_norm, seed)
     read, place = _plan(plan)
     preflight.check_optimizer(read.entry, "the script's own", place)
     places = layout(read.plan)
@@ -82,6 +84,18 @@ def build(
     trainer.clip_norm, trainer.skip_non_finite = clip_norm, skip_non_finite
     tensors = Tensors(names, of_stages, places, trainer.rank, trainer.weights, trainer.executor.device)
     return Engine(trainer, share_of(places, trainer.rank), reader, tensors)
+
+
+def _check(plan: object, precision: object, clip_norm: object, seed: object) -> None:
+    """Refuse arguments of the wrong kind or out of range."""
+    if plan is not None and not isinstance(plan, (str, os.PathLike, Mapping, Result)):
+        raise InputError(f"parallelize(plan={plan!r}): must be the path of a plan file, what it holds, or a result")
+    if precision is not None and not isinstance(precision, torch.dtype):
+        raise InputError(f"parallelize(precision={precision!r}): must be a dtype of PyTorch, like torch.bfloat16")
+    if isinstance(clip_norm, bool) or not isinstance(clip_norm, (int, float)) or not 0.0 <= clip_norm < math.inf:
+        raise InputError(f"parallelize(clip_norm={clip_norm!r}): must be a number of at least 0 (0: no limit)")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise InputError(f"parallelize(seed={seed!r}): must be a whole number of at least 0 and below 2^63")
 
 
 def _plan(plan: PlanSource) -> tuple[PlanFile, str]:

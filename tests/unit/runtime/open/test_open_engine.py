@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +26,7 @@ import meshwright  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.runtime.job import recording  # noqa: E402
 from meshwright.runtime.job.trainer import NonFiniteError  # noqa: E402
+from meshwright.runtime.open.building import build  # noqa: E402
 from meshwright.runtime.open.grouping import groups_of  # noqa: E402
 
 NAMES = ["embed", "layers.0", "layers.1", "head"]
@@ -161,6 +163,15 @@ def test_gradients_can_be_had_before_the_update_and_clipping_takes_their_true_no
         engine.update()
     engine.clip_norm = 0.0
     assert engine.clip_norm == engine.trainer.clip_norm == 0.0
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"clip_norm": math.nan}, "clip_norm=nan"), ({"clip_norm": -1.0}, "clip_norm=-1.0"), ({"precision": "bf16"}, "precision='bf16'"),
+    ({"plan": 7}, "plan=7"), ({"seed": -1}, "seed=-1"),
+])  # fmt: skip
+def test_arguments_of_the_wrong_kind_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"parallelize({said}): must be")):
+        build(nn.Linear(2, 2), **{"plan": "plan.json", **given})
 
 
 def test_a_step_that_is_not_finite_is_refused_or_left_out() -> None:
