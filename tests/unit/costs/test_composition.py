@@ -179,9 +179,9 @@ def test_only_what_is_sharded_needs_buffers() -> None:
 def test_weights_gathered_by_operator_are_bounded_and_collectives_in_place_need_no_buffers() -> None:
     """Of 140 weights whose largest tensor has 60: as many as may stay gathered beside it, its gradient, and that laid out."""
     work, axes, whole = replace(WORK, n_largest_parameters=60), mesh(n_shards=4, n_expert_shards=4), Strategy(data=4, shard=3)
-    few = stage._unit_bytes(work, axes, whole, TRAINING, Framework(most_gathered_weights=30.0))
+    few = stage._unit_bytes(work, axes, whole, TRAINING, Framework(n_gathered_weights=30.0))
     assert few == (2 * (30 + 60) + 2 * 60, 2 * 60)
-    many = stage._unit_bytes(work, axes, whole, TRAINING, Framework(most_gathered_weights=1e9))
+    many = stage._unit_bytes(work, axes, whole, TRAINING, Framework(n_gathered_weights=1e9))
     assert many == (2 * 2 * 140 + 2 * 60, 2 * 60)  # never more than this layer's and the next one's
     assert stage._unit_bytes(work, axes, whole, TRAINING, Framework(copies_gathered=False)) == ((2 * 2 + 4) * 140, 0.0)
 

@@ -296,12 +296,12 @@ def test_parts_of_logs_are_as_before(tmp_path: pathlib.Path) -> None:
              (line(7, 9), 30.0), (line(8, 10), 33.0)]  # fmt: skip
     assert [(one.line, one.seconds) for one in entries.between(steps, notes)] == [(2, 2.0), (8, 3.0)]
     assert notes == ["line 4: step 3 after step 7: taken for a restart"]
-    assert trainer._clock("01:02:03") == 3723.0 and trainer._clock("7") == 7.0 and trainer._clock("1::") == 3600.0
+    assert entries.clock("01:02:03") == 3723.0 and entries.clock("7") == 7.0 and entries.clock("1::") == 3600.0
     moments = [(line(i, i), float(at)) for i, at in enumerate((0, 10, 19, 20, 45, 46, 70), 1)] + [
         (line(9, 1), 80.0),
         (line(10, 9), 200.0),
     ]
-    assert [(one.step, one.seconds) for one in trainer._windows(moments, [])] == [
+    assert [(one.step, one.seconds) for one in entries.windows(moments, [])] == [
         (4, 20.0 / 3), (5, 25.0), (7, 12.5), (9, 15.0),
     ]  # fmt: skip
     for text in ("{", "[]", '{"log_history": 3}', "x"):

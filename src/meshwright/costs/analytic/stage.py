@@ -292,7 +292,7 @@ def _unit_bytes(
     the precision of the reduction; both are allocated on streams of their own, whose blocks the caching allocator gives to no
     other. Where collectives write what products read (XLA), there are no such buffers, and gradients have the precision of
     the reduction. DeepSpeed works operator by operator: a gradient stands beside what is laid out for its scattering, its
-    buckets are `Framework.buffer_bytes`, and weights stay gathered up to `Framework.most_gathered_weights`.
+    buckets are `Framework.buffer_bytes`, and weights stay gathered up to `Framework.n_gathered_weights`.
     """
     if strategy.shard < 3 and not (framework.keeps_gathered and strategy.shard > 0):
         return 0.0, 0.0
@@ -303,8 +303,8 @@ def _unit_bytes(
         return float(training.weight_bytes * trained), float(unit + training.gradient_bytes * trained)
     if not framework.copies_gathered:
         return 2.0 * unit + training.gradient_bytes * trained, 0.0
-    if framework.most_gathered_weights:
-        live = min(2.0 * unit, training.weight_bytes * (framework.most_gathered_weights + work.n_largest_parameters))
+    if framework.n_gathered_weights:
+        live = min(2.0 * unit, training.weight_bytes * (framework.n_gathered_weights + work.n_largest_parameters))
         gradient = float(training.weight_bytes * min(trained, work.n_largest_parameters))
         return live + gradient, gradient
     return 2.0 * unit + training.weight_bytes * trained, float(unit + training.gradient_bytes * trained)

@@ -68,7 +68,7 @@ def _counted(runtime: float, rate: float, row: int, found: Reading) -> int:
     """Return the steps that the summary's rate makes; 0 where rounding leaves too little of it."""
     if rate > 20.0 * _ROUNDED:
         return round(runtime * rate)
-    if runtime > 0.0:
+    if runtime > 0.0 < rate:
         found.notes.append(f"line {row}: {rate:g} steps a second, rounded to three places, do not tell how many; left out")
     return 0
 
