@@ -319,7 +319,14 @@ def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
     used = {word for stage in plan.stages for word in stage.recompute} - {"none"}
     for layout in ("pipeline", "data"):
         config = Config(
-            mesh, own.shard, own.shard_degree, plan.schedule, len(plan.stages) // len(ranks), layout, own.context_exchange, own.offload
+            mesh,
+            own.shard,
+            own.shard_degree,
+            plan.schedule,
+            len(plan.stages) // len(ranks),
+            layout,
+            own.context_exchange,
+            own.offload,
         )
         for place, known in enumerate(costs if config.strategy == own else ()):
             pool = known.pool
