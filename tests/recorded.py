@@ -32,9 +32,7 @@ LARGEST_ARRAY = 64  # longer ones are recorded as their shape and four sums
 def told_fields(value: object) -> list[str]:
     """Return the fields of a noun that records hold: all but newer ones that say nothing new."""
     names = [field.name for field in dataclasses.fields(value)]
-    return [
-        name for name in names if name not in _NEWER or (_NEWER[name] and getattr(value, name, None) not in _NEWER[name])
-    ]
+    return [name for name in names if name not in _NEWER or (_NEWER[name] and getattr(value, name, None) not in _NEWER[name])]
 
 
 def plain(value: object) -> object:

@@ -68,7 +68,7 @@ def test_proofs_hold_for_every_exchange_over_a_context_axis(block: int, tmp_path
 
 @pytest.mark.parametrize("block", range(2))
 def test_proofs_hold_where_the_optimizers_state_may_lie_on_the_host(block: int, tmp_path: pathlib.Path) -> None:
-    """Slow and quick hosts, large ones and such that hold little, with all shardings or some; memory in which devices are full."""
+    """Slow and quick hosts, large ones and such that hold little, with all shardings or some; devices that are full."""
     used = set()
     for seed in range(block, 24, 2):
         verdict = enumerator.judge(enumerator.offload_question(seed, tmp_path), N_PLAYED, seed)

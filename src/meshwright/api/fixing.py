@@ -18,7 +18,8 @@ __all__ = ["KEYS", "GivenParts", "parse", "plan"]
 _DEGREES = ("tensor", "context", "expert", "pipeline", "data", "micro_batch")
 _SHARDED = (("optimizer", 1), ("gradients", 2), ("weights", 3))
 KEYS = (
-    *_DEGREES, "virtual", "split", "schedule", "shard", "recompute", "context_exchange", "offload", *(name for name, _ in _SHARDED)
+    *_DEGREES, "virtual", "split", "schedule", "shard", "recompute", "context_exchange", "offload",
+    *(name for name, _ in _SHARDED),
 )  # fmt: skip
 """What can be fixed of a plan."""
 

@@ -95,7 +95,8 @@ def _kinds(file: ClusterFile, nodes: list[tuple[str, NodeEntry]], place: str) ->
 def _kind(name: str, entry: KindEntry, place: str) -> Device:
     """Return one kind of device of the file."""
     if entry.builtin:
-        if replace(entry, **dict.fromkeys(_HOST), host_source="") != KindEntry(builtin=entry.builtin):
+        alone = replace(entry, host_link=None, host_memory=None, host_memory_bandwidth=None, host_source="")
+        if alone != KindEntry(builtin=entry.builtin):
             raise InputError(f"{place}: has builtin and figures; give one or the other")
         return replace(device(entry.builtin), host=_host(entry, place))
     if entry.flops is None or entry.memory is None or entry.memory_bandwidth is None:

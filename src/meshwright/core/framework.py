@@ -144,7 +144,9 @@ class FrameworkLimits:
         if one.context > 1 and one.shard not in self.context_shards:
             found.append(f"sharding level {one.shard} beside a context axis; weights are always sharded over it")
         if one.offload != "none" and one.data * one.context > 1 and one.shard not in self.offload_shards:
-            found.append(f"{one.offload} state on the host with sharding level {one.shard}; it has {_listed(self.offload_shards)}")
+            found.append(
+                f"{one.offload} state on the host with sharding level {one.shard}; it has {_listed(self.offload_shards)}"
+            )
         if self.whole_experts and one.tensor > 1 and one.expert > 1 and not one.folded:
             found.append("experts split over the tensor axis; it keeps each whole and spreads them over that axis too")
         shard = (one.shard_degree or one.data) if one.shard else 1

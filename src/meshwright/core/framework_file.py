@@ -165,7 +165,9 @@ def _limit(value: Any, name: str, place: str) -> Any:
         strange = ", ".join(sorted(set(listed) - set(CONTEXT_EXCHANGES)))
         raise InputError(f"{place}: names {strange}; there are {', '.join(CONTEXT_EXCHANGES)}")
     if name == "offloads" and not {"none"} <= set(listed) <= set(OFFLOADS):
-        raise InputError(f"{place}: is {', '.join(listed) or 'empty'}; it has none, and may have others of {', '.join(OFFLOADS)}")
+        raise InputError(
+            f"{place}: is {', '.join(listed) or 'empty'}; it has none, and may have others of {', '.join(OFFLOADS)}"
+        )
     unknown = [word for word in listed if name == "optimizers" and word not in OPTIMIZERS]
     if unknown:
         raise InputError(f"{place}: '{unknown[0]}' is no optimizer; there are {', '.join(OPTIMIZERS)}")

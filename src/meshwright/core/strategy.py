@@ -22,8 +22,8 @@ Megatron-LM's ``p2p``); they are gathered before it; or queries, keys, values an
 parts of the heads and back (DeepSpeed-Ulysses; Megatron-LM's ``a2a``)."""
 
 OFFLOADS = ("none", "optimizer")
-"""What lies on the host: nothing, or the optimizer's state, with which the host updates the weights (ZeRO-Offload; Megatron-LM's
-``--optimizer-cpu-offload``)."""
+"""What lies on the host: nothing, or the optimizer's state, with which the host updates the weights (ZeRO-Offload;
+Megatron-LM's ``--optimizer-cpu-offload``)."""
 
 
 def is_recompute(word: object) -> bool:
@@ -72,7 +72,7 @@ class Strategy:
     offload: str = "none"
 
     def __repr__(self) -> str:
-        """Return how it is built; a ring and nothing on the host, as in plans from before there was anything else, are not told."""
+        """Return how it is built; a ring and nothing on the host, as in plans from before there was else, are not told."""
         usual = {"context_exchange": "ring", "offload": "none"}
         told = [one.name for one in fields(self) if usual.get(one.name) != getattr(self, one.name)]
         return f"Strategy({', '.join(f'{name}={getattr(self, name)!r}' for name in told)})"

@@ -76,8 +76,8 @@ def context_bytes(problem: Problem, plan: Plan) -> tuple[float, ...] | None:
 def rank_excess_bytes(
     problem: Problem, plan: Plan, peak_bytes: Sequence[float], memory_ratio: float = 1.0
 ) -> tuple[float, ...]:
-    """Return by how many bytes each pipeline rank exceeds its tightest device, or that device's share of its host if more; not above
-    zero where it fits.
+    """Return by how many bytes each pipeline rank exceeds its tightest device, or its share of the host if that is more; not
+    above zero where it fits.
 
     Parameters
     ----------

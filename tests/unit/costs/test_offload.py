@@ -40,7 +40,7 @@ def _load(problem: Problem, strategy: Strategy) -> StageCost:
 
 @pytest.mark.parametrize(("host", "slowest"), [
     (Host(1e9, 1e15, 1e12), 4 * N / 1e9),  # the link, both ways at once
-    (Host(1e15, 10e9, 1e12), (2 * 4 + 2 * 12 + 4) * N / (10e9 * HOST_MEMORY_RATIO)),  # gradients in and read, state, weights out
+    (Host(1e15, 10e9, 1e12), (2 * 4 + 2 * 12 + 4) * N / (10e9 * HOST_MEMORY_RATIO)),  # gradients, state, weights out
 ])  # fmt: skip
 def test_the_slowest_of_sending_updating_and_fetching_counts_and_what_the_device_does(host: Host, slowest: float) -> None:
     device = replace(_problem().required_cluster.kinds[0], host=host)
@@ -52,7 +52,8 @@ def test_the_slowest_of_sending_updating_and_fetching_counts_and_what_the_device
 
 def test_gradients_of_two_bytes_and_weights_without_a_copy() -> None:
     device = replace(_problem().required_cluster.kinds[0], host=Host(1e9, 1e15, 1e12))
-    thin, wide = (host_update(1e9, device, own) for own in (MixedPrecision(gradient_bytes=2), MixedPrecision.of("fp32")))
+    ways = (MixedPrecision(gradient_bytes=2), MixedPrecision.of("fp32"))
+    thin, wide = (host_update(1e9, device, own) for own in ways)
     assert thin[1] == 14e9 and wide[1] == (8 + 4 + 4) * 1e9  # weights that devices use are not those that the host updates
     assert thin[0] == pytest.approx(4.0, rel=1e-2)  # weights on their way back are wider than gradients
 

@@ -9,9 +9,9 @@ from meshwright.core.problem import MixedPrecision, Problem
 __all__ = ["HOST_FILL_RATIO", "HOST_MEMORY_RATIO", "host_update", "unknown_host"]
 
 HOST_MEMORY_RATIO = 0.46
-"""Share of the host's memory bandwidth that a fused Adam reaches there: ZeRO-Offload (Ren et al., USENIX ATC 2021, arXiv 2101.06840),
-table 4, 2.57 s for 10 billion weights of 30 bytes on a DGX-2 (two Xeon 8168 of six channels of DDR4-2666, 256 GB/s); 1 billion took
-0.22 s, 0.53 of it."""
+"""Share of the host's memory bandwidth that a fused Adam reaches there: ZeRO-Offload (Ren et al., USENIX ATC 2021, arXiv
+2101.06840), table 4, 2.57 s for 10 billion weights of 30 bytes on a DGX-2 (two Xeon 8168 of six channels of DDR4-2666,
+256 GB/s); 1 billion took 0.22 s, 0.53 of it."""
 
 HOST_FILL_RATIO = 0.9
 """Share of the host's memory that state may fill; the rest is for the system, data loading and buffers (estimate)."""
@@ -23,12 +23,14 @@ def unknown_host(problem: Problem) -> str:
     """Return why nothing can lie on the hosts of a problem's devices, in one sentence; empty where it can."""
     kind = optimizer(problem.training.optimizer)
     if kind.shaped:
-        return f"optimizer {kind.name} keeps state that follows from shapes of weights, which is not updated on the host; it may be adam"
+        return (
+            f"optimizer {kind.name} keeps state that follows from shapes of weights, which is not updated on hosts; take adam"
+        )
     for device in problem.required_cluster.kinds:
         if device.host is None:
             return (
-                f"nothing is known of the host of {device.name} in cluster {problem.required_cluster.name}; a cluster file says it with "
-                "host_link, host_memory and host_memory_bandwidth"
+                f"nothing is known of the host of {device.name} in cluster {problem.required_cluster.name}; a cluster file "
+                "says it with host_link, host_memory and host_memory_bandwidth"
             )
     return ""
 
@@ -47,10 +49,10 @@ def host_update(n_updated: float, device: Device, training: MixedPrecision) -> t
 
     Notes
     -----
-    Once a step gradients go to the host tensor by tensor, the host updates its fp32 weights, and these come back and are cast on the
-    device: three things beside each other, of which the slowest counts (Megatron-LM's ``--overlap-cpu-optimizer-d2h-h2d``). The
-    host's memory takes in gradients, which are read; reads and writes state and weights; and reads weights to send them [1]_. The
-    device reads gradients once for their norm, and casts.
+    Once a step gradients go to the host tensor by tensor, the host updates its fp32 weights, and these come back and are cast
+    on the device: three things beside each other, of which the slowest counts (Megatron-LM's
+    ``--overlap-cpu-optimizer-d2h-h2d``). The host's memory takes in gradients, which are read; reads and writes state and
+    weights; and reads weights to send them [1]_. The device reads gradients once for their norm, and casts.
 
     References
     ----------

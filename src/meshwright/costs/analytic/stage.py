@@ -244,8 +244,8 @@ def _state_bytes(
     accumulation into products only (every run of SimuMax's set holds it at its peak). Under ZeRO-3 the shard of the fp32 copy
     is the weight (FSDP2): where training keeps such a copy with the optimizer's moments, no other is held. Frozen weights
     are held in the precision of the products, without a copy. State that follows from shapes is shared out like any other but
-    for the sums of rows and columns of factored moments, which every rank needs whole. Offloaded state, with the copy, is no part
-    of this (`offload.host_update`): the device keeps the weights that products use, and gradients.
+    for the sums of rows and columns of factored moments, which every rank needs whole. Offloaded state, with the copy, is no
+    part of this (`offload.host_update`): the device keeps the weights that products use, and gradients.
     """
     weights = _weight_bytes(work.n_dense_parameters, work.n_expert_parameters, mesh, strategy, training)
     whole = work.n_trained_dense + work.n_trained_expert

@@ -199,7 +199,7 @@ def _sharding(plan: Plan) -> Options:
 
 
 def _offload(n_ranks: int) -> Options:
-    """Return what keeps the optimizer's state on the host, as it is priced; it needs the distributed optimizer, even of one rank."""
+    """Return what keeps the optimizer's state on the host, as it is priced: of the distributed optimizer, even of one rank."""
     options: Options = [
         ("--optimizer-cpu-offload",), ("--optimizer-offload-fraction", "1.0"), ("--overlap-cpu-optimizer-d2h-h2d",),
         ("--use-precision-aware-optimizer",),

@@ -176,7 +176,9 @@ def _offload(options: Mapping[str, tuple[str, ...]], place: str) -> str:
         return "none"
     said = " ".join(options.get("--optimizer-offload-fraction", ("1.0",)))
     if said.rstrip("0").rstrip(".") != "1":
-        raise InputError(f"{place}: --optimizer-offload-fraction is {said}; plans have all of the state on the host (1.0) or none")
+        raise InputError(
+            f"{place}: --optimizer-offload-fraction is {said}; plans have all of the state on the host (1.0) or none"
+        )
     for needed in ("--use-precision-aware-optimizer", "--use-distributed-optimizer"):
         if needed not in options:
             raise InputError(f"{place}: --optimizer-cpu-offload: Megatron-LM asks for {needed} beside it; add it")

@@ -176,8 +176,12 @@ def _on_hosts(problem: Problem, params: Limits, stop: Stop) -> tuple[str, ...]:
     if not state.found:
         return ()
     best = min(state.found, key=rank)
-    how = "--set offload=none,optimizer" + ("" if known else ", with a framework that has it (--for; 'meshwright list frameworks')")
-    return (f"with the optimizer's state on the host it fits: {describe(best.config)}; a step of about {format_seconds(best.step_seconds)}: {how}",)
+    how = "--set offload=none,optimizer" + (
+        "" if known else ", with a framework that has it (--for; 'meshwright list frameworks')"
+    )
+    return (
+        f"with the optimizer's state on the host it fits: {describe(best.config)}; a step of about {format_seconds(best.step_seconds)}: {how}",
+    )
 
 
 def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:

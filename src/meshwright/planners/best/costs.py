@@ -110,9 +110,8 @@ class Costs:
             if config.is_any:
                 self._classes[key] = kinds_only(kinds)
             else:
-                assert self.problem.cluster is not None
                 found = rank_classes(
-                    self.pool, config, kinds, self.problem.cluster.periods, light=light, in_order=self._in_order
+                    self.pool, config, kinds, self.problem.required_cluster.periods, light=light, in_order=self._in_order
                 )
                 self._classes[key] = found if len(found.keys) == 1 else merged(found, self._times(config, found, light))
         return self._classes[key]
@@ -393,4 +392,5 @@ def _key(config: Config, light: bool) -> tuple[object, ...]:
     stride = mesh.pipeline if config.layout == "data" and not light else 0
     alone = light and config.shard == 0 and mesh.data * mesh.context % math.lcm(mesh.context, mesh.expert) == 0
     degrees = (0 if alone else mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch)
-    return (*degrees, config.shard, config.shard_degree, stride, light, config.exchange, config.offload)
+    told = () if (config.exchange, config.offload) == ("ring", "none") else (config.exchange, config.offload)
+    return (*degrees, config.shard, config.shard_degree, stride, light, *told)

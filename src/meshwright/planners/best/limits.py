@@ -333,15 +333,15 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     if not shard:
         raise _outside(problem, f"sharding levels {params.shard}", f"sharding levels {framework.shards}")
     if not set(params.offload) <= set(framework.offloads):
-        raise _outside(problem, f"offload {', '.join(params.offload)}", f"offload {', '.join(framework.offloads)}")
+        other = "" if problem.framework_asked else " (assumed; --for names another)"
+        raise _outside(problem, f"offload {', '.join(params.offload)}", f"offload {', '.join(framework.offloads)}{other}")
     if params.offload != ("none",) and (reason := analytic.unknown_host(problem)):
         raise InputError(f"offload {', '.join(params.offload)}: {reason}")
     return replace(params, schedules=schedules, shard=shard, uniform=params.uniform or not framework.uneven_stages)
 
 
 def _outside(problem: Problem, given: str, has: str) -> InputError:
-    other = "" if problem.framework_asked else ", or name a framework that has it: --for"
-    return InputError(f"{given}: not in framework {problem.framework.word}, which has {has}; leave the option out{other}")
+    return InputError(f"{given}: not in framework {problem.framework.word}, which has {has}; leave the option out")
 
 
 def in_order(pool: DevicePool, mesh: MeshDegrees, problem: Problem) -> bool:

@@ -78,8 +78,8 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
             )
         if strategy.offload != "none":
             raise InputError(
-                f"{stage_place}: {strategy.offload} state on the host, but 'meshwright run' keeps it on the devices; plan again with "
-                "--set offload=none"
+                f"{stage_place}: {strategy.offload} state on the host, but 'meshwright run' keeps it on devices; plan again "
+                "with --set offload=none"
             )
         if strategy.sequence_parallel:
             split = [entering[op] for op in stage.ops if tensor_parallel.styles(units[op], tp_plan)]

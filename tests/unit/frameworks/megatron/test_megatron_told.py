@@ -242,7 +242,7 @@ def test_state_on_the_host_is_read_with_what_is_priced_otherwise(tmp_path: pathl
     assert _read(tmp_path, HOSTED) == (
         "--overlap-cpu-optimizer-d2h-h2d is not set; transfers are priced beside the host's update",
     )
-    with pytest.raises(InputError, match="--optimizer-offload-fraction is 0.5; plans have all of the state on the host"):
+    with pytest.raises(InputError, match=r"--optimizer-offload-fraction is 0\.5; plans have all of the state on the host"):
         _read(tmp_path, f"{HOSTED} --optimizer-offload-fraction 0.5")
     with pytest.raises(InputError, match="asks for --use-precision-aware-optimizer beside it"):
         _read(tmp_path, "--optimizer-cpu-offload --use-distributed-optimizer")

@@ -252,8 +252,9 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
 
 
 def _on_devices(problem: Problem) -> Problem:
-    """Return a question whose framework leaves everything on the devices."""
-    alike = replace(problem.framework.limits, offloads=("none",), offload_shards=())
+    """Return a question without what its framework says of hosts, where no plan of the space puts anything there."""
+    usual = FrameworkLimits()
+    alike = replace(problem.framework.limits, offloads=usual.offloads, offload_shards=usual.offload_shards)
     return replace(problem, framework=replace(problem.framework, limits=alike))
 
 

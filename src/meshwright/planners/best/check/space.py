@@ -314,7 +314,15 @@ def _cores(graph: Graph) -> set[tuple[int, int, int, int, bool]]:
 def exchanged(base: Strategy, exchange: str, offload: str = "none") -> Strategy:
     """Return a strategy with another exchange over the context axis, and what lies on the host."""
     return Strategy(
-        base.data, base.tensor, base.context, base.expert, base.sequence_parallel, base.shard, base.shard_degree, exchange, offload
+        base.data,
+        base.tensor,
+        base.context,
+        base.expert,
+        base.sequence_parallel,
+        base.shard,
+        base.shard_degree,
+        exchange,
+        offload,
     )
 
 
