@@ -184,6 +184,7 @@ def size(  # noqa: PLR0913  as many as the command line has
         spec.name, n_tokens, batch.sequence_length, batch.global_batch, n_steps, best, tuple(others),
         tuple(sorted(state.left_out, key=lambda entry: entry.cluster)), None if best else near, limit, most, chosen, paid,
         upkeep, notes, seed, tuple(state.settings.items()), time.perf_counter() - started,
+        spec.graph.n_sequences,
     )  # fmt: skip
 
 

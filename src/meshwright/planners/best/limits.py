@@ -306,9 +306,7 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     for axis in AXES:
         given: tuple[int, ...] = getattr(params, axis)
         if given and axis not in framework.degrees_for(problem.graph) and 1 not in given:
-            why = problem.graph.single(axis) or (
-                " for weights that embedding and head share" if axis in framework.degrees else ""
-            )
+            why = problem.graph.single(axis) or " for weights that embedding and head share" * (axis in framework.degrees)
             raise _outside(problem, f"{axis} degree {min(given)}", f"no {axis} parallelism{why}")
     usual = params.schedules == Limits().schedules
     schedules = tuple(
