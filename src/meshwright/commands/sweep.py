@@ -80,8 +80,7 @@ def register(app: typer.Typer) -> None:
         with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):
             rows = sweeping.sweep(
                 problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend,
-                scheduler=scheduler, time_limit_seconds=seconds
-            )  # fmt: skip
+                scheduler=scheduler, time_limit_seconds=seconds)  # fmt: skip
         entries = [asdict(row) | {"plan": row.plan} for row in rows]
         if out:
             files.write(out, sweep_table.csv(entries))
