@@ -37,6 +37,7 @@ SINCE = {
     "Operator": ("reference", "n_borrowed_parameters"),
     "LayerWork": ("reference", "borrowed"),
     "FrameworkLimits": ("preference_pairs",),
+    "RunConfig": ("objective",),
 }  # fields that came after most was recorded: they count where they say something
 ZERO = 1e-14  # what is left of sums that cancel
 

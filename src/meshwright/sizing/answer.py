@@ -104,7 +104,7 @@ class Sizing:
             "model": self.model,
             "n_tokens": self.n_tokens,
             "sequence_length": self.sequence_length,
-            "n_sequences": self.n_sequences,
+            **({"n_sequences": self.n_sequences} if self.n_sequences > 1 else {}),
             "global_batch": self.global_batch,
             "n_steps": self.n_steps,
             "within_days": None if self.within_seconds == never else self.within_seconds / 86400.0,
