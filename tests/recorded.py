@@ -20,8 +20,11 @@ import numpy as np
 __all__ = ["Recorded", "differences", "plain", "told_fields"]
 
 _NOTHING = (None, False, 0, "", ())
-_NEWER = {"host_bytes": (0.0,), "offload": ("none", ("none",)), "host": (), "offloads": (), "offload_shards": (),
-          "reference": _NOTHING, "n_borrowed_parameters": _NOTHING, "borrowed": _NOTHING, "preference_pairs": _NOTHING}  # fmt: skip
+_NEWER = {
+    "host_bytes": (0.0,), "offload": ("none", ("none",)), "host": (), "offloads": (), "offload_shards": (),
+    "reference": _NOTHING, "n_borrowed_parameters": _NOTHING, "borrowed": _NOTHING, "preference_pairs": _NOTHING,
+    "RunConfig.objective": _NOTHING,
+}  # fmt: skip
 """Fields that came after most records were written, and values with which they say nothing new (empty: none is recorded; where
 hosts and limits are looked at, tests name them)."""
 
@@ -31,8 +34,13 @@ LARGEST_ARRAY = 64  # longer ones are recorded as their shape and four sums
 
 def told_fields(value: object) -> list[str]:
     """Return the fields of a noun that records hold: all but newer ones that say nothing new."""
-    names = [field.name for field in dataclasses.fields(value)]
-    return [name for name in names if name not in _NEWER or (_NEWER[name] and getattr(value, name, None) not in _NEWER[name])]
+    found = []
+    for field in dataclasses.fields(value):
+        own = f"{type(value).__name__}.{field.name}"
+        silent = _NEWER.get(own, _NEWER.get(field.name))
+        if silent is None or (silent and getattr(value, field.name, None) not in silent):
+            found.append(field.name)
+    return found
 
 
 def plain(value: object) -> object:

@@ -282,7 +282,7 @@ def test_circumstances_are_read_from_the_model_and_the_cluster() -> None:
 
     dense, mixture = (models.read(name).graph for name in ("gpt2", "mixtral-8x7b"))
     assert frameworks.circumstances(dense, clusters.cluster("dgx-h100:8"), "bf16") == {
-        "experts": False, "host": "x86", "precision": "bf16",
+        "experts": False, "host": "x86", "precision": "bf16", "reference_copy": False,
     }  # fmt: skip
     assert frameworks.circumstances(mixture, clusters.cluster("gb200-nvl72:72"))["host"] == "arm"
     assert frameworks.for_problem("", mixture, None).name == frameworks.ASSUMED

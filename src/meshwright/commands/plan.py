@@ -280,12 +280,11 @@ def register(app: typer.Typer) -> None:
         from meshwright.core import peaks
         from meshwright.core.problem import Batch
 
-        files.check_targets(
-            [(option, path) for option, path in (("--out", out), ("--trace", trace), ("--report", report)) if path]
-        )
+        targets = (("--out", out), ("--trace", trace), ("--report", report))
+        files.check_targets([(option, path) for option, path in targets if path])
         problem = api.make_problem(
-            model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length),
-            file_format=file_format, training=precision, framework=for_, memory_risk=memory_risk or peaks.RISK, freeze=freeze,
+            model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length), freeze=freeze,
+            file_format=file_format, training=precision, framework=for_, memory_risk=memory_risk or peaks.RISK,
             lora=training_states.adapters(lora, base), objective=objective, optimizer=optimizer,
             state_precision=state_precision,
         )  # fmt: skip

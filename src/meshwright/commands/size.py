@@ -104,9 +104,8 @@ def register(app: typer.Typer) -> None:
         }  # fmt: skip
         ask = partial(
             sizing.size, model, tokens, within=within, budget=budget, devices=devices, kinds=kinds, global_batch=global_batch,
-            sequence_length=sequence_length, training=precision, framework=for_,
-            file_format=file_format, freeze=freeze, lora=training_states.adapters(lora, base), objective=objective,
-            optimizer=optimizer,
+            sequence_length=sequence_length, training=precision, framework=for_, file_format=file_format, freeze=freeze,
+            lora=training_states.adapters(lora, base), objective=objective, optimizer=optimizer,
             state_precision=state_precision, prices=price, pricing=pricing, powers=power, pue=pue, mtbf=mtbf,
             recovery=told, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend, scheduler=scheduler,
         )  # fmt: skip

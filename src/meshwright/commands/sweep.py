@@ -73,16 +73,14 @@ def register(app: typer.Typer) -> None:
         sizes, seconds = sweeping.batches(global_batches), _early.seconds_of(time_limit)
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(sizes[0], micro_batch, sequence_length),
-            training=precision, file_format=file_format, framework=for_, freeze=freeze,
-            lora=training_states.adapters(lora, base), objective=objective, optimizer=optimizer,
-            state_precision=state_precision,
+            training=precision, file_format=file_format, framework=for_, freeze=freeze, objective=objective,
+            lora=training_states.adapters(lora, base), optimizer=optimizer, state_precision=state_precision,
         )  # fmt: skip
         name = (search or problem.model_spec.search).replace("-", "_")
         with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):
             rows = sweeping.sweep(
                 problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend,
-                scheduler=scheduler, time_limit_seconds=seconds
-            )  # fmt: skip
+                scheduler=scheduler, time_limit_seconds=seconds)  # fmt: skip
         entries = [asdict(row) | {"plan": row.plan} for row in rows]
         if out:
             files.write(out, sweep_table.csv(entries))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.graph import PACKED_BYTES, Graph, Op, Operator
@@ -23,6 +24,15 @@ _ALIASES = (
 )  # fmt: skip
 _TARGETS = ("query", "key", "value", "query_key_value", "output", "gate", "up", "gate_up", "down")
 _LARGEST_RANK = 10**5
+_GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "all": ("attention", "mlp"), "all-linear": ("attention", "mlp"), "attention": ("attention",), "mlp": ("mlp",),
+})  # fmt: skip
+"""Words for several targets: what products of the attention, and of the feed-forward network, are."""
+
+_JOINED = (
+    ("query_key_value", ("bloom", "falcon", "gpt2", "gpt_neox", "phi3")), ("gate_up", ("glm", "glm4", "phi3")),
+)  # fmt: skip
+"""Families of transformers 5.23 whose code has one product for several."""
 
 NF4_BYTES = PACKED_BYTES + (1.0 + 4.0 / 256.0) / 64.0
 """Of a weight in four bits with scales quantised once more [1]_: a byte for each 64, an fp32 number for 256 such bytes.
@@ -40,7 +50,8 @@ class Lora:
     `rank`: of each.
     `base`: what frozen products are held in: empty for as they are used, or ``4bit``.
     `targets`: which products have one: ``query``, ``key``, ``value`` (or all three as one: ``query_key_value``), ``output``,
-    ``gate``, ``up`` (or both as one: ``gate_up``), ``down``.
+    ``gate``, ``up`` (or both as one: ``gate_up``), ``down``; before they are looked up in a model also ``attention``, ``mlp``
+    or ``all``.
     """
 
     rank: int
@@ -71,10 +82,10 @@ def parse_lora(text: str) -> Lora:
         raise InputError(f"--lora {text}: r must be one whole number from 1 to {_LARGEST_RANK}")
     words = [dict(_ALIASES).get(word, word) for word in entries.get("targets", [])]
     if not words:
-        raise InputError(f"--lora {text}: targets are missing: any of {', '.join(_TARGETS)}")
+        raise InputError(f"--lora {text}: targets are missing: any of {', '.join((*_TARGETS, *_GROUPS))}")
     for word in words:
-        if word not in _TARGETS:
-            raise UnknownNameError("target (of --lora)", word, _TARGETS)
+        if word not in (*_TARGETS, *_GROUPS):
+            raise UnknownNameError("target (of --lora)", word, (*_TARGETS, *_GROUPS))
     targets = tuple(dict.fromkeys(words))
     for whole, parts in (("query_key_value", {"query", "key", "value"}), ("gate_up", {"gate", "up"})):
         if whole in targets and parts & set(targets):
@@ -112,14 +123,50 @@ def fine_tuned(spec: ModelSpec, freeze: Sequence[str], lora: str) -> ModelSpec:
         )
     if lora and freeze:
         raise InputError("--lora and --freeze: adapters freeze all other weights already; give one of them")
-    adapters = parse_lora(lora) if lora else None
+    adapters = _told(spec, parse_lora(lora)) if lora else None
+    notes = spec.notes
+    if adapters and adapters != parse_lora(lora):
+        lora = f"r={adapters.rank},targets={','.join(adapters.targets)}" + (",base=4bit" if adapters.base else "")
+        experts = any(operator.expert for op in spec.graph.ops for operator in op.body)
+        more = "; routed experts get none, to which peft 0.21's all-linear gives some" if experts else ""
+        notes += (f"--lora: adapters of {', '.join(adapters.targets)}{more}",)
     frozen = _frozen(spec, freeze) if not lora else _everything
     graph = _Tuning(spec.graph, adapters, frozen).graph()
     if adapters and adapters.base:
         graph = _quantised(graph)
     if not graph.n_trained_parameters:
         raise InputError(f"--freeze {' '.join(freeze)}: nothing of {spec.name} is left to train")
-    return replace(spec, graph=graph, freeze=tuple(freeze), lora=lora)
+    return replace(spec, graph=graph, freeze=tuple(freeze), lora=lora, notes=notes)
+
+
+def _told(spec: ModelSpec, lora: Lora) -> Lora:
+    """Return adapters with what ``attention``, ``mlp`` and ``all`` are in a model, joined where its code joins products.
+
+    Raises `InputError` where products of attention have no names here (latent attention), or there is nothing of the kind.
+    """
+    if not set(lora.targets) & set(_GROUPS):
+        return lora
+    from meshwright.models.readers import huggingface
+
+    family = str(huggingface.said_of(spec.spec).get("model_type"))
+    joined = {word for word, families in _JOINED if family in families}
+    have: dict[str, set[str]] = {"attention": set(), "mlp": set()}
+    for op in spec.graph.ops:
+        for operator in op.body:
+            if operator.name.endswith(("key_value_down", "key_value_up")):
+                raise InputError(f"--lora: {spec.name} has latent attention, whose products are not all named; name targets")
+            words = {word for word, _ in product_parts(op.body, operator)}
+            for whole, parts in (("query_key_value", {"query", "key", "value"}), ("gate_up", {"gate", "up"})):
+                if whole in words and len(words) > 1:
+                    words -= parts if whole in joined else {whole}
+            have["mlp" if operator.name.startswith("mlp") else "attention"] |= words
+    wanted: list[str] = []
+    for target in lora.targets:
+        groups = _GROUPS.get(target, ())
+        wanted += [word for word in _TARGETS if any(word in have[group] for group in groups)] if groups else [target]
+        if groups and not any(have[group] for group in groups):
+            raise InputError(f"--lora: {spec.name} has no products of {target} that take adapters (experts have none here)")
+    return replace(lora, targets=tuple(dict.fromkeys(wanted)))
 
 
 def _quantised(graph: Graph) -> Graph:

@@ -9,7 +9,7 @@ from meshwright.core.graph import Graph, Op, Operator, SharedWeights
 from meshwright.core.problem import ModelSpec
 from meshwright.models.fine_tuning import FORMATS
 
-__all__ = ["PREFIX", "REFERENCES", "Objective", "parse_objective", "with_objective"]
+__all__ = ["PREFIX", "REFERENCES", "PreferenceObjective", "parse_objective", "with_objective"]
 
 REFERENCES = ("copy", "adapters-off", "precomputed")
 PREFIX = "reference."
@@ -20,7 +20,7 @@ _N_SEQUENCES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
+class PreferenceObjective:
     """Direct preference optimisation [1]_: the log-probabilities of both sequences of a pair, against those of a reference.
 
     `reference`: where the latter come from: a frozen ``copy`` of the model, the model itself with ``adapters-off``, or a pass
@@ -34,7 +34,7 @@ class Objective:
     reference: str
 
 
-def parse_objective(text: str, *, adapters: bool = False) -> Objective:
+def parse_objective(text: str, *, adapters: bool = False) -> PreferenceObjective:
     """Return what ``--objective dpo`` or ``--objective dpo,reference=precomputed`` asks for.
 
     Parameters
@@ -66,7 +66,7 @@ def parse_objective(text: str, *, adapters: bool = False) -> Objective:
         )
     if reference == "adapters-off" and not adapters:
         raise InputError(f"--objective {text}: there are no adapters to leave out; give --lora, or reference=copy")
-    return Objective(reference)
+    return PreferenceObjective(reference)
 
 
 def with_objective(spec: ModelSpec, objective: str) -> ModelSpec:

@@ -28,8 +28,7 @@ def page(answer: Sizing) -> str:
         "TITLE": escape(title),
         "VERDICT": escape(sizes.verdict(answer)),
         "QUESTION": escape(
-            f"{answer.n_tokens:,} tokens, {answer.n_steps:,} steps of {answer.global_batch} samples of "
-            f"{answer.sequence_length} tokens"
+            f"{answer.n_tokens:,} tokens, {answer.n_steps:,} steps of {answer.global_batch} samples of {answer.sample}"
         ),
         "CHART": _chart(answer),
         "FRONT": _rows(sizes.HEAD, (sizes.cells(point) for point in shown)),

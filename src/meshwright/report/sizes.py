@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from meshwright.base.amounts import duration_text, money_text
+from meshwright.core.words import plural
 from meshwright.report import text
 from meshwright.sizing.answer import Sizing
 from meshwright.sizing.points import CAUSES, SizePoint
@@ -59,10 +60,10 @@ def _question(answer: Sizing) -> str:
         limits.append(f"within {duration_text(answer.within_seconds)}")
     if answer.budget_value < float("inf"):
         limits.append(f"for at most {money_text(answer.budget_value)}")
-    tokens = f"{answer.n_tokens / 1e9:,.6g} billion tokens"
+    tokens = f"{answer.n_tokens / 1e9:,.6g} billion tokens" if answer.n_tokens >= 1e6 else plural(answer.n_tokens, "token")
     return (
-        f"{answer.model}: {tokens}{', ' if limits else ''}{' and '.join(limits)}; {answer.n_steps:,} steps of "
-        f"{answer.global_batch} samples of {answer.sequence_length} tokens"
+        f"{answer.model}: {tokens}{', ' if limits else ''}{' and '.join(limits)}; {answer.n_steps:,} "
+        f"{'step' if answer.n_steps == 1 else 'steps'} of {plural(answer.global_batch, 'sample')} of {answer.sample}"
     )
 
 

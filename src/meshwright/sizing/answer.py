@@ -28,7 +28,7 @@ class Sizing:
     n_tokens : int
         Of the whole run.
     sequence_length, global_batch, n_steps : int
-        Tokens of a sample, samples of a step on every size, steps of the run.
+        Tokens of a sequence, samples of a step on every size, steps of the run.
     front : tuple of SizePoint
         Within the limits and not dominated, the quickest first; empty where nothing is within them.
     others : tuple of SizePoint
@@ -51,6 +51,8 @@ class Sizing:
         Options of the search.
     planning_seconds : float
         Wall time.
+    n_sequences : int
+        Sequences of a sample: two where it is a pair.
     """
 
     model: str
@@ -71,6 +73,12 @@ class Sizing:
     seed: int
     settings: tuple[tuple[str, str], ...]
     planning_seconds: float
+    n_sequences: int = 1
+
+    @property
+    def sample(self) -> str:
+        """What a sample is, in words: ``4096 tokens``, ``2 sequences of 4096 tokens``."""
+        return f"{self.n_sequences} sequences of " * (self.n_sequences > 1) + f"{self.sequence_length} tokens"
 
     @property
     def feasible(self) -> bool:
@@ -96,6 +104,7 @@ class Sizing:
             "model": self.model,
             "n_tokens": self.n_tokens,
             "sequence_length": self.sequence_length,
+            **({"n_sequences": self.n_sequences} if self.n_sequences > 1 else {}),
             "global_batch": self.global_batch,
             "n_steps": self.n_steps,
             "within_days": None if self.within_seconds == never else self.within_seconds / 86400.0,

@@ -143,3 +143,27 @@ def test_what_counts_all_weights_refuses_a_model_trained_in_part() -> None:
         api.make_problem(spec, "dgx-h100:8", costs="sharded")
     with pytest.raises(InputError, match=r"--lora: .* have no names to freeze by"):
         api.read("pase:alexnet", lora="r=4,targets=output")
+
+
+@pytest.mark.parametrize(
+    ("model", "word", "targets"),
+    [
+        ("llama-3.2-1b", "all", "query,key,value,output,gate,up,down"),
+        ("llama-3.2-1b", "all-linear", "query,key,value,output,gate,up,down"),
+        ("llama-3.2-1b", "mlp", "gate,up,down"),
+        ("gpt2", "attention", "query_key_value,output"),  # transformers' GPT-2 has one product for the three
+        ("gpt2", "all", "query_key_value,output,up,down"),
+        ("mixtral-8x7b", "all", "query,key,value,output"),
+    ],
+)
+def test_words_for_several_targets_are_those_that_the_model_has(model: str, word: str, targets: str) -> None:
+    found, named = (api.read(model, sequence_length=64, lora=f"r=4,targets={one}") for one in (word, targets))
+    assert found.graph == named.graph and found.lora == named.lora == f"r=4,targets={targets}"
+    assert any(f"adapters of {', '.join(targets.split(','))}" in note for note in found.notes)
+
+
+def test_words_for_several_targets_are_refused_where_products_have_no_names() -> None:
+    with pytest.raises(InputError, match="latent attention"):
+        api.read("deepseek-v2-lite", lora="r=4,targets=all")
+    with pytest.raises(InputError, match="no products of mlp"):
+        api.read("mixtral-8x7b", lora="r=4,targets=mlp")

@@ -137,12 +137,9 @@ def size(  # noqa: PLR0913  as many as the command line has
     if isinstance(training, str):
         training = api.training(training) if training else None
     upkeep = told_upkeep(mtbf, recovery)
-    if isinstance(model, str):
-        spec = api.read(
-            model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora, objective=objective
-        )
-    else:
-        spec = model
+    spec = model if not isinstance(model, str) else api.read(
+        model, file_format=file_format, sequence_length=sequence_length, freeze=freeze, lora=lora, objective=objective
+    )  # fmt: skip
     if spec.instance is not None or spec.costs != "analytic" or not spec.graph.n_parameters:
         raise InputError(f"model {spec.name}: only what is read as layers can be sized; {spec.format} brings its own costs")
     words = kinds.split(",") if isinstance(kinds, str) and kinds else kinds
@@ -184,6 +181,7 @@ def size(  # noqa: PLR0913  as many as the command line has
         spec.name, n_tokens, batch.sequence_length, batch.global_batch, n_steps, best, tuple(others),
         tuple(sorted(state.left_out, key=lambda entry: entry.cluster)), None if best else near, limit, most, chosen, paid,
         upkeep, notes, seed, tuple(state.settings.items()), time.perf_counter() - started,
+        spec.graph.n_sequences,
     )  # fmt: skip
 
 

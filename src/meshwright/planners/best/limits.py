@@ -308,14 +308,11 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
         if not given or max(given) == 1:
             continue
         if axis not in framework.degrees_for(problem.graph):
-            why = problem.graph.single(axis) or (
-                " for weights that embedding and head share" if axis in framework.degrees else ""
-            )
+            why = problem.graph.single(axis) or " for weights that embedding and head share" * (axis in framework.degrees)
             raise _outside(problem, f"{axis} degree {max(given)}", f"no {axis} parallelism{why}")
         if axis == "tensor" and not framework.sequence_parallel:
-            raise _outside(
-                problem, f"tensor degree {max(given)}", "no sequence parallelism, which the search puts beside every tensor degree"
-            )
+            why = "no sequence parallelism, which the search puts beside every tensor degree"
+            raise _outside(problem, f"tensor degree {max(given)}", why)
     usual = params.schedules == Limits().schedules
     schedules = tuple(
         word
