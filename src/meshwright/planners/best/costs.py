@@ -19,7 +19,7 @@ from meshwright.costs import analytic
 from meshwright.planners.best import layer_sums
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
 from meshwright.planners.best.limits import variants
-from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, least_peaks
+from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RowFigures, least_peaks
 from meshwright.planners.best.ranks import SILENT, JoinedLoads, RankClasses, kinds_only, merged, rank_classes, silent
 from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, after_name
 from meshwright.sim import transfers
@@ -69,6 +69,7 @@ class Costs:
         self.exchanges = exchanges or Exchanges(problem)
         self.recompute, self.memory_ratio, self.shards, self.blocks = recompute, memory_ratio, shards, blocks
         self._in_order = pool.in_order
+        self._kind_bytes = np.array([problem.required_cluster.device(int(own[0])).memory_bytes for own in pool.devices])
         self._classes: dict[tuple[object, ...], RankClasses] = {}
         self._places: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._rows: dict[tuple[object, ...], RowLoads] = {}
@@ -79,6 +80,7 @@ class Costs:
         self._digests: dict[int, Digest] = {}
         self._stacked: dict[tuple[int, ...], StackedLayers] = {}
         self._main: dict[tuple[int, ...], MainLayers] = {}
+        self._figures: dict[int, RowFigures] = {}
         self.virtual_stages: dict[tuple[str, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     @property
@@ -220,12 +222,11 @@ class Costs:
 
     def digests(self, config: Config, *, light: bool) -> list[Digest]:
         """Return `rows` as arrays."""
-        found = []
-        for rows in self.rows(config, light=light):
+        of_class = self.rows(config, light=light)
+        for rows in of_class:
             if id(rows) not in self._digests:  # rows are kept, so that none is another
                 self._digests[id(rows)] = layer_sums.digest(self.chain, self.settled(rows), self.words(rows))
-            found.append(self._digests[id(rows)])
-        return found
+        return [self._digests[id(rows)] for rows in of_class]
 
     def stacked(self, config: Config, *, light: bool) -> StackedLayers:
         """Return `digests` as the kernels of virtual stages read them."""
@@ -253,10 +254,9 @@ class Costs:
 
     def peaks(self, config: Config, n_microbatches: int) -> Peaks:
         """Return the moments at which every order of a configuration's schedule holds at least so much."""
-        mesh, deepest = config.mesh, 3 * config.mesh.pipeline
-        if config.schedule in ("gpipe", "looped_bfs"):
-            deepest = n_microbatches
-        return least_peaks(config.schedule, mesh.pipeline, config.chunks, min(n_microbatches, deepest))
+        if config.schedule not in ("gpipe", "looped_bfs"):
+            n_microbatches = min(n_microbatches, 3 * config.mesh.pipeline)
+        return least_peaks(config.schedule, config.mesh.pipeline, config.chunks, n_microbatches)
 
     def kind_of_rank(self, config: Config) -> list[int]:
         """Return, for every pipeline rank, the place of its kind of device in the pool."""
@@ -267,9 +267,7 @@ class Costs:
 
     def memory_bytes(self, config: Config) -> NDArray[np.float64]:
         """Return the memory that a device of every pipeline rank may fill; shape (n_ranks,), float64."""
-        cluster = self.problem.required_cluster
-        per_kind = np.array([cluster.device(int(devices[0])).memory_bytes for devices in self.pool.devices])
-        return min(self.memory_ratio, self.problem.memory_ratio) * per_kind[self.kind_of_rank(config)]
+        return min(self.memory_ratio, self.problem.memory_ratio) * self._kind_bytes[self.kind_of_rank(config)]
 
     def words(self, rows: RowLoads) -> tuple[str, ...]:
         """Return what layers may recompute, `selective` only where it changes anything for some of them."""
@@ -297,6 +295,12 @@ class Costs:
             return rows
         pinned = {row: self.word_of(row, self.recompute[0]) for row in (*self.chain.prefix, *self.chain.suffix)}
         return {**rows, **{(row, "none"): rows[row, word] for row, word in pinned.items() if (row, word) in rows}}
+
+    def figures(self, rows: RowLoads) -> RowFigures:
+        """Return what layers hold on a class of ranks as arrays."""
+        if id(rows) not in self._figures:  # rows are kept, so that none is another
+            self._figures[id(rows)] = RowFigures.of(self.settled(rows), self.words(rows), {*self.chain.prefix, *self.chain.suffix})
+        return self._figures[id(rows)]
 
     def transfer_seconds(self, config: Config, plan: Plan, stage_costs: tuple[StageCost, ...]) -> NDArray[np.float64]:
         """Return the least that a transfer between neighbouring ranks takes in any split of a configuration's layers.
