@@ -254,9 +254,8 @@ class Costs:
 
     def peaks(self, config: Config, n_microbatches: int) -> Peaks:
         """Return the moments at which every order of a configuration's schedule holds at least so much."""
-        if config.schedule not in ("gpipe", "looped_bfs"):
-            n_microbatches = min(n_microbatches, 3 * config.mesh.pipeline)
-        return least_peaks(config.schedule, config.mesh.pipeline, config.chunks, n_microbatches)
+        most = n_microbatches if config.schedule in ("gpipe", "looped_bfs") else 3 * config.mesh.pipeline
+        return least_peaks(config.schedule, config.mesh.pipeline, config.chunks, min(n_microbatches, most))
 
     def kind_of_rank(self, config: Config) -> list[int]:
         """Return, for every pipeline rank, the place of its kind of device in the pool."""
@@ -299,7 +298,8 @@ class Costs:
     def figures(self, rows: RowLoads) -> RowFigures:
         """Return what layers hold on a class of ranks as arrays."""
         if id(rows) not in self._figures:  # rows are kept, so that none is another
-            self._figures[id(rows)] = RowFigures.of(self.settled(rows), self.words(rows), {*self.chain.prefix, *self.chain.suffix})
+            ends = {*self.chain.prefix, *self.chain.suffix}
+            self._figures[id(rows)] = RowFigures.of(self.settled(rows), self.words(rows), ends)
         return self._figures[id(rows)]
 
     def transfer_seconds(self, config: Config, plan: Plan, stage_costs: tuple[StageCost, ...]) -> NDArray[np.float64]:
