@@ -76,12 +76,12 @@ class Costs:
         self._of_mesh: dict[tuple[MeshDegrees, bool], list[RowLoads]] = {}
         self._spare = [analytic.spare_rows(problem.graph, ends_together=together) for together in (False, True)]
         self._joined = JoinedLoads()
+        self._figures: dict[int, RowFigures] = {}
         self._work: dict[tuple[object, ...], LeastWork] = {}
         self._digests: dict[int, Digest] = {}
         self._stacked: dict[tuple[int, ...], StackedLayers] = {}
         self._main: dict[tuple[int, ...], MainLayers] = {}
-        self._figures: dict[int, RowFigures] = {}
-        self.virtual_stages: dict[tuple[str, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self.virtual_stages: dict[tuple[object, ...], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     @property
     def one_setting(self) -> bool:
@@ -254,8 +254,10 @@ class Costs:
 
     def peaks(self, config: Config, n_microbatches: int) -> Peaks:
         """Return the moments at which every order of a configuration's schedule holds at least so much."""
-        most = n_microbatches if config.schedule in ("gpipe", "looped_bfs") else 3 * config.mesh.pipeline
-        return least_peaks(config.schedule, config.mesh.pipeline, config.chunks, min(n_microbatches, most))
+        mesh, deepest = config.mesh, 3 * config.mesh.pipeline
+        if config.schedule in ("gpipe", "looped_bfs"):
+            deepest = n_microbatches
+        return least_peaks(config.schedule, mesh.pipeline, config.chunks, min(n_microbatches, deepest))
 
     def kind_of_rank(self, config: Config) -> list[int]:
         """Return, for every pipeline rank, the place of its kind of device in the pool."""
@@ -298,8 +300,8 @@ class Costs:
     def figures(self, rows: RowLoads) -> RowFigures:
         """Return what layers hold on a class of ranks as arrays."""
         if id(rows) not in self._figures:  # rows are kept, so that none is another
-            ends = {*self.chain.prefix, *self.chain.suffix}
-            self._figures[id(rows)] = RowFigures.of(self.settled(rows), self.words(rows), ends)
+            own, ends = self.settled(rows), {*self.chain.prefix, *self.chain.suffix}
+            self._figures[id(rows)] = RowFigures.of(own, self.words(rows), ends)
         return self._figures[id(rows)]
 
     def transfer_seconds(self, config: Config, plan: Plan, stage_costs: tuple[StageCost, ...]) -> NDArray[np.float64]:
