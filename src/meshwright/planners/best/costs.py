@@ -76,7 +76,7 @@ class Costs:
         self._of_mesh: dict[tuple[MeshDegrees, bool], list[RowLoads]] = {}
         self._spare = [analytic.spare_rows(problem.graph, ends_together=together) for together in (False, True)]
         self._joined = JoinedLoads()
-        self._figures: dict[int, RowFigures] = {}
+        self.figures: dict[int, RowFigures] = {}
         self._work: dict[tuple[object, ...], LeastWork] = {}
         self._digests: dict[int, Digest] = {}
         self._stacked: dict[tuple[int, ...], StackedLayers] = {}
@@ -296,13 +296,6 @@ class Costs:
             return rows
         pinned = {row: self.word_of(row, self.recompute[0]) for row in (*self.chain.prefix, *self.chain.suffix)}
         return {**rows, **{(row, "none"): rows[row, word] for row, word in pinned.items() if (row, word) in rows}}
-
-    def figures(self, rows: RowLoads) -> RowFigures:
-        """Return what layers hold on a class of ranks as arrays."""
-        if id(rows) not in self._figures:  # rows are kept, so that none is another
-            own, ends = self.settled(rows), {*self.chain.prefix, *self.chain.suffix}
-            self._figures[id(rows)] = RowFigures.of(own, self.words(rows), ends)
-        return self._figures[id(rows)]
 
     def transfer_seconds(self, config: Config, plan: Plan, stage_costs: tuple[StageCost, ...]) -> NDArray[np.float64]:
         """Return the least that a transfer between neighbouring ranks takes in any split of a configuration's layers.
