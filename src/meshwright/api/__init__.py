@@ -237,8 +237,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     PluginError
         When the search answers another question, or claims what cannot be true.
     """
-    from meshwright.api import arguments, fixing, searching
-    from meshwright.api.sizes import unlike
+    from meshwright.api import arguments, searching
 
     arguments.check(
         model, cluster, settings, freeze, search=search, costs=costs, framework=framework, lora=lora, optimizer=optimizer,
@@ -260,10 +259,16 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
             model, cluster, costs=costs, batch=batch, training=training, framework=framework, memory_risk=memory_risk,
             freeze=freeze, lora=lora, optimizer=optimizer, state_precision=state_precision, objective=objective,
         )  # fmt: skip
-    plain, problem = problem, unlike.posed(problem, lengths, batching, seed)
+    plain = problem
+    if lengths or batching:
+        from meshwright.api.sizes import unlike
+
+        problem = unlike.posed(problem, lengths, batching, seed)
     if fix is not None:
         if search not in ("", "best") or problem.model_spec.search != "best":
             raise InputError(f"fix: only search best completes a plan of which a part is given, not {search or 'this file'}")
+        from meshwright.api import fixing
+
         problem.batch.check()
         parts = fixing.parse(fix, problem)
         found = fixing.plan(problem, parts, settings=settings, seed=seed, stop=stop, within=within)

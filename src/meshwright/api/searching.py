@@ -103,11 +103,11 @@ def _unsaid(result: Result) -> tuple[str, ...]:
 
 def _tied(result: Result) -> tuple[str, ...]:
     """Say that weights which layers share are counted for each of them although one rank holds them once."""
-    from meshwright.costs.analytic import shared_weights
-
     graph = result.problem.graph
     if not graph.n_shared_parameters or result.problem.model_spec.costs != "analytic":
         return ()
+    from meshwright.costs.analytic import shared_weights
+
     n_more = shared_weights.counted_twice(graph, result.plan)
     if not n_more:
         return ()

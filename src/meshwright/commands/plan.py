@@ -84,15 +84,15 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
         When it is stopped by the user before there is a plan.
     """
     from meshwright import api
-    from meshwright.api import targets, why_not
-    from meshwright.api.sizes import effective
+    from meshwright.api import targets
     from meshwright.base.errors import InputError
     from meshwright.commands import _early
     from meshwright.core.problem import Stop
     from meshwright.report.progress import progress
-    from meshwright.sizing.failures import rates
 
     if preferences.mtbf:
+        from meshwright.sizing.failures import rates
+
         rates(preferences.mtbf)  # what is wrong is said before the search
     usual = 0.01 if hasattr(_module(problem, search).Params(), "within_ratio") else 0.0
     within = _early.share_of(preferences.within, "--within") if preferences.within else usual
@@ -112,8 +112,12 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
         if asked() and not result.feasible:
             raise KeyboardInterrupt
         if fixed and result.feasible:
+            from meshwright.api import why_not
+
             result = why_not.with_why_not(result, fixed, stop=stop)
     if preferences.mtbf:
+        from meshwright.api.sizes import effective
+
         result = effective.with_goodput(result, preferences.mtbf)
     top = preferences.top
     shown = {key: value for key, value in result.settings.items() if key in settings or key != "alternatives"}

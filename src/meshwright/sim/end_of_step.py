@@ -111,8 +111,11 @@ def _last_tasks(slots: Actions, rank: int) -> list[tuple[int, int]]:
     lower, upper = int(slots.first[rank]), int(slots.first[rank + 1])
     phase, stage_of_task = slots.phase[lower:upper], slots.stage[lower:upper]
     last: dict[int, int] = {}
-    for place in np.flatnonzero((phase == BACKWARD) | (phase == BACKWARD_WEIGHT)).tolist():
-        last[int(stage_of_task[place])] = lower + place
+    n_own = int((slots.rank_of_stage == rank).sum())
+    for place in np.flatnonzero((phase == BACKWARD) | (phase == BACKWARD_WEIGHT))[::-1].tolist():
+        last.setdefault(int(stage_of_task[place]), lower + place)
+        if len(last) == n_own:
+            break
     return sorted(last.items(), key=lambda pair: pair[1])
 
 

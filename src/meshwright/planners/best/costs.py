@@ -19,7 +19,7 @@ from meshwright.costs import analytic
 from meshwright.planners.best import layer_sums
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
 from meshwright.planners.best.limits import variants
-from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, least_peaks
+from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RowFigures, least_peaks
 from meshwright.planners.best.ranks import SILENT, JoinedLoads, RankClasses, kinds_only, merged, rank_classes, silent
 from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, after_name
 from meshwright.sim import transfers
@@ -69,12 +69,14 @@ class Costs:
         self.exchanges = exchanges or Exchanges(problem)
         self.recompute, self.memory_ratio, self.shards, self.blocks = recompute, memory_ratio, shards, blocks
         self._in_order = pool.in_order
+        self._kind_bytes = np.array([problem.required_cluster.device(int(own[0])).memory_bytes for own in pool.devices])
         self._classes: dict[tuple[object, ...], RankClasses] = {}
         self._places: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._rows: dict[tuple[object, ...], RowLoads] = {}
         self._of_mesh: dict[tuple[MeshDegrees, bool], list[RowLoads]] = {}
         self._spare = [analytic.spare_rows(problem.graph, ends_together=together) for together in (False, True)]
         self._joined = JoinedLoads()
+        self.figures: dict[int, RowFigures] = {}
         self._work: dict[tuple[object, ...], LeastWork] = {}
         self._digests: dict[int, Digest] = {}
         self._stacked: dict[tuple[int, ...], StackedLayers] = {}
@@ -220,12 +222,11 @@ class Costs:
 
     def digests(self, config: Config, *, light: bool) -> list[Digest]:
         """Return `rows` as arrays."""
-        found = []
-        for rows in self.rows(config, light=light):
+        of_class = self.rows(config, light=light)
+        for rows in of_class:
             if id(rows) not in self._digests:  # rows are kept, so that none is another
                 self._digests[id(rows)] = layer_sums.digest(self.chain, self.settled(rows), self.words(rows))
-            found.append(self._digests[id(rows)])
-        return found
+        return [self._digests[id(rows)] for rows in of_class]
 
     def stacked(self, config: Config, *, light: bool) -> StackedLayers:
         """Return `digests` as the kernels of virtual stages read them."""
@@ -267,9 +268,7 @@ class Costs:
 
     def memory_bytes(self, config: Config) -> NDArray[np.float64]:
         """Return the memory that a device of every pipeline rank may fill; shape (n_ranks,), float64."""
-        cluster = self.problem.required_cluster
-        per_kind = np.array([cluster.device(int(devices[0])).memory_bytes for devices in self.pool.devices])
-        return min(self.memory_ratio, self.problem.memory_ratio) * per_kind[self.kind_of_rank(config)]
+        return min(self.memory_ratio, self.problem.memory_ratio) * self._kind_bytes[self.kind_of_rank(config)]
 
     def words(self, rows: RowLoads) -> tuple[str, ...]:
         """Return what layers may recompute, `selective` only where it changes anything for some of them."""

@@ -275,7 +275,9 @@ class RankLayers:
         kept, widest = np.zeros((steps, n_chunks)), np.zeros((steps, n_chunks))
         reserved = np.full(steps, self.reserved_bytes[choice, every].max())
         kept[0] = np.bincount(self.stage, self.kept_bytes[choice, every], n_chunks)
-        stays = np.setdiff1d(every, others)
+        is_other = np.zeros(len(choice), dtype=np.bool_)
+        is_other[others] = True
+        stays = every[~is_other]
         np.maximum.at(widest[0], self.stage[stays], self.working_bytes[choice[stays], stays])
         if len(others):
             stage = self.stage[others]

@@ -14,6 +14,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.planners.best import inequalities, virtual
 from meshwright.planners.best.costs import Costs
+from meshwright.planners.best.layer_sums import RowLoads
 from meshwright.planners.best.limits import runnable
 from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RankLayers, RowFigures, peaks_of
 from meshwright.planners.best.space import Config, MeshDegrees
@@ -207,12 +208,19 @@ def _ranks(costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Pea
     """Return the layers of every rank, for the rows of each stage and what ranks hold at their fullest moments."""
     classes, of_class = costs.classes(config, light=light), costs.rows(config, light=light)
     rank_of_stage = schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)
-    pinned = {*costs.chain.prefix, *costs.chain.suffix}
-    figures = [RowFigures.of(costs.settled(stage_costs), costs.words(stage_costs), pinned) for stage_costs in of_class]
+    figures = [_figures(costs, stage_costs) for stage_costs in of_class]
     stages = [[rows[stage] for stage in np.flatnonzero(rank_of_stage == rank)] for rank in range(config.mesh.pipeline)]
     return [
         figures[own].layers(stages[rank], peaks.held[rank], peaks.at[rank]) for rank, own in enumerate(classes.of_rank.tolist())
     ]
+
+
+def _figures(costs: Costs, rows: RowLoads) -> RowFigures:
+    """Return what layers hold on a class of ranks as arrays, remembered with the costs."""
+    if id(rows) not in costs.figures:  # rows are kept, so that none is another
+        ends = {*costs.chain.prefix, *costs.chain.suffix}
+        costs.figures[id(rows)] = RowFigures.of(costs.settled(rows), costs.words(rows), ends)
+    return costs.figures[id(rows)]
 
 
 def _recompute_of_ranks(

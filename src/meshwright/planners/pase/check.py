@@ -13,7 +13,6 @@ from meshwright.base import fields
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
 from meshwright.planners.pase.memory import held_bytes
-from meshwright.planners.pase.our_models import sharding_problem
 from meshwright.planners.pase.readers.pase_graph import build
 from meshwright.planners.pase.tables import tables
 from meshwright.solvers.pairwise.certificate import Verdict, check
@@ -77,6 +76,8 @@ def _pase(asked: Any, place: str) -> _Posed:
 def _sharding(asked: Any, problem: Problem | None) -> _Posed:
     """Build the problem of a model on a mesh."""
     assert problem is not None
+    from meshwright.planners.pase.our_models import sharding_problem  # published graphs need no costs of ours
+
     sharding = sharding_problem(problem, tuple(int(size) for size in asked["mesh"]), str(asked["recompute"]))
     names = tuple(node.name for node in sharding.wiring.nodes)
     options = tuple(tuple([choice.name for choice in way] for way in made.choices) for made in sharding.menus)

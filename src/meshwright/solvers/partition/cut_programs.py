@@ -54,8 +54,8 @@ def halve(
     `limit_value`: only cuts below this are of use.
     `memory_limit_bytes`: of each.
     `n_nodes`: most nodes of its branch and bound.
-    `in_first`, shape (n,), bool, or None: which stand in the first stage now. Of very many undecided units only those next to this
-    cut, as they are numbered, stay undecided: what a program takes grows faster than its units.
+    `in_first`, shape (n,), bool, or None: which stand in the first stage now. Of very many undecided units only those next
+    to this cut, as they are numbered, stay undecided: what a program takes grows faster than its units.
 
     Returns
     -------

@@ -171,7 +171,7 @@ def sums_of_rows(values: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArra
     """
     ends = np.cumsum(counts)
     running = np.concatenate([[0], np.cumsum(values)])
-    return running[ends] - running[ends - counts]
+    return np.asarray(running[ends] - running[ends - counts], dtype=np.int64)
 
 
 def _dense(label: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -25,7 +25,7 @@ def recut(
     memory_limit_bytes: float = math.inf,
     n_programs: int = 12,
 ) -> Groups:
-    """Return a partition whose largest load no new cut near that between two neighbours lowers, or the best after `n_programs` cuts.
+    """Return a partition whose largest load no new cut near that between two neighbours lowers, or the best after so many cuts.
 
     `groups`: units of each stage, in order, all on accelerators.
     `scales`, shape (2, n_stages), float64, or None: factors on compute and communication of each stage.

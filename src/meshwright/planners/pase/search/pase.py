@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from meshwright.base import files, units
 from meshwright.base.errors import InputError
@@ -14,12 +15,14 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
 from meshwright.planners.pase import answer as pase_answer
-from meshwright.planners.pase import our_models
 from meshwright.planners.pase.budget import shortage, solve_within_memory
 from meshwright.planners.pase.check import check_certificate
 from meshwright.planners.pase.question import PaseSettings, one_stage, question_of
 from meshwright.planners.pase.readers.pase_graph import PaseInstance, graph_of
 from meshwright.planners.pase.tables import splits_cost, tables
+
+if TYPE_CHECKING:
+    from meshwright.planners.pase.our_models import MeshSettings
 
 __all__ = ["STOPS_EARLY", "Params", "check_certificate", "data_parallel", "search"]
 
@@ -86,6 +89,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     if isinstance(problem.model_spec.instance, PaseInstance):
         answer, graph = _on_pase_graph(problem, params, stop)
     else:
+        from meshwright.planners.pase import our_models  # published graphs need neither costs of ours nor the simulator
+
         answer, graph = our_models.on_mesh(problem, _mesh_settings(problem, params), stop)
     if params.certificate and answer.certificate is not None:
         files.write(params.certificate, json.dumps(dict(answer.certificate)) + "\n")
@@ -94,15 +99,17 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     return answer
 
 
-def _mesh_settings(problem: Problem, params: Params) -> our_models.MeshSettings:
+def _mesh_settings(problem: Problem, params: Params) -> MeshSettings:
     """Return the mesh, the memory limit and recomputation; refuse options that a model on a cluster does not have."""
     for name in ("n_processors", "batch", "model", "flops", "bandwidth"):
         if getattr(params, name) != getattr(Params(), name):
             raise InputError(
                 f"--set {name}: is for pase:GRAPH; of {problem.model_spec.name} the cluster and --global-batch say as much"
             )
+    from meshwright.planners.pase.our_models import MeshSettings
+
     gap_ratio = 1e-3 if params.gap_ratio is None else params.gap_ratio
-    return our_models.MeshSettings(params.mesh, params.memory, params.recompute, gap_ratio)
+    return MeshSettings(params.mesh, params.memory, params.recompute, gap_ratio)
 
 
 def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer, Graph]:
