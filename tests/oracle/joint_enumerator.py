@@ -489,13 +489,12 @@ def splits(problem: Problem, shape: Shape, dice: random.Random, n_most: int) -> 
     for stage in (*range(1, n_stages - 1), *sorted({0, n_stages - 1}))[:rest]:
         even[stage] += 1
     yield tuple(even)
-    if shape.n_chunks > 1:  # one layer fewer on the first stage, up to two on the last; the others share what is left
+    if shape.n_chunks > 1:  # up to two layers fewer on the last stage, and then one on the first; the others share what is left
         others = [
             (even[0] - fewer, even[-1] - less)
-            for fewer, less in itertools.product((0, 1), (0, 1, 2))
-            if (fewer or less)
-            and (not fewer or even[0] - fewer >= (0 if prefix else 1))
-            and (not less or even[-1] - less >= (0 if suffix else 1))
+            for fewer, less in itertools.product((0, 1), (1, 2))
+            if (not fewer or even[0] - fewer >= (0 if prefix else 1))
+            and even[-1] - less >= (0 if suffix else 1)
         ]
         dice.shuffle(others)
         for first, last in others:
