@@ -63,7 +63,7 @@ def bounds_of(
     """
     from meshwright._kernels.best import virtual_stages as kernel
 
-    mesh, peaks = config.mesh, costs.peaks(config, n_microbatches)
+    peaks = costs.peaks(config, n_microbatches)
     ends, own = _virtual_stages(costs, config)
     layers, of_rank, memory_bytes = _loads(costs, config, light)
     stages = kernel.RankStages(ends[0], own, of_rank, peaks.held, peaks.at, memory_bytes)

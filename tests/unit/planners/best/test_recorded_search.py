@@ -10,7 +10,7 @@ import pytest
 
 from gists import gist
 from meshwright.core.problem import Stop
-from meshwright.planners.best import certificate, costs, splits
+from meshwright.planners.best import certificate, costs, plans, splits
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import Config, MeshDegrees, pools
@@ -56,10 +56,15 @@ def test_the_search_goes_on_as_it_did(recorded: Recorded, case: int) -> None:
         own, config = search.costs[one.pool], one.config
         asked.append([
             search._closed(own, config, one.plan), search._with_transfers(own, config, one.plan),
-            search.least_seconds(own, config, one.plan), search._limit_of_bound(config), search._never_fits(own, config),
-            gist(search._even(own, config)), search.limit(config),
+            search.least_seconds(own, config, one.plan), search._limit_of_bound(config),
+            plans.only_split_never_fits(own, config, search.n_microbatches(config.mesh)),
+            gist(plans.even(own, config, search.n_microbatches(config.mesh))), search.limit(config),
         ])  # fmt: skip
-    left = [[search._never_fits(search.costs[pool], config)] for pool, config, light in search.too_large if not light][:20]
+    left = [
+        [plans.only_split_never_fits(search.costs[pool], config, search.n_microbatches(config.mesh))]
+        for pool, config, light in search.too_large
+        if not light
+    ][:20]
     told = search.certificate()
     recorded(
         {

@@ -348,8 +348,8 @@ def even_counts(n_layers: int, n_stages: int) -> list[int]:
 def split_counts(chain: CheckedChain, form: Form, n_ranks: int, limits: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """Return every spread of the layers over virtual stages that is part of the space, the even one first.
 
-    The last stage may have up to two layers fewer than in the even one, and then the first one fewer too, as long as a stage to which nothing is pinned
-    keeps one; all other layers go to the stages between, the quotient to each and what is left over to the first of them.
+    The last stage may have up to two layers fewer than in the even one, and then the first one fewer too, as long as a stage to
+    which nothing is pinned keeps one; all other layers go to the stages between, the quotient to each and what is left over to the first of them.
     """
     even = even_counts(len(chain.layers), n_ranks * form.n_chunks)
     found = [tuple(even)]
