@@ -217,8 +217,8 @@ def context_question(seed: int, folder: pathlib.Path) -> Question:
 
 
 def virtual_question(seed: int, folder: pathlib.Path) -> Question:
-    """Return a problem of up to 11 layers on two or three pipeline ranks with several stages each, most with a head that costs as
-    much as layers do.
+    """Return a problem of up to 11 layers, mostly on two or three pipeline ranks with several stages each; the head of many
+    costs as much as layers do.
     """
     dice = random.Random(7 * seed + 1)
     config, n_layers = _random_model(dice), dice.randint(4, 11)

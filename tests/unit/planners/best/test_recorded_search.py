@@ -109,7 +109,8 @@ def test_a_certificate_counts_meshes_by_what_closes_them() -> None:
     shape = {"pool": 0, "tensor": 1, "context": 1, "expert": 1, "micro_batch": 1}
     assert found["bound_seconds"] == 2.0 and found["format"] == certificate.FORMAT
     n = certificate._n_configurations(problem, Limits(shard=(0, 1)), pool[0], dataclasses.replace(third, pipeline=2), 5)
-    assert n == 4 * 2 * 2  # 1F1B, ZB-H1, and two or three virtual stages; two shardings, two layouts
+    # 1F1B, ZB-H1, two virtual stages in three spreads, three in one (the last has no layer); two shardings, two layouts
+    assert n == (2 + 3 + 1) * 2 * 2
     assert found["sets"] == [
         {**shape, "by": "compute", "n_meshes": 1, "seconds": 3.0},
         {**shape, "by": "configurations", "n_meshes": 1, "seconds": 2.0, "n_configurations": n},

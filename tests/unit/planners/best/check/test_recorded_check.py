@@ -412,7 +412,8 @@ def test_plans_outside_the_space_are_told_why() -> None:
     assert why(problem=dataclasses.replace(problem, batch=batch)) == said
     swapped = tuple(dataclasses.replace(stage, ops=stage.ops[::-1], recompute=stage.recompute[::-1]) for stage in plan.stages)
     assert why(stages=swapped) == "its layers are not in the order of the model"
-    assert why({**own, "uniform": True}) == "its virtual stages are not spread evenly" or len(first.ops) == len(last.ops)
+    unlike = "its stages do not hold equally many layers, and uniform was asked for"
+    assert why({**own, "uniform": True}) == unlike or len(first.ops) == len(last.ops)
     words = ("full",) * len(first.ops)
     said = "it recomputes what is not allowed (full, none; allowed: none)"
     none = ("none",) * len(last.ops)
