@@ -227,7 +227,8 @@ class BoundProof:
         split that is left.
         """
         prices, mesh, form, strategy, layout, splits = one
-        splits = splits or tuple(split_counts(self.chain, form, mesh.pipeline, self.limits))
+        if form.n_chunks > 1 and not splits:
+            splits = tuple(split_counts(self.chain, form, mesh.pipeline, self.limits))
         spare = prices.spare(mesh, form)
         bound: WholeStages | None = None
         for inside_only in (True, False):
