@@ -242,6 +242,35 @@ def offload_question(seed: int, folder: pathlib.Path) -> Question:
     return Question(problem, settings, f"offload {seed}: {asked.name}, {settings}, {levels}, {hosts}")
 
 
+def virtual_question(seed: int, folder: pathlib.Path) -> Question:
+    """Return a problem of up to 11 layers, mostly on two or three pipeline ranks with several stages each; the head of many
+    costs as much as layers do.
+    """
+    dice = random.Random(7 * seed + 1)
+    config, n_layers = _random_model(dice), dice.randint(4, 11)
+    config |= {name: n_layers for name in ("n_layer", "num_hidden_layers") if name in config}
+    if "mlp_only_layers" in config:
+        config["mlp_only_layers"] = [i for i in range(n_layers) if dice.random() < 0.3]
+    model, spec, cluster = folder / f"virtual{seed}.json", folder / f"virtual{seed}.yaml", dice.choice(BUILT_IN)
+    model.write_text(json.dumps(config))
+    if dice.random() < 0.4:
+        spec.write_text(_random_cluster(dice))
+        cluster = str(spec)
+    batch = Batch(dice.choice((4, 6, 8, 12, 16)), dice.choice((0, 1)), dice.choice((512, 2048)))
+    problem = api.make_problem(str(model), cluster, batch=batch, memory_risk=0.5)
+    problem = fused(problem) if dice.random() < 0.5 else problem
+    settings = {"schedules": dice.choice((*IN_A_V, "interleaved_1f1b", "looped_bfs", "interleaved_1f1b,1f1b"))}
+    if dice.random() < 0.6:
+        settings["pipeline"] = dice.choice(("2", "2", "3"))
+    if dice.random() < 0.3:
+        settings["shard"] = dice.choice(("0", "3", "0,3"))
+    if dice.random() < 0.2:
+        settings["recompute"] = dice.choice(("none", "none,full", "selective"))
+    if dice.random() < 0.6 and shapes(problem, settings):
+        problem = with_memory(problem, _tight_memory(problem, settings, dice))
+    return Question(problem, settings, f"virtual {seed}: {cluster}, {settings}")
+
+
 def frozen_question(seed: int, folder: pathlib.Path) -> Question:
     """Return a small problem of which the first layers are frozen, and mostly the embedding too."""
     dice = random.Random(seed * 7919 + 13)
@@ -524,13 +553,11 @@ def splits(problem: Problem, shape: Shape, dice: random.Random, n_most: int) -> 
     for stage in (*range(1, n_stages - 1), *sorted({0, n_stages - 1}))[:rest]:
         even[stage] += 1
     yield tuple(even)
-    if shape.n_chunks > 1:  # one layer fewer on the first stage, up to two on the last; the others share what is left
+    if shape.n_chunks > 1:  # up to two layers fewer on the last stage, and then one on the first; the others share what is left
         others = [
             (even[0] - fewer, even[-1] - less)
-            for fewer, less in itertools.product((0, 1), (0, 1, 2))
-            if (fewer or less)
-            and (not fewer or even[0] - fewer >= (0 if prefix else 1))
-            and (not less or even[-1] - less >= (0 if suffix else 1))
+            for fewer, less in itertools.product((0, 1), (1, 2))
+            if (not fewer or even[0] - fewer >= (0 if prefix else 1)) and even[-1] - less >= (0 if suffix else 1)
         ]
         dice.shuffle(others)
         for first, last in others:

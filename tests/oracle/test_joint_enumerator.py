@@ -42,7 +42,19 @@ def test_tiny_problems_are_enumerated_whole(seed: int, tmp_path: pathlib.Path) -
 
 @pytest.mark.parametrize(
     "schedule",
-    ["1f1b", "gpipe", "zb_h1", "zb_h2", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_v", "v_half", "v_min", "dualpipe_v"],
+    [
+        "1f1b",
+        "gpipe",
+        "zb_h1",
+        "zb_h2",
+        "early_backward_b",
+        "interleaved_1f1b",
+        "looped_bfs",
+        "zb_v",
+        "v_half",
+        "v_min",
+        "dualpipe_v",
+    ],
 )
 def test_proofs_hold_where_embedding_and_head_are_one_table(schedule: str, tmp_path: pathlib.Path) -> None:
     """A rank that holds both has the table once, under V-shaped schedules and alone; two ranks have one each."""
@@ -77,6 +89,29 @@ def test_proofs_hold_where_the_optimizers_state_may_lie_on_the_host(block: int, 
         plan = None if verdict.answer is None else verdict.answer.plan
         used |= set() if plan is None else {plan.stages[0].strategy.offload}
     assert used == {"none", "optimizer"}
+
+
+def test_proofs_hold_for_every_spread_of_layers_over_virtual_stages(tmp_path: pathlib.Path) -> None:
+    """And many answers have fewer layers on the first or the last stage than an even spread."""
+    schedules, n_uneven = set(), 0
+    for seed in range(24):
+        question = enumerator.virtual_question(seed, tmp_path)
+        verdict = enumerator.judge(question, 32, seed)
+        assert not verdict.false_refusal, question.name
+        assert verdict.excess_ratio <= enumerator.TOLERANCE, (question.name, verdict.best)
+        plan = None if verdict.answer is None else verdict.answer.plan
+        if plan is None or len(plan.stages) == len(plan.ranks()):
+            continue
+        schedules.add(plan.schedule)
+        shape = enumerator.Shape(
+            plan.ranks(), plan.stages[0].strategy, 1, plan.schedule, len(plan.stages) // len(plan.ranks()), ""
+        )
+        even, *others = enumerator.splits(question.problem, shape, random.Random(0), 1)
+        layers = set(enumerator.chain(question.problem)[1])
+        counts = tuple(len(layers & set(stage.ops)) for stage in plan.stages)
+        assert counts in (even, *others)
+        n_uneven += counts != even
+    assert n_uneven >= 3 and len(schedules) >= 4
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adafactor", "adam-8bit", "sgd"])

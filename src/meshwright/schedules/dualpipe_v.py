@@ -30,8 +30,8 @@ def placement(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
 def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.int64]:
     """Return the most activations, of half the size, that each rank holds; shape (n_ranks,), int64.
 
-    ``2 n_ranks + 1``, one more than stages; with fewer micro-batches than stages those of its warm-up, and one more where it has
-    forward tasks left after it.
+    ``2 n_ranks + 1``, one more than stages; with fewer micro-batches than stages those of its warm-up, and one more where it
+    has forward tasks left after it.
     """
     ahead = 2 * n_ranks - 1 - np.arange(n_ranks, dtype=np.int64)
     returned = np.arange(1, n_ranks + 1, dtype=np.int64)
@@ -41,10 +41,10 @@ def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.in
 def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | None = None) -> Actions:
     """Return the order of DualPipe-V.
 
-    Rank r has stage r on the way there and stage ``2 n_ranks - 1 - r`` on the way back. After its warm-up it runs in turn a forward
-    task there with a backward task back, and a forward task back with a backward task there: the pairs that a framework may overlap.
-    Backward passes are whole in the pairs; the input gradients before the first pair and in the last part go first and the weight
-    gradients fill the ranks.
+    Rank r has stage r on the way there and stage ``2 n_ranks - 1 - r`` on the way back. After its warm-up it runs in turn a
+    forward task there with a backward task back, and a forward task back with a backward task there: the pairs that a
+    framework may overlap. Backward passes are whole in the pairs; before the first pair and in the last part the input
+    gradients go first and the weight gradients fill the ranks.
 
     `n_chunks` must be 2; `times` are not used.
 
@@ -64,7 +64,7 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | N
 
 
 class _Row:
-    """The tasks of one rank as they are put down: stages take their micro-batches in order, weight gradients wait in a queue."""
+    """The tasks of one rank as they are put down: stages take micro-batches in order, weight gradients wait in a queue."""
 
     def __init__(self) -> None:
         self.tasks: list[tuple[int, int, int]] = []

@@ -93,8 +93,8 @@ def test_v_half_and_v_min_hold_and_wait_the_published_shares(schedule: str, of_b
 @pytest.mark.parametrize("times", [(1.0, 1.0, 1.0), (1.0, 1.5, 0.5), (1.0, 1.25, 0.75)])
 @pytest.mark.parametrize("p", range(1, 9))
 def test_dualpipe_v_waits_and_holds_no_more_than_published(p: int, times: tuple[float, float, float]) -> None:
-    """With nothing of a pair hidden its F&B is F + B: ``(PP / 2 - 1) (F&B + B - 3 W)`` of a chunk's times, PP the 2 p stages, and
-    PP + 1 activations. ZB-V waits less and holds less.
+    """With nothing of a pair hidden its F&B is F + B: ``(PP / 2 - 1) (F&B + B - 3 W)`` of a chunk's times, PP the 2 p stages,
+    and PP + 1 activations. ZB-V waits less and holds less.
     """
     m, v = 6 * p, 2
     f, b, w = (part / v for part in times)

@@ -191,10 +191,8 @@ class BestFirstSearch:
                 self._put_aside(bound, _LIGHT, pool, config)
             else:
                 self.too_large.append((pool, config, False))
-        elif level == _FULL and config.fewer == ANY_SPREAD:
-            self._spread(costs, config, pool, bound)
         elif level == _FULL:
-            self._build(pool, config, bound)
+            (self._spread if config.fewer == ANY_SPREAD else self._build)(pool, config, bound)
         elif plan is not None:
             carried = self._with_transfers(costs, config, plan) if level == _BUILT else 0.0
             if carried > bound:
@@ -249,8 +247,9 @@ class BestFirstSearch:
         else:
             self._put_aside(least, _UNLIT, pool, config)
 
-    def _spread(self, costs: Costs, config: Config, pool: int, least: float) -> None:
+    def _spread(self, pool: int, config: Config, least: float) -> None:
         """Put every spread of the layers over virtual stages on the heap, each with its own bound; what never fits is left out."""
+        costs = self.costs[pool]
         own = virtual.bounds_of(costs, config, self.n_microbatches(config.mesh), light=False)
         for fewer, bound in zip(virtual.spreads(costs, config), own.tolist(), strict=True):
             self._push(max(bound, least), _FULL, pool, replace(config, fewer=fewer))

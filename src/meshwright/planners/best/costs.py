@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,7 @@ class Costs:
         self._digests: dict[int, Digest] = {}
         self._stacked: dict[tuple[int, ...], StackedLayers] = {}
         self._main: dict[tuple[int, ...], MainLayers] = {}
-        self.virtual_stages: dict[tuple[object, ...], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self.virtual_stages: dict[tuple[object, ...], tuple[Any, ...]] = {}  # what `planners.best.virtual` remembers
 
     @property
     def one_setting(self) -> bool:

@@ -90,9 +90,7 @@ class Limits:
     micro_batch: tuple[int, ...] = field(default=(), metadata={"minimum": 1})
     shard: tuple[int, ...] = field(default=(0, 1, 2, 3), metadata={"minimum": 0, "maximum": 3})
     recompute: tuple[str, ...] = field(default=RECOMPUTE, metadata={"choices": (*RECOMPUTE, ALTERNATE, *MODULES)})
-    schedules: tuple[str, ...] = field(
-        default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"), metadata={"choices": SCHEDULES}
-    )
+    schedules: tuple[str, ...] = field(default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"), metadata={"choices": SCHEDULES})
     context_exchange: tuple[str, ...] = field(default=(), metadata={"choices": CONTEXT_EXCHANGES})
     offload: tuple[str, ...] = field(default=("none",), metadata={"choices": OFFLOADS, "at_least": 1})
     evaluations: int = field(default=120, metadata={"minimum": 1})

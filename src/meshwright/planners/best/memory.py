@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def peaks_of(slots: Actions, *, least: bool = False) -> Peaks:
     freed = own & ((phase == BACKWARD) | (phase == (BACKWARD_INPUT if least else BACKWARD_WEIGHT)))[:, None]
     held = np.cumsum(own & (phase == FORWARD)[:, None], axis=0)  # every rank ends with as many freed as taken
     held[1:] -= np.cumsum(freed, axis=0)[:-1]
-    ranks = [slice(int(start), int(stop)) for start, stop in zip(first[:-1], first[1:], strict=True)]
+    ranks = [slice(start, stop) for start, stop in itertools.pairwise(first.tolist())]
     moments = [_fullest(held[rank], chunk[rank]) + rank.start for rank in ranks]
     n_most = max(len(moment) for moment in moments)
     index = np.stack([np.concatenate((moment, np.full(n_most - len(moment), moment[0]))) for moment in moments])

@@ -377,8 +377,8 @@ def schedules_of(mesh: MeshDegrees, n_microbatches: int, n_layers: int, allowed:
 def spreads_of(n_layers: int, n_ranks: int, n_chunks: int, pinned: tuple[bool, bool]) -> tuple[tuple[int, int], ...]:
     """Return how many layers fewer than in an even spread the first and the last stage may have, the even spread first.
 
-    Embedding, head and loss are work as layers are: the last of several stages per rank may have up to two layers fewer, the first
-    up to one. Where nothing is pinned to a stage, it keeps a layer.
+    Embedding, head and loss are work as layers are: the last of several stages per rank may have up to two layers fewer, and then
+    the first up to one. Where nothing is pinned to a stage, it keeps a layer.
 
     Parameters
     ----------
@@ -395,8 +395,9 @@ def spreads_of(n_layers: int, n_ranks: int, n_chunks: int, pinned: tuple[bool, b
     if n_chunks == 1:
         return ((0, 0),)
     quotient, rest = divmod(n_layers, n_ranks * n_chunks)
-    ends = (quotient + (rest == n_ranks * n_chunks - 1), quotient)  # the rest goes to the middle, what is left then to the first
-    first, last = (
-        max(0, min(most, n - (not held))) for most, n, held in zip(_MOST_FEWER, ends, pinned, strict=True)
-    )  # fmt: skip
-    return tuple((a, b) for a in range(first + 1) for b in range(last + 1))
+    ends = (
+        quotient + (rest == n_ranks * n_chunks - 1),
+        quotient,
+    )  # the rest goes to the middle, what is left then to the first
+    first, last = (max(0, min(most, n - (not held))) for most, n, held in zip(_MOST_FEWER, ends, pinned, strict=True))
+    return tuple((a, b) for b in range(last + 1) for a in range(min(first, b) + 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,19 +63,29 @@ def bounds_of(
     """
     from meshwright._kernels.best import virtual_stages as kernel
 
-    mesh, peaks = config.mesh, costs.peaks(config, n_microbatches)
+    peaks = costs.peaks(config, n_microbatches)
     ends, own = _virtual_stages(costs, config)
-    of_rank = costs.classes(config, light=light).of_rank
-    memory_bytes = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
+    layers, of_rank, memory_bytes = _loads(costs, config, light)
     stages = kernel.RankStages(ends[0], own, of_rank, peaks.held, peaks.at, memory_bytes)
-    layers, split = costs.stacked(config, light=light), config.split_backward
+    split = config.split_backward
     found: NDArray[np.float64] = kernel.least_steps(
         layers, stages, ends, float(n_microbatches), split, config.mixed_backward, only_least
     )
     return found
 
 
-def _virtual_stages(costs: Costs, config: Config) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _loads(costs: Costs, config: Config, light: bool) -> Any:
+    """Return the layers on every class of ranks, the class of each rank, and its memory: the same for all schedules of a mesh."""
+    key = (config.mesh, config.shard, config.shard_degree, config.layout, config.exchange, config.ends_together, light)
+    if key not in costs.virtual_stages:
+        memory_bytes = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
+        costs.virtual_stages[key] = (
+            costs.stacked(config, light=light), costs.classes(config, light=light).of_rank, memory_bytes
+        )  # fmt: skip
+    return costs.virtual_stages[key]
+
+
+def _virtual_stages(costs: Costs, config: Config) -> Any:
     """Return how many layers are before each virtual stage, a row per spread, and the stages of each rank in order."""
     n_layers, n_ranks, n_chunks = len(costs.chain.layers), config.mesh.pipeline, config.chunks
     key = (config.schedule, n_ranks, n_chunks, config.fewer)

@@ -18,6 +18,8 @@ from meshwright.planners.best import bounds, plans
 from meshwright.planners.best.check import device_pools, space
 from meshwright.planners.best.check.prices import LayerPrices
 from meshwright.planners.best.check.proof import BoundProof
+from meshwright.planners.best.check.virtual_stages import Spreads, VirtualStages
+from meshwright.planners.best.check.whole_stages import WholeStages
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.search.best import Params
@@ -72,7 +74,13 @@ def ratios(row: Row) -> tuple[float, float, float]:
                          space.recompute_spaces(problem, limits)[0])  # fmt: skip
     mesh, form = space.CheckedMesh(tensor, 1, 1, micro_batch, data, pipeline), space.Form(schedule, chunks)
     priced = prices.of_ranks(mesh, config.strategy, "pipeline", inside_only=False, spare=prices.spare(mesh, form))
-    checked = BoundProof(problem, limits, math.inf)._bounded(prices, mesh, form, priced, tuple(hops) if chunks == 1 else ())
+    checked: WholeStages | VirtualStages
+    if chunks == 1:
+        checked = WholeStages(prices, mesh, form, *priced, tuple(hops))
+    else:
+        spreads = Spreads(prices, mesh, form, priced, [tuple(space.even_counts(len(prices.chain.layers), pipeline * chunks))])
+        held = BoundProof(problem, limits, math.inf)._held(mesh, form)
+        checked = VirtualStages(prices, form, spreads, 0, priced, held)
     low, high = 0.0, 100.0 * step
     if checked.refuted(high):
         return of_mesh / step, of_config / step, math.inf

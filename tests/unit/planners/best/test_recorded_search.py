@@ -10,7 +10,7 @@ import pytest
 
 from gists import gist
 from meshwright.core.problem import Stop
-from meshwright.planners.best import certificate, costs, splits
+from meshwright.planners.best import certificate, costs, plans, splits
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import Config, MeshDegrees, pools
@@ -56,10 +56,15 @@ def test_the_search_goes_on_as_it_did(recorded: Recorded, case: int) -> None:
         own, config = search.costs[one.pool], one.config
         asked.append([
             search._closed(own, config, one.plan), search._with_transfers(own, config, one.plan),
-            search.least_seconds(own, config, one.plan), search._limit_of_bound(config), search._never_fits(own, config),
-            gist(search._even(own, config)), search.limit(config),
+            search.least_seconds(own, config, one.plan), search._limit_of_bound(config),
+            plans.only_split_never_fits(own, config, search.n_microbatches(config.mesh)),
+            gist(plans.even(own, config, search.n_microbatches(config.mesh))), search.limit(config),
         ])  # fmt: skip
-    left = [[search._never_fits(search.costs[pool], config)] for pool, config, light in search.too_large if not light][:20]
+    left = [
+        [plans.only_split_never_fits(search.costs[pool], config, search.n_microbatches(config.mesh))]
+        for pool, config, light in search.too_large
+        if not light
+    ][:20]
     told = search.certificate()
     recorded(
         {
@@ -104,7 +109,8 @@ def test_a_certificate_counts_meshes_by_what_closes_them() -> None:
     shape = {"pool": 0, "tensor": 1, "context": 1, "expert": 1, "micro_batch": 1}
     assert found["bound_seconds"] == 2.0 and found["format"] == certificate.FORMAT
     n = certificate._n_configurations(problem, Limits(shard=(0, 1)), pool[0], dataclasses.replace(third, pipeline=2), 5)
-    assert n == 4 * 2 * 2  # 1F1B, ZB-H1, and two or three virtual stages; two shardings, two layouts
+    # 1F1B, ZB-H1, two virtual stages in three spreads, three in one (the last has no layer); two shardings, two layouts
+    assert n == (2 + 3 + 1) * 2 * 2
     assert found["sets"] == [
         {**shape, "by": "compute", "n_meshes": 1, "seconds": 3.0},
         {**shape, "by": "configurations", "n_meshes": 1, "seconds": 2.0, "n_configurations": n},

@@ -52,12 +52,10 @@ def outside(problem: Problem, plan: Plan, limits: Mapping[str, Any]) -> str:
     counts = [sum(op in set(chain.layers) for op in stage.ops) for stage in plan.stages]
     if limits["uniform"] and counts != even_counts(len(chain.layers), len(counts)):
         return "its stages do not hold equally many layers, and uniform was asked for"
-    if form.n_chunks > 1 and tuple(counts) not in split_counts(chain, form, mesh.pipeline, limits):
-        return f"its virtual stages hold {'-'.join(map(str, counts))} layers, which is no spread of the space"
     beyond = exceeded(problem.framework.limits, plan, problem.graph, problem.training.precision)
     if beyond:
         return f"{problem.framework.word} does not run it: {beyond[0]}"
-    why = _recomputes(problem, plan, limits, chain)
+    why = _spread(counts, chain, form, len(ranks), limits) or _recomputes(problem, plan, limits, chain)
     if why:
         return why
     if form not in forms(mesh, plan.n_microbatches, len(chain.layers), limits):
@@ -69,6 +67,13 @@ def outside(problem: Problem, plan: Plan, limits: Mapping[str, Any]) -> str:
             if strategy == own and [tuple(devices.tolist()) for devices in ranks_of(pool, mesh, layout)[0]] == list(ranks):
                 return ""
     return "its degrees, its sharding or its devices are not those of any mesh that the options allow"
+
+
+def _spread(counts: list[int], chain: CheckedChain, form: Form, n_ranks: int, limits: Mapping[str, Any]) -> str:
+    """Return why virtual stages hold other layers than those of any plan of the space; empty where one may."""
+    if form.n_chunks == 1 or tuple(counts) in split_counts(chain, form, n_ranks, limits):
+        return ""
+    return f"its virtual stages hold {'-'.join(map(str, counts))} layers, which is no spread of the space"
 
 
 def _recomputes(problem: Problem, plan: Plan, limits: Mapping[str, Any], chain: CheckedChain) -> str:

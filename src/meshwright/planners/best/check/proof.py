@@ -75,7 +75,7 @@ class Open(NamedTuple):
     form: Form
     strategy: Strategy
     layout: str
-    splits: tuple[tuple[int, ...], ...] = ()  # of virtual stages: the spreads of the layers that are left
+    splits: tuple[tuple[int, ...], ...] = ()  # of virtual stages: the spreads that are left, or all
 
 
 class BoundProof:
@@ -227,6 +227,8 @@ class BoundProof:
         split that is left.
         """
         prices, mesh, form, strategy, layout, splits = one
+        if form.n_chunks > 1 and not splits:
+            splits = tuple(split_counts(self.chain, form, mesh.pipeline, self.limits))
         spare = prices.spare(mesh, form)
         bound: WholeStages | None = None
         for inside_only in (True, False):

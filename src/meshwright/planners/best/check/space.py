@@ -364,8 +364,8 @@ def even_counts(n_layers: int, n_stages: int) -> list[int]:
 def split_counts(chain: CheckedChain, form: Form, n_ranks: int, limits: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """Return every spread of the layers over virtual stages that is part of the space, the even one first.
 
-    The first stage may have one layer fewer than in the even one, the last up to two, as long as a stage to which nothing is pinned
-    keeps one; all other layers go to the stages between, the quotient to each and what is left over to the first of them.
+    The last stage may have up to two layers fewer than in the even one, and then the first one fewer too, as long as a stage to
+    which nothing is pinned keeps one; all other layers go to the stages between, the quotient to each and what is left over to the first of them.
     """
     even = even_counts(len(chain.layers), n_ranks * form.n_chunks)
     found = [tuple(even)]
@@ -373,9 +373,9 @@ def split_counts(chain: CheckedChain, form: Form, n_ranks: int, limits: Mapping[
         return found
     for first in (even[0], even[0] - 1):
         for last in range(even[-1], even[-1] - 3, -1):
-            if (first, last) == (even[0], even[-1]):
+            if last == even[-1]:
                 continue
-            if (first < even[0] and first < (not chain.prefix)) or (last < even[-1] and last < (not chain.suffix)):
+            if (first < even[0] and first < (not chain.prefix)) or last < (not chain.suffix):
                 continue
             quotient, rest = divmod(len(chain.layers) - first - last, len(even) - 2)
             found.append((first, *[quotient + 1] * rest, *[quotient] * (len(even) - 2 - rest), last))

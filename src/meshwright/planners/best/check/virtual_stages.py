@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from meshwright import schedules
 from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, Table
 from meshwright.planners.best.check.space import CheckedMesh, Form
-from meshwright.planners.best.check.whole_stages import Sums, sums_of
+from meshwright.planners.best.check.whole_stages import sums_of
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions
 
 __all__ = ["Moments", "Spreads", "VirtualStages", "moments_of", "stage_rows"]
@@ -147,9 +147,8 @@ class Spreads:
                 overhead = max(overhead, own.prefix.overhead_bytes)
             if i == last:
                 overhead = max(overhead, own.suffix.overhead_bytes)
-            *before, reduce, update = column
             largest = max(own.reducing[start:stop], default=0.0)
-            found[rank].append(_Stage(start, stop, *before, overhead, reduce, update, largest))
+            found[rank].append(_Stage._make((start, stop, *column[:-2], overhead, *column[-2:], largest)))
         return found
 
 

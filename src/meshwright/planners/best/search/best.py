@@ -73,7 +73,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tu
     -----
     Best-first branch and bound over meshes, then configurations: a bound comes from `solvers.pipeline_split`, the objective
     from the simulator. The space: all ranks of a pipeline have the same degrees; 1F1B and ZB-H1 with any split of the layers,
-    virtual stages with layers spread evenly. Where memory asks, layers recompute their cheap activations or everything: in any
+    virtual stages with layers spread evenly, or fewer of them at the ends. Where memory asks, layers recompute their cheap activations or everything: in any
     mixture under 1F1B, by one rule (the least work that fits each rank) under ZB-H1 and over virtual stages; a plan under ZB-H1 must
     fit with as many micro-batches as the schedule allows. Ranks are blocks of neighbouring devices (`layout`), of a torus also of its
     boxes; meshes that leave the last devices idle are part of it, in orders that put nodes of each sort first. `docs/explanation/best.md` has all of it.

@@ -63,7 +63,9 @@ def test_that_nothing_fits_is_confirmed_and_not_where_a_device_has_more_memory(f
     assert code == 2 and not said["valid"] and "not confirmed" in said["reason"]
 
 
-@pytest.mark.parametrize("settings", ["pipeline=1", "pipeline=2,schedules=zb_v", "pipeline=2,schedules=dualpipe_v", "pipeline=2,schedules=1f1b"])
+@pytest.mark.parametrize(
+    "settings", ["pipeline=1", "pipeline=2,schedules=zb_v", "pipeline=2,schedules=dualpipe_v", "pipeline=2,schedules=1f1b"]
+)
 def test_answers_of_models_with_one_table_for_embedding_and_head_are_confirmed(settings: str, tmp_path: pathlib.Path) -> None:
     told = [word for one in settings.split(",") for word in ("--set", one)]
     plan = ["plan", "llama-3.2-1b", "--cluster", "pcie-a100:4", "--global-batch", "8", "--no-what-if", *told]

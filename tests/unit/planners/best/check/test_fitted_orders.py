@@ -69,9 +69,8 @@ def test_a_quicker_plan_that_does_not_fit_by_its_own_order_leaves_nothing_open(
     monkeypatch.undo()
     answer = api.plan(problem, settings={**ONE, "schedules": schedule}).answer
     assert answer.objective is not None and answer.bound is not None
-    assert answer.objective.value == pytest.approx(seconds, rel=1e-12) and answer.bound.value == pytest.approx(
-        seconds, rel=1e-9
-    )
+    assert answer.objective.value <= seconds * (1 + 1e-12)  # another spread of the layers may be quicker
+    assert answer.bound.value == pytest.approx(answer.objective.value, rel=1e-9)
     only = {name: (int(value),) for name, value in ONE.items()}
     limits = space.inside(problem, dataclasses.asdict(Limits(**only, schedules=(schedule,))))
     confirmed = BoundProof(problem, limits, answer.bound.value)

@@ -25,7 +25,7 @@ from meshwright.planners.best.check.plays import Plays, _RankWays
 from meshwright.planners.best.check.prices import LayerPrices, PricedLayer
 from meshwright.planners.best.check.proof import BoundProof
 from meshwright.planners.best.check.rank_memory import least_repeated
-from meshwright.planners.best.check.virtual_stages import VirtualStages, stage_rows
+from meshwright.planners.best.check.virtual_stages import Spreads, VirtualStages, stage_rows
 from meshwright.planners.best.check.whole_stages import WholeStages
 from meshwright.planners.best.search.best import Params
 from meshwright.writers import plan_json
@@ -131,9 +131,10 @@ def test_bounds_of_a_configuration(recorded: Recorded, case: int) -> None:
         priced = prices.of_ranks(mesh, strategy, layout, inside_only=False)
         plays = Plays(prices, mesh, form, strategy, layout, priced)
         if form.n_chunks > 1:
-            stages = VirtualStages(prices, mesh, form, *priced, held)
+            spreads = Spreads(prices, mesh, form, priced, [tuple(counts)])
+            stages = VirtualStages(prices, form, spreads, 0, priced, held)
             found: dict[str, Any] = {
-                "stages": gist(stages.stages, stages.counts),
+                "stages": gist(stages.stages, counts),
                 "excess": gist([stages.excess(rank) for rank in range(mesh.pipeline)]),
                 "repeated": [stages.repeated(rank) for rank in range(mesh.pipeline)],
                 "reduced": [stages._reduced(own) for own in stages.stages],
@@ -411,7 +412,8 @@ def test_plans_outside_the_space_are_told_why() -> None:
     assert why(problem=dataclasses.replace(problem, batch=batch)) == said
     swapped = tuple(dataclasses.replace(stage, ops=stage.ops[::-1], recompute=stage.recompute[::-1]) for stage in plan.stages)
     assert why(stages=swapped) == "its layers are not in the order of the model"
-    assert why({**own, "uniform": True}) == "its virtual stages are not spread evenly" or len(first.ops) == len(last.ops)
+    unlike = "its stages do not hold equally many layers, and uniform was asked for"
+    assert why({**own, "uniform": True}) == unlike or len(first.ops) == len(last.ops)
     words = ("full",) * len(first.ops)
     said = "it recomputes what is not allowed (full, none; allowed: none)"
     none = ("none",) * len(last.ops)
