@@ -48,7 +48,8 @@ def run_script(context: typer.Context, plan: str, backend: str, n_machines: int,
     )
     if other is not None:
         raise InputError(
-            f"{max(other.opts, key=len)}: is for runs of a plan file ('run PLAN --model package.module:callable'); a script has its own loop"
+            f"{max(other.opts, key=len)}: is for runs of a plan file ('run PLAN --model package.module:callable'); "
+            "a script has its own loop"
         )
     options.check_limits(*limits, n_machines)
     if not plan:

@@ -15,7 +15,7 @@ from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
-from meshwright.planners.best import bounds, limits, plans, runners_up, simplest, virtual
+from meshwright.planners.best import bounds, limits, plans, ranks, runners_up, simplest, virtual
 from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.goals import Allowance, Goal
@@ -114,7 +114,7 @@ class BestFirstSearch:
     def add(self, pool: DevicePool) -> None:
         """Put every legal mesh of a pool on the heap, with the bound that its devices' peak gives."""
         problem, cluster = self.problem, self.problem.required_cluster
-        if not limits.allowed_pool(pool, problem):
+        if not ranks.allowed_pool(pool, problem):
             return
         spaces = limits.settings(problem, self.params)
         every = Costs(
@@ -129,7 +129,7 @@ class BestFirstSearch:
         flops = limits.sample_flops(problem.graph) * problem.batch.global_batch
         legal: dict[tuple[int, int, int, int], str] = {}
         for mesh in meshes(pool, n_layers=n_layers, global_batch=problem.batch.global_batch, degrees=degrees):
-            if not limits.in_order(pool, mesh, problem):
+            if not ranks.taken_in_order(pool, mesh, problem):
                 continue
             key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch)
             if key not in legal:

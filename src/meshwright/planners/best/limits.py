@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.core.flops import forward_flops
 from meshwright.core.framework import AXES
@@ -25,8 +23,6 @@ __all__ = [
     "SCHEDULES",
     "Limits",
     "allowed_degrees",
-    "allowed_pool",
-    "in_order",
     "impossible",
     "inside_framework",
     "largest_degrees",
@@ -273,7 +269,8 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
     tensor = tuple(d for d in divisors(largest["tensor"]) if d <= min(n, 64))
     context = tuple(2**i for i in range(11) if 2**i <= min(n, largest["context"]))
     expert = tuple(d for d in divisors(largest["expert"]) if d <= n)
-    micro = (batch.micro_batch,) if batch.micro_batch else tuple(d for d in divisors(batch.global_batch) if d <= LARGEST_MICRO_BATCH)
+    usual = tuple(d for d in divisors(batch.global_batch) if d <= LARGEST_MICRO_BATCH)
+    micro = (batch.micro_batch,) if batch.micro_batch else usual
     allowed = {
         "tensor": params.tensor or tensor,
         "context": params.context or context,
@@ -337,21 +334,6 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
 
 def _outside(problem: Problem, given: str, has: str) -> InputError:
     return InputError(f"{given}: not in framework {problem.framework.word}, which has {has}; leave the option out")
-
-
-def in_order(pool: DevicePool, mesh: MeshDegrees, problem: Problem) -> bool:
-    """Return whether the framework takes the ranks of a mesh: no device is left over before the last kind of device, where ranks
-    run over the devices in order.
-    """
-    return problem.framework.limits.any_order or not any(len(own) % mesh.rank_size for own in pool.devices[:-1])
-
-
-def allowed_pool(pool: DevicePool, problem: Problem) -> bool:
-    """Return whether the framework takes devices in the order of a pool: some take them only in order from the first on."""
-    if problem.framework.limits.any_order:
-        return True
-    order = np.concatenate(pool.devices)
-    return bool((order == np.arange(len(order))).all())
 
 
 def settings(problem: Problem, params: Limits) -> tuple[tuple[tuple[str, ...], bool], ...]:

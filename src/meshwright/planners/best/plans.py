@@ -361,7 +361,13 @@ def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
     used = {word for stage in plan.stages for word in stage.recompute} - {"none"}
     for layout in ("pipeline", "data"):
         config = Config(
-            mesh, own.shard, own.shard_degree, plan.schedule, len(plan.stages) // len(ranks), layout, own.context_exchange,
+            mesh,
+            own.shard,
+            own.shard_degree,
+            plan.schedule,
+            len(plan.stages) // len(ranks),
+            layout,
+            own.context_exchange,
             offload=own.offload,
         )
         for place, known in enumerate(costs if config.strategy == own else ()):

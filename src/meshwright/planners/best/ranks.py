@@ -10,11 +10,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.planners.best.layer_sums import RowLoads
-from meshwright.planners.best.space import Config, DevicePool
+from meshwright.planners.best.space import Config, DevicePool, MeshDegrees
 
-__all__ = ["SILENT", "JoinedLoads", "RankClasses", "kinds_only", "least", "merged", "rank_classes", "silent"]
+__all__ = [
+    "SILENT", "JoinedLoads", "RankClasses", "allowed_pool", "kinds_only", "least", "merged", "rank_classes", "silent",
+    "taken_in_order",
+]  # fmt: skip
 
 SILENT = "silent"
 """Ends the key of the class of ranks that are not priced."""
@@ -257,3 +261,18 @@ class JoinedLoads:
             }
             self._found[key] = (rows, state), joined
         return self._found[key][1]
+
+
+def taken_in_order(pool: DevicePool, mesh: MeshDegrees, problem: Problem) -> bool:
+    """Return whether the framework takes the ranks of a mesh: no device is left over before the last kind of device, where ranks
+    run over the devices in order.
+    """
+    return problem.framework.limits.any_order or not any(len(own) % mesh.rank_size for own in pool.devices[:-1])
+
+
+def allowed_pool(pool: DevicePool, problem: Problem) -> bool:
+    """Return whether the framework takes devices in the order of a pool: some take them only in order from the first on."""
+    if problem.framework.limits.any_order:
+        return True
+    order = np.concatenate(pool.devices)
+    return bool((order == np.arange(len(order))).all())

@@ -395,9 +395,6 @@ def spreads_of(n_layers: int, n_ranks: int, n_chunks: int, pinned: tuple[bool, b
     if n_chunks == 1:
         return ((0, 0),)
     quotient, rest = divmod(n_layers, n_ranks * n_chunks)
-    ends = (
-        quotient + (rest == n_ranks * n_chunks - 1),
-        quotient,
-    )  # the rest goes to the middle, what is left then to the first
+    ends = (quotient + (rest == n_ranks * n_chunks - 1), quotient)  # the rest is the middle's, then the first's
     first, last = (max(0, min(most, n - (not held))) for most, n, held in zip(_MOST_FEWER, ends, pinned, strict=True))
     return tuple((a, b) for b in range(last + 1) for a in range(min(first, b) + 1))

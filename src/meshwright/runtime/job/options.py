@@ -25,12 +25,7 @@ def check(job: Job, limits: tuple[float, float], profiles: tuple[str, str], *, e
         raise InputError(f"--backend {job.backend}: must be gloo or nccl")
     if job.non_finite not in ("stop", "skip"):
         raise InputError(f"--non-finite {job.non_finite}: must be stop or skip")
-    if not 0.0 <= job.clip_norm_value < math.inf:
-        raise InputError(f"--clip-norm {job.clip_norm_value:g}: must be a number of at least 0 (0: no limit)")
-    if not 0.0 <= job.learning_rate_value < math.inf:
-        raise InputError(f"--learning-rate {job.learning_rate_value:g}: must be a number of at least 0")
-    if not 0 <= job.seed < 2**63:
-        raise InputError(f"--seed {job.seed}: must be a whole number of at least 0 and below 2^63")
+    _check_figures(job)
     check_limits(*limits)
     if job.keep_every < 0 or (job.keep_every and not job.save_every):
         raise InputError(f"--keep-every {job.keep_every}: must be at least 0, and needs --save-every")
@@ -47,7 +42,17 @@ def check(job: Job, limits: tuple[float, float], profiles: tuple[str, str], *, e
     _check_elastic(job, any(profiles) or emulate)
 
 
-def check_limits(n_processes: int, timeout_seconds: float, n_machines: int = 0) -> None:
+def _check_figures(job: Job) -> None:
+    """Refuse figures of the training that are out of range."""
+    if not 0.0 <= job.clip_norm_value < math.inf:
+        raise InputError(f"--clip-norm {job.clip_norm_value:g}: must be a number of at least 0 (0: no limit)")
+    if not 0.0 <= job.learning_rate_value < math.inf:
+        raise InputError(f"--learning-rate {job.learning_rate_value:g}: must be a number of at least 0")
+    if not 0 <= job.seed < 2**63:
+        raise InputError(f"--seed {job.seed}: must be a whole number of at least 0 and below 2^63")
+
+
+def check_limits(n_processes: float, timeout_seconds: float, n_machines: int = 0) -> None:
     """Refuse ``--processes``, ``--timeout`` and ``--torchrun`` out of range.
 
     Raises `InputError` when one is.

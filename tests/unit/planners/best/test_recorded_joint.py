@@ -17,7 +17,18 @@ from meshwright import api, schedules, sim
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Answer
-from meshwright.planners.best import bounds, certificate, incumbents, inequalities, limits, memory, plans, question, simplest
+from meshwright.planners.best import (
+    bounds,
+    certificate,
+    incumbents,
+    inequalities,
+    limits,
+    memory,
+    plans,
+    question,
+    ranks,
+    simplest,
+)
 from meshwright.planners.best import space as joint
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
@@ -53,7 +64,7 @@ def test_the_space(recorded: Recorded, cluster: str) -> None:
         degrees = limits.allowed_degrees(problem, own, problem.required_cluster.n_devices)
         usual, found = limits.usual(problem, own), []
         for pool in joint.pools(problem.required_cluster):
-            found.append([pool.name, pool.devices, pool.n_devices, pool.in_order, limits.allowed_pool(pool, problem)])
+            found.append([pool.name, pool.devices, pool.n_devices, pool.in_order, ranks.allowed_pool(pool, problem)])
             for i, mesh in enumerate(joint.meshes(pool, n_layers=n_layers, global_batch=8, degrees=degrees)):
                 m = 8 // (mesh.data * mesh.micro_batch)
                 every = list(joint.schedules_of(mesh, m, n_layers, own.schedules))

@@ -166,8 +166,8 @@ def test_gradients_can_be_had_before_the_update_and_clipping_takes_their_true_no
 
 
 @pytest.mark.parametrize(("given", "said"), [
-    ({"clip_norm": math.nan}, "clip_norm=nan"), ({"clip_norm": -1.0}, "clip_norm=-1.0"), ({"precision": "bf16"}, "precision='bf16'"),
-    ({"plan": 7}, "plan=7"), ({"seed": -1}, "seed=-1"),
+    ({"clip_norm": math.nan}, "clip_norm=nan"), ({"clip_norm": -1.0}, "clip_norm=-1.0"),
+    ({"precision": "bf16"}, "precision='bf16'"), ({"plan": 7}, "plan=7"), ({"seed": -1}, "seed=-1"),
 ])  # fmt: skip
 def test_arguments_of_the_wrong_kind_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"parallelize({said}): must be")):
