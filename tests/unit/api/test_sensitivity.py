@@ -57,3 +57,9 @@ def test_a_change_changes_only_what_it_names(planned: Result, found: tuple[sensi
 def test_answers_of_other_searches_get_no_changes(planned: Result) -> None:
     assert sensitivity.changes(replace(planned, search="megatron_grid")) == ()
     assert sensitivity.changes(replace(planned, timeline=None)) == ()
+
+
+def test_micro_batches_that_the_answer_was_not_compared_with_are_left_out(planned: Result) -> None:
+    """A larger one would count as gained by memory or links."""
+    for size, allowed in ((4, "1,2,4,8"), (8, "1,4,8"), (16, "1,8,16")):
+        assert sensitivity.near(replace(planned.plan, micro_batch=size))["micro_batch"] == allowed

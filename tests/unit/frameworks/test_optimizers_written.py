@@ -154,3 +154,13 @@ def test_a_file_called_like_a_framework_is_not_taken_for_it(tmp_path: pathlib.Pa
     (tmp_path / "accelerate").write_text("#!/bin/bash\nexec accelerate $*\n")
     monkeypatch.chdir(tmp_path)
     assert frameworks.find("accelerate").name == "accelerate" and frameworks.find("deepspeed:sc21").variant == "sc21"
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+def test_the_script_runs_in_the_precision_of_deepspeeds_file(precision: str, tmp_path: pathlib.Path) -> None:
+    """transformers compares the two, and ends where they differ."""
+    problem, path = posed("deepspeed", "adamw", precision), tmp_path / "plan.sh"
+    frameworks.load("deepspeed").write(Result(problem, "best", 0, Answer(planned(problem, 3))), str(path))
+    text = path.read_text()
+    for word in ("bf16", "fp16"):
+        assert (f"--{word} True" in text) == (f'"{word}": {{' in text) == (word == precision)

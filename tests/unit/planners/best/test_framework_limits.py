@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ from meshwright.core.framework import FrameworkLimits, exceeded
 from meshwright.core.plan_forms import inner_words
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Result
+from meshwright.planners.best.check import answers
+from meshwright.planners.best.search.best import Params
+from meshwright.writers import plan_json
 
 TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
 TIGHT = {"memory_ratio": "0.08"}
@@ -82,3 +86,51 @@ def test_blocks_recompute_as_few_first_layers_of_every_stage_as_fit() -> None:
 def test_an_option_outside_the_framework_is_refused_by_name(options: dict[str, str], told: str) -> None:
     with pytest.raises(InputError, match=told):
         solved(posed("megatron_deepspeed"), **options)
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "accelerate", "transformers:deepspeed"])
+@pytest.mark.parametrize("given", ["2", "1,2"])
+def test_a_tensor_degree_is_refused_where_norms_are_not_split_and_never_dropped(name: str, given: str) -> None:
+    with pytest.raises(InputError, match=f"tensor degree 2: not in framework {name}, which has no sequence parallelism"):
+        solved(posed(name), tensor=given)
+    assert solved(posed(name), tensor="1").plan.stages[0].strategy.tensor == 1
+
+
+@pytest.mark.parametrize("listed", ["1,2", "2"])
+def test_a_pipeline_degree_beside_one_is_refused_too(listed: str) -> None:
+    with pytest.raises(InputError, match="pipeline degree 2: not in framework fsdp2, which has no pipeline parallelism"):
+        solved(posed("fsdp2"), pipeline=listed)
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "maxtext", "nanotron", "megatron"])
+def test_ranks_run_over_unlike_devices_in_order_and_the_answer_is_confirmed(name: str, tmp_path: pathlib.Path) -> None:
+    """One quick device and three slow ones: ranks of two would leave the quick one out, and a framework takes them in order."""
+    spec = tmp_path / "unlike.yaml"
+    spec.write_text(
+        "format: meshwright/cluster/1\nname: unlike\nkinds:\n"
+        "  a: {flops: {bf16: 100 TFLOP/s, fp32: 15 TFLOP/s}, memory: 16 GiB, memory_bandwidth: 900 GB/s}\n"
+        "  b: {flops: {bf16: 250 TFLOP/s, fp32: 15 TFLOP/s}, memory: 12 GiB, memory_bandwidth: 400 GB/s}\n"
+        "nodes:\n  - {name: first, devices: [a], switch: {bandwidth: 300 GB/s, latency: 2 us}}\n"
+        "  - {name: second, devices: [b, b, b], switch: {bandwidth: 20 GB/s, latency: 2 us}}\n"
+        'switches: [core]\nlinks:\n  - {from: "*/*", to: core, bandwidth: 25 GB/s, latency: 5 us}\n'
+    )
+    result = api.plan(TINY, str(spec), batch=Batch(4, 0, 4096), framework=name, search="best")
+    devices = [device for stage in result.plan.stages for device in stage.devices]
+    assert devices == list(range(len(devices)))
+    entry = json.loads(json.dumps(plan_json.as_json(result)))
+    assert answers.check_plan(result, entry, "a.json", asdict(Params())).reason == ""
+
+
+def test_what_no_plan_of_a_framework_trains_is_said_before_the_search() -> None:
+    problem = posed("torchtitan")
+    problem = replace(problem, training=replace(problem.training, precision="fp16"))
+    with pytest.raises(InputError, match="--for torchtitan: cannot train this: products in fp16; it has bf16"):
+        solved(problem)
+
+
+def test_the_largest_micro_batch_searched_is_said_to_be_that() -> None:
+    problem = replace(api.make_problem(TINY, "dgx-h100:1", batch=Batch(64, 0, 128)))
+    said = "micro-batches of more than 8 are not searched unless asked for; --micro-batch 16 may be quicker"
+    result = solved(problem)
+    assert (result.plan.micro_batch, said in result.answer.notes) == (8, True)
+    assert said not in solved(problem, micro_batch="8").answer.notes

@@ -49,6 +49,24 @@ def test_as_it_is_it_is_confirmed(asked: Asked) -> None:
     assert reason(asked, "step_seconds", value=lambda seconds: seconds) == ""
 
 
+def test_a_certificate_without_sets_proves_nothing(asked: Asked) -> None:
+    assert reason(asked, "certificate", value=lambda held: {name: held[name] for name in held if name != "sets"}) == (
+        "certificate.sets: there are none; plan again"
+    )
+
+
+@pytest.mark.parametrize(("part", "name", "value"), [
+    ("model", "name", "llama-3.1-405b"), ("model", "n_parameters", 1), ("model", "n_trained_parameters", 1),
+    ("cluster", "name", "other"), ("cluster", "n_devices", 7),
+])  # fmt: skip
+def test_what_the_file_says_of_model_and_cluster_is_read(asked: Asked, part: str, name: str, value: object) -> None:
+    assert reason(asked, part, name, value=value).startswith(f"{part}.{name} is {value!r}; the certificate is of a question")
+
+
+def test_the_framework_that_the_file_names_is_read(asked: Asked) -> None:
+    assert reason(asked, "framework", value="megatron").startswith("framework is 'megatron'; the certificate is of a question")
+
+
 @pytest.mark.parametrize("name", ["tensor", "context", "expert", "micro_batch", "pool"])
 def test_the_degrees_of_every_set_are_read(asked: Asked, name: str) -> None:
     for i in range(len(asked[1]["certificate"]["sets"])):
