@@ -17,7 +17,8 @@ OWN = {
     "report/size_page.py": "a part of this package",
     "writers/report_html/__init__.py": "a part of this package",
     "runtime/job/checkpoints.py": "what a run wrote itself", "runtime/job/checkpoint_folders.py": "what a run wrote itself",
-    "runtime/job/job.py": "what a run wrote itself",
+    "runtime/job/job.py": "what a run wrote itself", "runtime/job/recording.py": "what a run wrote itself",
+    "runtime/profile/kineto.py": "what a run wrote itself",
     "runtime/job/launch.py": "what a run wrote itself", "runtime/job/worker.py": "what a run wrote itself",
     "runtime/open/script_process.py": "what a run wrote itself", "runtime/profile/links.py": "what a run wrote itself",
 }  # fmt: skip

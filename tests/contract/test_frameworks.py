@@ -16,8 +16,9 @@ from meshwright import frameworks, schedules
 from meshwright.base import registry
 from meshwright.base.errors import ExportError
 from meshwright.core import framework_file
-from meshwright.core.framework import AXES, SCOPES, Framework, FrameworkLimits, exceeded
+from meshwright.core.framework import AXES, SCOPES, Framework, FrameworkLimits
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import Problem
 from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy, is_recompute
@@ -143,17 +144,13 @@ def test_every_figure_and_every_limit_has_a_source(name: str) -> None:
                 assert isinstance(value, dict) and value["source"].strip(), f"{name}: {part}.{key}"
 
 
-UNMEASURED = ("maxtext",)
-"""Of which nothing is known of how they run, so that an answer says that defaults are assumed."""
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name != frameworks.ASSUMED])
 def test_a_framework_has_a_version_and_limits_and_says_how_it_runs(name: str) -> None:
     """Our own runtime has the package's version, and no limits."""
     framework = frameworks.plain(name)
     assert framework.version, "of which release is this?"
     assert framework.limits != FrameworkLimits(), "it runs every plan that there is"
-    assert bool(framework_file.unsaid(framework)) == (name in UNMEASURED), "nothing is said of how it runs"
+    assert not framework_file.unsaid(framework), "nothing is said of how it runs"
 
 
 def test_the_smallest_framework_file_of_the_pages_says_enough() -> None:
@@ -169,10 +166,11 @@ def test_an_answer_for_a_framework_that_says_nothing_says_so(tmp_path: pathlib.P
     from meshwright import api
 
     path = tmp_path / "mine.toml"
-    path.write_text('title = "mine"\n')
-    for word, parts in ((str(path), ("how it runs", "what it can run")), (UNMEASURED[0], ("how it runs",))):
-        result = api.plan("gpt2", "flat:2", search="data_parallel", batch=api.Batch(2), framework=word)
-        (note,) = [note for note in result.answer.notes if f"framework {word} says nothing of" in note]
+    limits = '[limits]\nschedules = { value = ["1f1b"], source = "mine" }\n'
+    for text, parts in (("", ("how it runs", "what it can run")), (limits, ("how it runs",))):
+        path.write_text(f'title = "mine"\n{text}')
+        result = api.plan("gpt2", "flat:2", search="data_parallel", batch=api.Batch(2), framework=str(path))
+        (note,) = [note for note in result.answer.notes if f"framework {path} says nothing of" in note]
         assert all(part in note for part in parts) and ("what it can run" in note) == (len(parts) == 2)
     path.write_text('base = "megatron"\n')
     for word in (str(path), "megatron", ""):

@@ -43,14 +43,28 @@ def _random(seed: int) -> tuple[kernel.StackedLayers, kernel.RankStages, float]:
     return layers, stages, float(dice.integers(1, 9))
 
 
-@pytest.mark.parametrize("split_backward", [False, True])
-def test_the_kernel_says_what_its_plain_twin_says(split_backward: bool) -> None:
+def other_ends(ends: np.ndarray) -> np.ndarray:
+    """Return another spread of the layers: the last stage gives one to the one before where it has any."""
+    moved = ends.copy()
+    moved[-2] += int(len(ends) > 2 and ends[-1] > ends[-2])
+    return moved
+
+
+@pytest.mark.parametrize(("split_backward", "mixed_backward"), [(False, False), (True, False), (True, True)])
+def test_the_kernel_says_what_its_plain_twin_says(split_backward: bool, mixed_backward: bool) -> None:
     n_infinite = n_recomputing = 0
     for seed in range(250):
         layers, stages, m = _random(seed)
-        expected = twin.least_step(layers, stages, m, split_backward)
-        assert kernel.least_step(layers, stages, m, split_backward) == pytest.approx(expected, rel=1e-12), seed
+        expected = twin.least_step(layers, stages, m, split_backward, mixed_backward)
+        ends = np.stack((stages.ends, other_ends(stages.ends)))
+        others = twin.least_step(layers, stages._replace(ends=ends[1]), m, split_backward, mixed_backward)
+        found = kernel.least_steps(layers, stages, ends, m, split_backward, mixed_backward, False)
+        assert found == pytest.approx([expected, others], rel=1e-12), seed
+        least = kernel.least_steps(layers, stages, ends, m, split_backward, mixed_backward, True)
+        assert min(least) == pytest.approx(min(expected, others), rel=1e-12) and (least <= found * (1 + 1e-12)).all(), seed
         n_infinite += math.isinf(expected)
-        roomy = twin.least_step(layers, stages._replace(memory_bytes=stages.memory_bytes + 1e6), m, split_backward)
+        roomy = twin.least_step(
+            layers, stages._replace(memory_bytes=stages.memory_bytes + 1e6), m, split_backward, mixed_backward
+        )
         n_recomputing += roomy < expected < math.inf
     assert n_infinite > 10 and n_recomputing > 10

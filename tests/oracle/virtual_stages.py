@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["least_step"]
 
 
-def least_step(layers: Any, stages: Any, m: float, split_backward: bool) -> float:
+def least_step(layers: Any, stages: Any, m: float, split_backward: bool, mixed_backward: bool = False) -> float:
     """Return the largest of what every rank says of the step; inf where one does not fit."""
     n_stages = len(stages.ends) - 1
     found, before, behind, first_end = [], 0.0, 0.0, 0.0
@@ -36,6 +36,7 @@ def least_step(layers: Any, stages: Any, m: float, split_backward: bool) -> floa
         for i in range(len(own)):
             later = m * sum((returns if split_backward else backward)[i:])
             done.append(later + (m - 1) * (backward[i] - returns[i]) if split_backward else later - backward[i])
+            done[-1] -= returns[i] if mixed_backward else 0.0
         end = sum(update) + min(largest)
         first_end = end if rank == 0 else first_end
         ways = [m * seconds + end, m * sum(forward) + min(done) + sum(reduce) + sum(update)]

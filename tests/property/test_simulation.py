@@ -18,9 +18,14 @@ from meshwright.sim.transfers import Transfers, channels
 WORDS = [
     (word, chunks)
     for word in schedules.words()
-    for chunks in {"zb_v": (2,), "v_half": (2,), "v_min": (2,), "interleaved_1f1b": (1, 2, 3), "looped_bfs": (1, 2)}.get(
-        word, (1,)
-    )
+    for chunks in {
+        "zb_v": (2,),
+        "v_half": (2,),
+        "v_min": (2,),
+        "dualpipe_v": (2,),
+        "interleaved_1f1b": (1, 2, 3),
+        "looped_bfs": (1, 2),
+    }.get(word, (1,))
 ]
 SECONDS = st.floats(0.0, 4.0, allow_subnormal=False).map(lambda value: round(value, 3))
 BYTES = st.floats(0.0, 100.0, allow_subnormal=False)

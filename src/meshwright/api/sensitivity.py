@@ -14,7 +14,6 @@ from meshwright.core.cluster import Cluster, Links
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Objective, Result
-from meshwright.planners.best.limits import LARGEST_MICRO_BATCH
 
 __all__ = ["Change", "changes", "near"]
 
@@ -123,7 +122,7 @@ def near(plan: Plan) -> dict[str, str]:
     degrees |= {"pipeline": len(plan.ranks()), "micro_batch": plan.micro_batch}
     allowed = {name: sorted({1, max(1, degree // 2), degree, 2 * degree}) for name, degree in degrees.items()}
     # what the answer was not compared with, either: a larger one would count as gained by the change
-    largest = max(plan.micro_batch, LARGEST_MICRO_BATCH)
+    largest = max(plan.micro_batch, registry.load("search", "best", "search").LARGEST_MICRO_BATCH)
     allowed["micro_batch"] = [size for size in allowed["micro_batch"] if size <= largest]
     schedules = ",".join(sorted({plan.schedule, "1f1b", "zb_h1"}))
     return {"evaluations": _EVALUATIONS, "alternatives": "1", "splits": "0", "schedules": schedules} | {

@@ -13,9 +13,10 @@ from meshwright.base import registry
 from meshwright.base.errors import InputError, PluginError
 from meshwright.base.units import format_count
 from meshwright.core.cluster import Cluster
-from meshwright.core.framework import Framework, FrameworkLimits, exceeded, exceeded_by_any
+from meshwright.core.framework import Framework, FrameworkLimits
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
+from meshwright.core.plan_forms.exceeded import exceeded, exceeded_by_any
 from meshwright.core.problem import MixedPrecision, ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.costs import knows_frameworks

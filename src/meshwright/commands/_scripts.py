@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-__all__ = ["is_asked", "run_script"]
+__all__ = ["check_told", "is_asked", "run_script"]
 
 _WITH_SCRIPTS = ("plan", "script_plan", "backend", "processes", "timeout", "torchrun")
 
@@ -24,6 +24,20 @@ def is_asked(word: str, plan: str, model: str) -> bool:
         wrong = "--plan goes with SCRIPT.py" if plan else "--model is missing"
         raise InputError(f"run: {wrong}; write 'run PLAN --model package.module:callable' or 'run SCRIPT.py --plan PLAN'")
     return False
+
+
+def check_told(context: typer.Context, elastic: bool, n_machines: int) -> None:
+    """Refuse options of a run of a plan file that say nothing there.
+
+    Raises `InputError` for ``--max-restarts`` without ``--elastic``, and ``--torchrun`` out of range.
+    """
+    from meshwright.base.errors import InputError
+    from meshwright.runtime.job import options
+
+    options.check_limits(0, 0.0, n_machines)
+    source = context.get_parameter_source("max_restarts")
+    if source is not None and source.name == "COMMANDLINE" and not elastic:
+        raise InputError("--max-restarts: is for runs with --elastic; give that too")
 
 
 def run_script(context: typer.Context, plan: str, backend: str, n_machines: int, limits: tuple[int, float]) -> int:

@@ -363,7 +363,6 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Train with the plan: start the processes (or join them under torchrun), and compare measured with predicted."""
         from meshwright.base import files
-        from meshwright.base.errors import InputError
         from meshwright.runtime.job import options
         from meshwright.runtime.job.job import Job
         from meshwright.runtime.model import source
@@ -371,10 +370,7 @@ def register(app: typer.Typer) -> None:
         source.require_torch()
         if _scripts.is_asked(plan, script_plan, model):
             return _scripts.run_script(context, script_plan, backend, torchrun, (processes, timeout))
-        restarts = context.get_parameter_source("max_restarts")
-        if restarts is not None and restarts.name == "COMMANDLINE" and not elastic:
-            raise InputError("--max-restarts: is for runs with --elastic; give that too")
-        options.check_limits(processes, timeout, torchrun)
+        _scripts.check_told(context, elastic, torchrun)
         plan, auto = plan_and_resume([plan, *context.args], resume)
         job = Job(
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,

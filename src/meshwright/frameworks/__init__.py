@@ -26,10 +26,11 @@ from meshwright.base import files, registry
 from meshwright.base.errors import InputError, PluginError, UnknownNameError
 from meshwright.core import framework_file
 from meshwright.core.cluster import Cluster
-from meshwright.core.framework import Framework, exceeded
+from meshwright.core.framework import Framework
 from meshwright.core.framework_file import Variant
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
+from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import Problem
 
 __all__ = ["ASSUMED", "circumstances", "find", "for_problem", "load", "names", "plain", "refusals", "variant", "variants"]

@@ -8,10 +8,11 @@ from typing import Any
 
 from meshwright.base import fields, files, yaml_text
 from meshwright.base.errors import ExportError, InputError
-from meshwright.core.framework import Framework, FrameworkLimits, exceeded
+from meshwright.core.framework import Framework, FrameworkLimits
 from meshwright.core.graph import Graph
 from meshwright.core.launch import hosts_of
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import MixedPrecision, Problem
 from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from meshwright.core import framework_file
-from meshwright.core.framework import exceeded
 from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
+from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from meshwright.base.errors import InputError
-from meshwright.core.framework import _FIGURES, Framework, FrameworkLimits, exceeded
+from meshwright.core.framework import _FIGURES, Framework, FrameworkLimits
 from meshwright.core.graph import Graph, Op
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.plan_forms import inner_words, layout_of, recomputed_in_block
+from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.strategy import Strategy
 
 GRAPH = Graph("m", (Op("embed", "embedding"), *(Op(f"layers.{i}", "block") for i in range(4)), Op("head", "head")))

@@ -11,10 +11,11 @@ from typing import Any
 
 from edited import answer, answers
 from meshwright.core import framework_file, plan_fields
-from meshwright.core.framework import Framework, FrameworkLimits, exceeded
+from meshwright.core.framework import Framework, FrameworkLimits
 from meshwright.core.graph import Graph, Op, Operator
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.plan_forms import layout_of, recomputed_in_block
+from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.strategy import Strategy
 from recorded import Recorded
 

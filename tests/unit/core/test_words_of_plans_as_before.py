@@ -9,11 +9,12 @@ from typing import Any
 from meshwright import clusters
 from meshwright.base.errors import ExportError
 from meshwright.core import words
-from meshwright.core.framework import FrameworkLimits, exceeded
+from meshwright.core.framework import FrameworkLimits
 from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.launch import Hosts, hosts_of
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.plan_forms import inner_words, layout_of, recomputed_in_block
+from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.strategy import Strategy
 from recorded import Recorded
 

@@ -57,7 +57,10 @@ def test_weights_are_widened_before_every_product() -> None:
     first = 2048 * (2048 + 2 * 512)  # the first product's input needs no gradient
     assert packed.forward_seconds - plain.forward_seconds == pytest.approx(QUANTISED * once)
     assert packed.backward_input_seconds - plain.backward_input_seconds == pytest.approx((QUANTISED - first) * once)
-    assert packed.recompute_seconds - plain.recompute_seconds == pytest.approx(QUANTISED * once)
+    last = sum(
+        part.n_parameters for op in long[1].graph.ops for part in op.body if part.name == "mlp.out"
+    )  # does not run again
+    assert packed.recompute_seconds - plain.recompute_seconds == pytest.approx((QUANTISED - last) * once)
 
 
 def test_sharded_weights_travel_packed_and_scales_stand_whole() -> None:

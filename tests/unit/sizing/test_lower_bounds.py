@@ -31,7 +31,7 @@ def test_no_plan_is_below_the_bound(
 ) -> None:
     training = api.training(precision)
     problem = api.make_problem(model, cluster, batch=Batch(batch), training=training, framework=framework)
-    result = api.plan(problem, settings={"alternatives": "1", "evaluations": "4", "splits": "0"} | settings)
+    result = api.plan(problem, settings={"alternatives": "1", "evaluations": "8", "splits": "0"} | settings)
     assert result.step_seconds is not None
     least = device_seconds(problem.graph, problem.required_cluster.kinds[0], training, problem.framework)
     bound = least * batch / problem.required_cluster.n_devices

@@ -181,20 +181,8 @@ def layer_work(
     packed = [_frozen(operator, shape) if operator.frozen_weight_bytes else 0.0 for operator in body]
     share = shape.micro_batch / shape.context
     residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
-    computed = [sum(column) for column in zip(*times, strict=True)]
-    n_operators = [sum(seconds > 0.0 for seconds in column) for column in zip(*times, strict=True)]
-    issue_seconds = framework.compute_ratio * (framework.issue_seconds or device.issue_seconds)
-    held = framework.compute_ratio * framework.expert_issue_seconds * _n_held_experts(body, shape)
-    passes = [
-        _pass_seconds(seconds + n * device.launch_seconds, n * issue_seconds + held, framework)
-        for seconds, n in zip(computed, n_operators, strict=True)
-    ]
     n_rerun = recomputation.n_rerun(body, framework.stops_early)
-    rerun_seconds = passes[0]
-    if n_rerun < len(body):  # none of those left out is an expert's product
-        again = [seconds.forward for seconds in times[:n_rerun] if seconds.forward > 0.0]
-        computed_again, issued_again = sum(again) + len(again) * device.launch_seconds, len(again) * issue_seconds + held
-        rerun_seconds = _pass_seconds(computed_again, issued_again, framework)
+    passes = _passes(body, times, n_rerun, shape, device, framework)
     return LayerWork(
         forward_seconds=passes[0],
         backward_input_seconds=passes[1],
@@ -203,7 +191,7 @@ def layer_work(
         forward=tuple(forward),
         backward=tuple(backward),
         selective=tuple(selective),
-        rerun_seconds=rerun_seconds,
+        rerun_seconds=passes[3],
         rerun=_rerun(there_of, n_rerun),
         n_dense_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if not operator.expert)),
         n_expert_parameters=math.ceil(sum(parameters(operator, shape) for operator in body if operator.expert)),
@@ -225,6 +213,27 @@ def layer_work(
         n_largest_parameters=math.ceil(max((_unit_parameters(operator, shape) for operator in body), default=0.0)),
         updates=update_work(body, shape, device, training),
     )
+
+
+def _passes(
+    body: tuple[Operator, ...],
+    times: list[OperatorSeconds],
+    n_rerun: int,
+    shape: Shape,
+    device: Device,
+    framework: Framework,
+) -> list[float]:
+    """Return the seconds of the forward pass, of the two parts of the backward pass, and of a forward pass of the first
+    operators, of which no expert's product is left out.
+    """
+    issue_seconds = framework.compute_ratio * (framework.issue_seconds or device.issue_seconds)
+    held = framework.compute_ratio * framework.expert_issue_seconds * _n_held_experts(body, shape)
+    columns = [*zip(*times, strict=True), [seconds.forward for seconds in times[:n_rerun]]]
+    n_operators = [sum(seconds > 0.0 for seconds in column) for column in columns]
+    return [
+        _pass_seconds(sum(column) + n * device.launch_seconds, n * issue_seconds + held, framework)
+        for column, n in zip(columns, n_operators, strict=True)
+    ]
 
 
 def _rerun(there_of: list[list[Transfer]], n_rerun: int) -> tuple[Transfer, ...]:

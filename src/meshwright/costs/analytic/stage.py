@@ -14,7 +14,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import Axis, Mesh, bucket_seconds
 from meshwright.costs.analytic.layer import LayerWork, Repeat, Transfer
 from meshwright.costs.analytic.offload import host_update
-from meshwright.costs.analytic.update import EXCHANGED_BYTES
+from meshwright.costs.analytic.update import EXCHANGED_BYTES, shaped_update
 
 __all__ = ["combine", "exchanges", "exposed", "layer_load", "repeated", "sharded_seconds", "slowest", "slowest_kind"]
 
@@ -62,7 +62,9 @@ def layer_load(
     moved = 2.0 * gradients + 2.0 * optimizer + updated
     if strategy.shard < 3 and strategy.shard > 0:
         moved = (gradients if strategy.shard == 1 else 2.0 * gradients) + 2.0 * optimizer + updated
-    shaped_bytes, shaped_seconds = _shaped_update(work, mesh, strategy)
+    shaped_bytes, shaped_seconds = shaped_update(
+        work.updates, (mesh.n_shards, mesh.n_expert_shards) if strategy.shard else (1, 1)
+    )
     update_seconds = (moved + shaped_bytes) / (device.memory_bytes_per_second * device.memory_ratio) + shaped_seconds
     host_bytes = 0.0
     if strategy.offload == "optimizer":
@@ -222,17 +224,6 @@ def exchanges(work: LayerWork, mesh: Mesh, strategy: Strategy) -> tuple[tuple[st
         for (name, axis, size), update in zip(axes, work.updates, strict=True)
         if strategy.shard and axis is not None and update.n_exchanged
     )
-
-
-def _shaped_update(work: LayerWork, mesh: Mesh, strategy: Strategy) -> tuple[float, float]:
-    """Return the memory traffic and the arithmetic that shapes of weights add to a device's update.
-
-    Matrices are taken to be dealt evenly: of a stage with fewer matrices than ranks, or with one that is much larger than
-    others, the rank with the most takes longer.
-    """
-    sizes = (mesh.n_shards, mesh.n_expert_shards) if strategy.shard else (1, 1)
-    both = list(zip(work.updates, sizes, strict=True))
-    return sum(one.moved_bytes / size for one, size in both), sum(one.seconds / size for one, size in both)
 
 
 def _state_bytes(

@@ -13,7 +13,7 @@ from meshwright.costs.analytic.products import Product, product_seconds
 from meshwright.costs.analytic.roofline import Shape
 from meshwright.models.weight_tensors import WeightTensor, weight_tensors
 
-__all__ = ["EXCHANGED_BYTES", "UpdateWork", "newton_schulz_seconds", "unknown_shape", "update_work"]
+__all__ = ["EXCHANGED_BYTES", "UpdateWork", "newton_schulz_seconds", "shaped_update", "unknown_shape", "update_work"]
 
 _WIDE_BYTES = 4  # state that is not quantised, scales, sums of rows and columns
 
@@ -134,3 +134,13 @@ def newton_schulz_seconds(tensor: WeightTensor, device: Device) -> float:
         Product(m, n, m, tensor.count, moved * (m * m + 3 * m * n)),
     )
     return NEWTON_SCHULZ_STEPS * sum(product_seconds(one, device, precision) for one in step)
+
+
+def shaped_update(updates: tuple[UpdateWork, UpdateWork], n_shards: tuple[int, int]) -> tuple[float, float]:
+    """Return the memory traffic and the arithmetic that shapes of weights add to a device's update.
+
+    Matrices are taken to be dealt evenly: of a stage with fewer matrices than ranks, or with one that is much larger than
+    others, the rank with the most takes longer.
+    """
+    both = list(zip(updates, n_shards, strict=True))
+    return sum(one.moved_bytes / size for one, size in both), sum(one.seconds / size for one, size in both)

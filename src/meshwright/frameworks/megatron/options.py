@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from meshwright.base.errors import ExportError
-from meshwright.core.framework import Framework, exceeded
+from meshwright.core.framework import Framework
 from meshwright.core.plan import Plan
 from meshwright.core.plan_forms import inner_words, layout_of, recomputed_in_block
+from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import MixedPrecision, Problem
 from meshwright.core.result import Result
 from meshwright.frameworks.megatron.limits import FRAMEWORK

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from meshwright.core.framework import exceeded
 from meshwright.core.graph import Graph
 from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
+from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig

@@ -43,8 +43,8 @@ def recorded(trainer: Trainer, folder: str, step: Callable[[], float]) -> float:
     if trainer.executor.device.type == "cuda":
         kinds.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=kinds) as profiler:
-        began = time.perf_counter()
         with torch.profiler.record_function(STEP):
+            began = time.perf_counter()  # entering takes a while the first time
             value = step()
             if trainer.executor.device.type == "cuda":
                 torch.cuda.synchronize()

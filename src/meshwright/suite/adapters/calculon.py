@@ -21,6 +21,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.problem import Batch, Problem
 from meshwright.network import Network
+from meshwright.sim import fits
 from meshwright.suite.adapting import PlannerFailed, ask, plan_entry
 
 __all__ = ["answer", "application", "system"]
@@ -133,7 +134,7 @@ def system(cluster: Cluster) -> dict[str, Any]:
         "matrix": {"float16": {"tflops": peak / 1e12, "gflops_efficiency": [[0, device.matmul_ratio]]}},
         "vector": {"float16": {"tflops": vector / 1e12, "gflops_efficiency": [[0, 1.0]]}},
         "mem1": {
-            "GiB": (device.memory_bytes - device.reserved_bytes) / _GIB, "GBps": device.memory_bytes_per_second / 1e9,
+            "GiB": fits.free_bytes((device,)) / _GIB, "GBps": device.memory_bytes_per_second / 1e9,
             "MB_efficiency": [[0, device.memory_ratio]],
         },
         "mem2": {"GiB": 0, "GBps": 1, "MB_efficiency": [[0, 1.0]]},

@@ -11,8 +11,9 @@ import pytest
 
 from meshwright import api, frameworks
 from meshwright.base.errors import InputError
-from meshwright.core.framework import FrameworkLimits, exceeded
+from meshwright.core.framework import FrameworkLimits
 from meshwright.core.plan_forms import inner_words
+from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Result
 from meshwright.planners.best.check import answers

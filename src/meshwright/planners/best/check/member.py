@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.core.framework import exceeded
 from meshwright.core.plan import Plan
+from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import Problem
 from meshwright.planners.best.check.device_pools import pools
 from meshwright.planners.best.check.space import (

@@ -52,7 +52,9 @@ def test_the_longest_part_of_any_rank_is_refuted_and_no_longer_step(is_split: bo
         dice = random.Random(seed)
         n_ranks, n_chunks, m = dice.randint(1, 4), dice.randint(2, 3), dice.randint(1, 9)
         stages, again = drawn(dice, n_ranks, n_chunks), [dice.choice((0.0, dice.random())) for _ in range(n_ranks)]
-        own = SimpleNamespace(stages=stages, m=m, form=SimpleNamespace(is_split=is_split), repeated=again.__getitem__)
+        own = SimpleNamespace(
+            stages=stages, m=m, form=SimpleNamespace(is_split=is_split, is_mixed=False), repeated=again.__getitem__
+        )
         own._reduced = lambda of, own=own: VirtualStages._reduced(own, of)
         seconds, part = least(stages, again, m, is_split=is_split)
         parts.add(part)
@@ -62,7 +64,9 @@ def test_the_longest_part_of_any_rank_is_refuted_and_no_longer_step(is_split: bo
 
 def test_a_rank_that_never_fits_refutes_any_step() -> None:
     stages = drawn(random.Random(1), 2, 2)
-    own = SimpleNamespace(stages=stages, m=1, form=SimpleNamespace(is_split=False), repeated=[0.0, float("inf")].__getitem__)
+    form = SimpleNamespace(is_split=False, is_mixed=False)
+    own = SimpleNamespace(stages=stages, m=1, form=form, repeated=[0.0, float("inf")].__getitem__)
+    own._reduced = lambda of: VirtualStages._reduced(own, of)
     assert VirtualStages.refuted(own, 1e30)
 
 
