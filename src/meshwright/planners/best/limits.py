@@ -300,14 +300,15 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     params = replace(params, **once)
     for axis in AXES:
         given: tuple[int, ...] = getattr(params, axis)
-        if not given or max(given) == 1:
+        beyond = min((degree for degree in given if degree > 1), default=0)
+        if not beyond:
             continue
         if axis not in framework.degrees_for(problem.graph):
             why = problem.graph.single(axis) or " for weights that embedding and head share" * (axis in framework.degrees)
-            raise _outside(problem, f"{axis} degree {max(given)}", f"no {axis} parallelism{why}")
+            raise _outside(problem, f"{axis} degree {beyond}", f"no {axis} parallelism{why}")
         if axis == "tensor" and not framework.sequence_parallel:
             why = "no sequence parallelism, which the search puts beside every tensor degree"
-            raise _outside(problem, f"tensor degree {max(given)}", why)
+            raise _outside(problem, f"tensor degree {beyond}", why)
     usual = params.schedules == Limits().schedules
     schedules = tuple(
         word

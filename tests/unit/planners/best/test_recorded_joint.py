@@ -60,6 +60,11 @@ GIVEN: dict[str, Limits] = {
 def test_the_space(recorded: Recorded, cluster: str) -> None:
     for (word, framework), (told, given) in itertools.product(FRAMEWORKS.items(), GIVEN.items()):
         problem = asked_of("mixed", cluster, sequence=4096, **framework)
+        if (word, told) in (("narrow", "few"), ("flat", "given")):  # degrees that the framework has not
+            with pytest.raises(InputError) as error:
+                limits.inside_framework(given, problem)
+            recorded(str(error.value), f"{word}, {told}")
+            continue
         own, n_layers = limits.inside_framework(given, problem), 5
         degrees = limits.allowed_degrees(problem, own, problem.required_cluster.n_devices)
         usual, found = limits.usual(problem, own), []
