@@ -42,12 +42,11 @@ def recorded(trainer: Trainer, folder: str, step: Callable[[], float]) -> float:
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if trainer.executor.device.type == "cuda":
         kinds.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=kinds) as profiler:
-        with torch.profiler.record_function(STEP):
-            began = time.perf_counter()  # entering takes a while the first time
-            value = step()
-            if trainer.executor.device.type == "cuda":
-                torch.cuda.synchronize()
+    with torch.profiler.profile(activities=kinds) as profiler, torch.profiler.record_function(STEP):
+        began = time.perf_counter()  # entering takes a while the first time
+        value = step()
+        if trainer.executor.device.type == "cuda":
+            torch.cuda.synchronize()
     path = file_of(folder, trainer.rank)
     profiler.export_chrome_trace(str(path))
     trace: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -106,7 +106,7 @@ def test_what_leaves_nothing_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=message):
             limits.inside_framework(given, narrow)
-    with pytest.raises(InputError, match="^expert degree 2: not in framework"):  # never dropped without a word
+    with pytest.raises(InputError, match=r"^expert degree 2: not in framework"):  # never dropped without a word
         limits.inside_framework(Limits(expert=(1, 2)), narrow)
     assert limits.inside_framework(Limits(expert=(1,)), narrow).expert == (1,)
     flat = asked_of("mixed", "nodes", recompute=("none", "full"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from meshwright import sim
@@ -235,16 +235,14 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
     ]
     same += [(f"training.{name}", value, (asked["training"].get(name),)) for name, value in entry.get("training", {}).items()]
     graph, cluster, word = problem.graph, problem.required_cluster, problem.framework.word
-    same += [
-        (f"{part}.{name}", (entry.get(part) or {}).get(name, value), (value,))
-        for part, name, value in (
-            ("model", "name", problem.model_spec.name), ("model", "n_parameters", graph.n_parameters),
-            ("model", "n_trained_parameters", graph.n_trained_parameters),
-            ("cluster", "name", cluster.name), ("cluster", "n_devices", cluster.n_devices),
-        )
-    ]  # fmt: skip
+    of = {"model": {"name": problem.model_spec.name, "n_parameters": graph.n_parameters,
+                    "n_trained_parameters": graph.n_trained_parameters},
+          "cluster": {"name": cluster.name, "n_devices": cluster.n_devices}}  # fmt: skip
+    same += (
+        (f"{part}.{name}", (entry.get(part) or {}).get(name, v), (v,)) for part, one in of.items() for name, v in one.items()
+    )
     same.append(("framework", entry.get("framework") or word, (word,)))
-    same.append(("the framework of the question", problem.framework, (found.framework,)))
+    same += _figures(problem.framework, found.framework)
     for field, value, allowed in same:
         if value not in allowed:
             raise _Refused(f"{field} is {value!r}; the certificate is of a question where it is {allowed[-1]!r}")
@@ -256,6 +254,15 @@ def _on_devices(problem: Problem) -> Problem:
     usual = FrameworkLimits()
     alike = replace(problem.framework.limits, offloads=usual.offloads, offload_shards=usual.offload_shards)
     return replace(problem, framework=replace(problem.framework, limits=alike))
+
+
+def _figures(mine: Framework, told: Framework) -> list[tuple[str, Any, tuple[Any, ...]]]:
+    """Return every figure and limit of the framework of a question, and what a certificate says of it."""
+    return [
+        (f"the framework of the question: {start}{one.name}", getattr(own, one.name), (getattr(other, one.name),))
+        for start, own, other in (("", mine, told), ("limits.", mine.limits, told.limits))
+        for one in fields(own) if one.name != "limits"
+    ]  # fmt: skip
 
 
 def _by_rings(problem: Problem) -> Problem:
