@@ -235,12 +235,10 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
     ]
     same += [(f"training.{name}", value, (asked["training"].get(name),)) for name, value in entry.get("training", {}).items()]
     graph, cluster, word = problem.graph, problem.required_cluster, problem.framework.word
-    of = {"model": {"name": problem.model_spec.name, "n_parameters": graph.n_parameters,
-                    "n_trained_parameters": graph.n_trained_parameters},
-          "cluster": {"name": cluster.name, "n_devices": cluster.n_devices}}  # fmt: skip
-    same += (
-        (f"{part}.{name}", (entry.get(part) or {}).get(name, v), (v,)) for part, one in of.items() for name, v in one.items()
-    )
+    weights = {"n_parameters": graph.n_parameters, "n_trained_parameters": graph.n_trained_parameters}
+    said = {"model": {"name": problem.model_spec.name, **weights},
+            "cluster": {"name": cluster.name, "n_devices": cluster.n_devices}}  # fmt: skip
+    same += [(f"{part}.{of}", (entry.get(part) or {}).get(of, v), (v,)) for part, one in said.items() for of, v in one.items()]
     same.append(("framework", entry.get("framework") or word, (word,)))
     same += _figures(problem.framework, found.framework)
     for field, value, allowed in same:
