@@ -271,6 +271,41 @@ def virtual_question(seed: int, folder: pathlib.Path) -> Question:
     return Question(problem, settings, f"virtual {seed}: {cluster}, {settings}")
 
 
+def unlike_question(seed: int, folder: pathlib.Path) -> Question:
+    """Return a problem of dense and expert layers on ranks of little memory, under schedules of virtual stages or split
+    backward passes: which layers recompute decides.
+    """
+    dice = random.Random(31 * seed + 5)
+    n_layers, heads = dice.randint(3, 8), dice.choice((2, 4))
+    hidden = heads * 64 * dice.choice((1, 2))
+    dense = [i for i in range(n_layers) if dice.random() < 0.5]
+    config = {
+        "model_type": "qwen3_moe", "hidden_size": hidden, "intermediate_size": hidden * dice.choice((2, 4, 8)),
+        "num_hidden_layers": n_layers, "num_attention_heads": heads, "num_key_value_heads": heads,
+        "vocab_size": dice.choice((1000, 8000)), "max_position_embeddings": 131072, "tie_word_embeddings": False,
+        "num_experts": 4, "num_experts_per_tok": dice.choice((1, 2)), "moe_intermediate_size": hidden, "head_dim": 64,
+        "mlp_only_layers": dense,
+    }  # fmt: skip
+    model = folder / f"unlike{seed}.json"
+    model.write_text(json.dumps(config))
+    cluster = dice.choice(
+        ("flat:2", "flat:3", "dgx-a100:4", "ring:4,bandwidth=5 GB/s", "two-level:4,per_node=2,bandwidth=2 GB/s")
+    )
+    batch = Batch(dice.choice((4, 6, 8)), dice.choice((0, 1)), dice.choice((1024, 2048, 4096)))
+    problem = api.make_problem(str(model), cluster, batch=batch, memory_risk=0.5)
+    problem = fused(problem) if dice.random() < 0.5 else problem
+    kinds = ("zb_v", "dualpipe_v", "v_half", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "v_min")
+    settings = {"schedules": dice.choice(kinds)}
+    if dice.random() < 0.8:
+        settings["pipeline"] = "2"
+    if dice.random() < 0.6:
+        settings["shard"] = dice.choice(("0", "1", "3"))
+    dice.random()
+    if shapes(problem, settings):
+        problem = with_memory(problem, _tight_memory(problem, settings, dice) * dice.choice((0.8, 0.9, 0.95, 1)))
+    return Question(problem, settings, f"unlike {seed}: {cluster}, {settings}")
+
+
 def frozen_question(seed: int, folder: pathlib.Path) -> Question:
     """Return a small problem of which the first layers are frozen, and mostly the embedding too."""
     dice = random.Random(seed * 7919 + 13)

@@ -114,6 +114,18 @@ def test_proofs_hold_for_every_spread_of_layers_over_virtual_stages(tmp_path: pa
     assert n_uneven >= 3 and len(schedules) >= 4
 
 
+@pytest.mark.parametrize("block", range(2))
+def test_proofs_hold_for_every_mixture_of_what_unlike_layers_recompute(block: int, tmp_path: pathlib.Path) -> None:
+    """The least work need not be the shortest step: 81 and 118 have a quicker plan that recomputes more, or other layers."""
+    n_mixed = 0
+    for seed in [*range(block, 16, 2), (81, 118)[block]]:
+        verdict = enumerator.judge(enumerator.unlike_question(seed, tmp_path), 150, seed)
+        assert not verdict.false_refusal, verdict.question.name
+        assert verdict.excess_ratio <= enumerator.TOLERANCE, (verdict.question.name, verdict.best)
+        n_mixed += verdict.best is not None and verdict.best.plan.recomputes
+    assert n_mixed >= 3
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "adafactor", "adam-8bit", "sgd"])
 def test_proofs_hold_under_other_optimizers(optimizer: str, tmp_path: pathlib.Path) -> None:
     """State by shape, matrices put together between replicas: what is proven is still below every plan that can be played."""

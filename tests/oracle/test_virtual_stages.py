@@ -39,6 +39,7 @@ def _random(seed: int) -> tuple[kernel.StackedLayers, kernel.RankStages, float]:
     stages = kernel.RankStages(
         ends, own, dice.integers(0, n_classes, n_ranks), dice.integers(0, 5, (n_ranks, n_moments, n_chunks)).astype(float),
         dice.integers(0, n_chunks, (n_ranks, n_moments)), dice.uniform(3.0, 30.0, n_ranks),
+        dice.random(n_ranks) * (dice.random(n_ranks) < 0.3),
     )  # fmt: skip
     return layers, stages, float(dice.integers(1, 9))
 

@@ -29,7 +29,10 @@ def least_step(layers: Any, stages: Any, m: float, split_backward: bool, mixed_b
         held = next(times for n_bytes, times in moments if n_bytes == fullest)
         excess = sum(static) + fullest - stages.memory_bytes[rank]
         counts = [int(stages.ends[stage + 1] - stages.ends[stage]) for stage in own]
-        seconds = sum(work) + (_extra(layers, stages, kind, own, excess, held, counts) if excess > 0.0 else 0.0)
+        again = (
+            max(_extra(layers, stages, kind, own, excess, held, counts), stages.again_seconds[rank]) if excess > 0.0 else 0.0
+        )
+        seconds = sum(work) + again
         if seconds == math.inf:
             return math.inf
         done = []  # from each stage on: its backward passes and those of later ones, the last task of that stage left out
@@ -65,7 +68,7 @@ def _extra(layers: Any, stages: Any, kind: int, own: list[int], excess: float, h
         strong * extra[1] + weak * extra[0]
         for strong in range(len(times) + 1)
         for weak in range(len(times) + 1 - strong)
-        if saved[0] * sum(times[:weak]) * (1.0 + 1e-9) >= max(excess - saved[1] * sum(times[:strong]), 0.0)
+        if max(saved) * sum(times[:strong]) + saved[0] * sum(times[strong : strong + weak]) >= excess * (1.0 - 1e-9)
     ]
     prices = [
         layers.prices[kind][i] * excess / max([1.0, *times])

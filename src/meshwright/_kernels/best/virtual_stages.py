@@ -35,6 +35,7 @@ class RankStages(NamedTuple):
     held: np.ndarray  # (n_ranks, n_moments, n_chunks): micro-batches of each stage
     at: np.ndarray  # (n_ranks, n_moments): which of the rank's stages is at work
     memory_bytes: np.ndarray  # (n_ranks,)
+    again_seconds: np.ndarray  # (n_ranks,): of a micro-batch, recomputed at least
 
 
 _WORK, _FORWARD, _BACKWARD, _INPUT, _STATIC, _KEPT, _REDUCE, _UPDATE = range(8)
@@ -67,10 +68,12 @@ def _excess(layers, stages, rank, of):
 def _extra(layers, stages, rank, excess, held):
     """Return the least seconds of recomputation, in whole layers, that free some bytes; inf when all layers do not.
 
-    StackedLayers that are held most often come first; either way to recompute frees its savings as often of each.
+    Lemma (rearrangement): layers that recompute most free no more than as many of those that are held most often, and others
+    no more than as many of those held most often of the rest, since the stronger way saves at least as much as the weaker one.
     """
     kind, n_chunks = stages.of_rank[rank], stages.own.shape[1]
-    saved, extra = layers.saved[kind], layers.extra[kind]
+    extra, weak = layers.extra[kind], layers.saved[kind, 0]
+    strong = max(layers.saved[kind, 1], weak)
     freed, n_layers, most_held = np.zeros(layers.sums.shape[2]), 0, 1.0
     taken = np.zeros(n_chunks)
     for _ in range(n_chunks):
@@ -84,15 +87,15 @@ def _extra(layers, stages, rank, excess, held):
             most_held = max(most_held, held[fullest])
             freed[n_layers + 1] = freed[n_layers] + held[fullest]
             n_layers += 1
-    if excess > max(saved[0], saved[1]) * freed[n_layers] * (1.0 + 1e-9):
+    if excess > strong * freed[n_layers] * (1.0 + 1e-9):
         return np.inf
-    least, n_weak = np.inf, n_layers + 1
+    least, n_both, room = np.inf, n_layers + 1, excess * (1.0 - 1e-9)
     for n_strong in range(n_layers + 1):
-        rest = max(excess - saved[1] * freed[n_strong], 0.0)
-        while n_weak > 0 and saved[0] * freed[n_weak - 1] * (1.0 + 1e-9) >= rest:
-            n_weak -= 1
-        if n_strong + n_weak <= n_layers:
-            least = min(least, n_strong * extra[1] + n_weak * extra[0])
+        while n_both > n_strong and strong * freed[n_strong] + weak * (freed[n_both - 1] - freed[n_strong]) >= room:
+            n_both -= 1
+        n_both = max(n_both, n_strong)
+        if n_both <= n_layers:
+            least = min(least, n_strong * extra[1] + (n_both - n_strong) * extra[0])
     for i in range(layers.n_prices[kind]):
         seconds = layers.prices[kind, i] * excess / most_held
         for c in range(n_chunks):
@@ -131,7 +134,7 @@ def _least_step(layers, stages, n_microbatches, split_backward, mixed_backward, 
         seconds, update, reduced = total(of[_WORK]), total(of[_UPDATE]), total(of[_REDUCE])
         excess, fullest = _excess(layers, stages, rank, of)
         if excess > 0.0:
-            seconds += _extra(layers, stages, rank, excess, stages.held[rank, fullest])
+            seconds += max(_extra(layers, stages, rank, excess, stages.held[rank, fullest]), stages.again_seconds[rank])
         if seconds == np.inf:
             return np.inf
         # backward passes of the stages from each one on, the last task of that stage left out
@@ -166,7 +169,7 @@ def least_steps(layers, stages, ends, n_microbatches, split_backward, mixed_back
     """
     found, least = np.empty(len(ends)), np.inf
     for i in range(len(ends)):
-        own = RankStages(ends[i], stages.own, stages.of_rank, stages.held, stages.at, stages.memory_bytes)
+        own = RankStages(ends[i], stages.own, stages.of_rank, stages.held, stages.at, stages.memory_bytes, stages.again_seconds)
         found[i] = _least_step(layers, own, n_microbatches, split_backward, mixed_backward, least if only_least else np.inf)
         least = min(least, found[i])
     return found

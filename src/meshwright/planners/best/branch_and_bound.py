@@ -273,15 +273,16 @@ class BestFirstSearch:
                 self.open.append((bound, pool, config))
             self.too_large.append((pool, config, False))
             return
-        if self._closed(costs, config, plan):
-            full = self.least_seconds(costs, config, plan)  # its only plan
-        elif config.one_way:
-            # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
-            even = plans.even(costs, config, n_microbatches)
-            full = bound if even is None else self.least_seconds(costs, config, even)
-        else:
+        least = self.least_seconds(costs, config, plan)
+        if not self._closed(costs, config, plan):
             full = bound
-        self._push(max(bound, full), _BUILT, pool, config, plan)
+            if config.one_way and not config.split_backward:
+                # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
+                even = plans.even(costs, config, n_microbatches)
+                full = bound if even is None else max(bound, self.least_seconds(costs, config, even))
+            # its bound stays part of the proof: another split, or mixture of what is recomputed, may be as good as it says
+            self.open.append((full, pool, config))
+        self._push(max(bound, least), _BUILT, pool, config, plan)
 
     def least_seconds(self, costs: Costs, config: Config, plan: Plan) -> float:
         """Return what a plan takes at least, found quickly: with links for every collective, and fixed orders without transfers.
@@ -294,25 +295,23 @@ class BestFirstSearch:
         return sim.estimate(plan, stage_costs, np.zeros(len(plan.stages) - 1))
 
     def _with_transfers(self, costs: Costs, config: Config, plan: Plan) -> float:
-        """Return what the only plan of a configuration takes at least with its transfers, if its bound has none; 0 for any other."""
-        if config.split_backward or config.mesh.pipeline == 1 or not self._closed(costs, config, plan):
+        """Return what a plan takes at least with its transfers; 0 where `least_seconds` has them, or there are none."""
+        if config.split_backward or config.mesh.pipeline == 1:
             return 0.0
         return sim.least_seconds(self.problem, plan, costs.stage_costs(config, plan))
 
     def _closed(self, costs: Costs, config: Config, plan: Plan) -> bool:
-        """Return whether a configuration has no other plan: one split, and the least recomputed that fits.
+        """Return whether no plan of a configuration is quicker: it has one split, and nothing is recomputed, or one setting serves all
+        layers, or layers are alike on one rank, of which the fewest that fit recompute.
 
-        With virtual stages that is the rule of the space. Without a pipeline any mixture is part of it, but of like layers the least
-        is the quickest. Where one setting serves all layers, there is no mixture.
+        Which of unlike layers, or of layers of several stages, recompute is open: the least work need not be the shortest step.
         """
-        return config.one_way and (costs.one_setting or config.mesh.pipeline > 1 or not plan.recomputes or self.chain.equal)
+        alike = self.chain.equal and config.mesh.pipeline == 1
+        return config.one_way and (costs.one_setting or alike or not plan.recomputes)
 
     def _evaluate(self, pool: int, config: Config, plan: Plan, bound: float) -> None:
         """Play the plan of a configuration, quickly with links for every collective first, then as it is."""
         self.n_evaluations += 1
-        if not self._closed(self.costs[pool], config, plan):
-            # its bound stays part of the proof: another split of the layers may be as good as the bound says
-            self.open.append((bound, pool, config))
         least = self.least_seconds(self.costs[pool], config, plan)
         if least >= self.limit(config):
             if self._closed(self.costs[pool], config, plan):

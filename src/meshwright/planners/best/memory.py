@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from meshwright import schedules
 from meshwright.core.stage_cost import StageCost
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions
+from meshwright.solvers.pipeline.recomputed import RankSorts, least_recomputed
 
 __all__ = ["ROUNDING_RATIO", "Peaks", "RankLayers", "RowFigures", "least_peaks", "peaks_of"]
 
@@ -228,6 +229,20 @@ class RankLayers:
             for held, at in zip(self.held, self.at.tolist(), strict=True)
         ]
         return float(self.static_bytes.sum() + self.reserved_bytes.min(axis=0).max() + max(moving))
+
+    def least_work(self, memory_bytes: float) -> float:
+        """Return the least that the layers recompute of a micro-batch, in seconds, so that the rank fits; inf where nothing does.
+
+        Lemma: that of `least_recomputed`, of layers that are alike in every figure and of one stage counted together.
+        """
+        if self.peak_bytes(np.zeros(len(self.stage), dtype=np.int64)) <= memory_bytes:
+            return 0.0
+        figures = (self.kept_bytes, self.working_bytes, self.reserved_bytes, self.extra_seconds)
+        columns = np.vstack((self.stage, *figures)).T
+        own, count = np.unique(columns, axis=0, return_counts=True)
+        of_sort = np.asarray(own[:, 1:].T, dtype=np.float64).reshape(4, len(self.words), -1)
+        sorts = RankSorts(count, own[:, 0].astype(np.int64), of_sort[0], of_sort[1], of_sort[2], of_sort[3])
+        return least_recomputed(sorts, self.held, self.at, memory_bytes - float(self.static_bytes.sum()))
 
     def _peak(self, kept: NDArray[np.float64], working: NDArray[np.float64], reserved: NDArray[np.float64]) -> float:
         n_chunks = self.held.shape[1]

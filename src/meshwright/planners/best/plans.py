@@ -21,7 +21,7 @@ from meshwright.planners.best.space import Config, MeshDegrees
 from meshwright.solvers.pipeline import layer_split
 
 __all__ = [
-    "bare", "build", "closest", "counts_of", "even", "missing_bytes", "never_fits", "only_split_never_fits", "own_peaks", "place_of",
+    "bare", "build", "closest", "counts_of", "even", "least_again", "missing_bytes", "never_fits", "only_split_never_fits", "own_peaks", "place_of",
     "with_counts",
 ]  # fmt: skip
 
@@ -286,6 +286,49 @@ def never_fits(costs: Costs, config: Config, n_microbatches: int, counts: tuple[
     ranks = _ranks(costs, config, rows, costs.peaks(config, n_microbatches))
     memory_bytes = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
     return any(own.least_bytes > memory for own, memory in zip(ranks, memory_bytes, strict=True))
+
+
+def least_again(costs: Costs, config: Config, n_microbatches: int, limit: float) -> float:
+    """Return what every plan of a configuration with one split takes at least, by the least that each rank recomputes.
+
+    Lemma: a rank recomputes no less than `RankLayers.least_work`, at moments that every order goes through; the step is then bounded
+    as in `virtual.bounds_of`. On one rank all tasks follow each other, and what is recomputed late hides the most reductions.
+
+    Parameters
+    ----------
+    costs, config, n_microbatches
+        As in `counts_of`; the configuration has one split.
+    limit : float
+        Seconds from which on the bound need not be told.
+
+    Returns
+    -------
+    float
+        Seconds; inf where no plan fits.
+    """
+    counts = virtual.counts(costs, config)
+    plan = bare(costs, config, n_microbatches, counts)
+    if plan is None:
+        return 0.0
+    stage_costs, ops_rows = costs.stage_costs(config, plan), costs.chain.stages(counts)[1]
+    ranks = _ranks(costs, config, ops_rows, costs.peaks(config, n_microbatches))
+    memory = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
+    if config.mesh.pipeline == 1:
+        again = ranks[0].least_work(memory[0])
+        more = replace(stage_costs[0], recompute_seconds=stage_costs[0].recompute_seconds + again)
+        return sim.estimate(plan, (more,), np.zeros(0)) if math.isfinite(again) else math.inf
+    work = np.zeros(config.mesh.pipeline)
+    for rank, load in zip(plan.rank_of_stage(), stage_costs, strict=True):
+        work[rank] += load.forward_total_seconds + load.backward_total_seconds
+    least, own = 0.0, np.zeros(config.mesh.pipeline)
+    for rank in np.argsort(-work, kind="stable").tolist():  # the busiest first: one rank is enough
+        own[rank] = ranks[rank].least_work(memory[rank])
+        if not math.isfinite(own[rank]):
+            return math.inf
+        least = float(virtual.bounds_of(costs, config, n_microbatches, light=False, again_seconds=own)[0])
+        if least >= limit:
+            break
+    return least
 
 
 def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: bool = True) -> float:

@@ -23,7 +23,8 @@ _NEAR = 1.01  # a plan nearer to the bound than this is not worth moves between 
 def close(search: BestFirstSearch, n_most: int | None = None) -> None:
     """Try every split that may still be better than the best plan, configurations with the lowest bounds first.
 
-    Those with more such splits than may be tried stay open, and their bounds part of the proof.
+    Those with more such splits than may be tried stay open, and their bounds part of the proof; so do those with one split, by what
+    their layers recompute at least.
 
     Parameters
     ----------
@@ -38,10 +39,13 @@ def close(search: BestFirstSearch, n_most: int | None = None) -> None:
     for bound, pool, config in sorted(search.open):
         limit = search.limit(config)
         splits = None
-        if bound < limit and not config.one_way and not search.is_over:
+        if bound < limit and config.one_way and not search.is_over:
+            least = plans.least_again(search.costs[pool], config, search.n_microbatches(config.mesh), limit)
+            bound = max(bound, least)
+        elif bound < limit and not search.is_over:
             splits = _splits(search, pool, config, left)
         if splits is None:
-            still_open.append((bound, pool, config))
+            still_open += [(bound, pool, config)] * (bound < math.inf)
             continue
         left -= len(splits)
         least = min((_settle(search, pool, config, counts) for counts in splits), default=math.inf)
@@ -73,7 +77,8 @@ def _settle(search: BestFirstSearch, pool: int, config: Config, counts: tuple[in
     if plan is None and plans.never_fits(costs, config, n_microbatches, counts):
         return math.inf
     least = 0.0
-    if plan is not None and (costs.one_setting or config.split_backward or not plan.recomputes):
+    settled = plan is not None and (costs.one_setting or search.chain.equal or not plan.recomputes)
+    if plan is not None and (costs.one_setting or not plan.recomputes or (config.split_backward and settled)):
         least = search.least_seconds(costs, config, plan)
     elif not config.split_backward:  # any mixture of what is recomputed takes as long as nothing recomputed, in the same order
         least = search.least_seconds(costs, config, bare)
@@ -83,9 +88,7 @@ def _settle(search: BestFirstSearch, pool: int, config: Config, counts: tuple[in
     if found is None:
         return least
     search.found.append(found)
-    # the least work that fits is all there is where orders are fitted, and of like layers the best; which of unlike layers
-    # recompute is open
-    settled = costs.one_setting or not plan.recomputes or search.chain.equal or config.split_backward
+    # of like layers the least work that fits is the quickest; which of unlike layers recompute is open
     return math.inf if settled else least
 
 

@@ -27,7 +27,13 @@ def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> flo
 
 
 def bounds_of(
-    costs: Costs, config: Config, n_microbatches: int, light: bool, *, only_least: bool = False
+    costs: Costs,
+    config: Config,
+    n_microbatches: int,
+    light: bool,
+    *,
+    only_least: bool = False,
+    again_seconds: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """Return a proven lower bound on the simulated step of each spread of layers over virtual stages.
 
@@ -43,6 +49,8 @@ def bounds_of(
         Whether to leave out what happens between replicas.
     only_least : bool
         Whether only the least bound is of interest: the others may then be too small, but not below it.
+    again_seconds : ndarray, shape (n_ranks,), or None
+        What ranks recompute at least of a micro-batch, where that is known (`RankLayers.least_work`).
 
     Returns
     -------
@@ -66,7 +74,8 @@ def bounds_of(
     peaks = costs.peaks(config, n_microbatches)
     ends, own = _virtual_stages(costs, config)
     layers, of_rank, memory_bytes = _loads(costs, config, light)
-    stages = kernel.RankStages(ends[0], own, of_rank, peaks.held, peaks.at, memory_bytes)
+    again = np.zeros(config.mesh.pipeline) if again_seconds is None else again_seconds
+    stages = kernel.RankStages(ends[0], own, of_rank, peaks.held, peaks.at, memory_bytes, again)
     split = config.split_backward
     found: NDArray[np.float64] = kernel.least_steps(
         layers, stages, ends, float(n_microbatches), split, config.mixed_backward, only_least

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -15,8 +15,9 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, PricedLayer, Table
+from meshwright.planners.best.check.rank_memory import least_program
 from meshwright.planners.best.check.space import CheckedMesh, Form, ranks_of
-from meshwright.planners.best.check.virtual_stages import Moments, moments_of, stage_rows
+from meshwright.planners.best.check.virtual_stages import Moments, VirtualStages, stage_rows
 from meshwright.planners.best.check.whole_stages import WholeStages
 from meshwright.sim import transfers
 
@@ -99,10 +100,10 @@ class Plays:
         """Return whether all plans of one split are shown to take `limit` or longer, or not to fit.
 
         Lemma: where backward passes are whole, every rank's order is fixed, and longer tasks end no step earlier: a split with the least
-        recomputation that each rank needs, and links of its own for all that is sent, is below all its plans. The space recomputes
-        only where memory asks: the only plan of a split is the one of the least work that fits each rank, but for mixtures of unlike
-        layers under 1F1B and GPipe where something is recomputed. An order that is fitted to durations may hold more than the least of
-        all orders: where the plan then does not fit, the one plan is that of what its order holds.
+        recomputation that each rank needs, and links of its own for all that is sent, is below all its plans. What
+        recomputes nothing, or fits by one setting for all layers, or is the least of like layers of one stage each is the quickest plan
+        of its split, and is played; of other mixtures only the bound is known. An order that is fitted to durations may hold more than
+        the least of all orders: where that plan then does not fit, others that recompute more are left.
 
         Parameters
         ----------
@@ -126,21 +127,48 @@ class Plays:
         plan = self.plan(counts, words)
         assert plan is not None
         alike = self.prices.limits["uniform"]  # then all layers must recompute the same, which the least work need not
-        only = not alike and (bound is None or self.form.is_split or self.prices.chain.is_equal)
+        only = not alike and bound is not None and self.prices.chain.is_equal
         only = only or self.prices.recompute.one_way or not plan.recomputes
         if not only:
             return False
-        if self.form.is_fitted:  # such an order may hold more than all orders do
-            own = moments_of(sim.order(self.problem, plan, self.stage_costs(plan)), early=False)
-            again = self._least_work(counts, own)
-            if again is None:
-                return False
-            if again != words:
-                second = self.plan(counts, again)
-                if second is None or not self._takes(second, limit):
-                    return False
-                return self._takes(plan, limit) or not self._fits(plan)  # what does not fit by its own order is no plan
+        if self.form.is_fitted and not self._fits(plan):  # such an order may hold more than all orders do
+            return bool(self.prices.recompute.one_way)  # then there is no other plan
         return self._takes(plan, limit)
+
+    def left(
+        self, every: Sequence[tuple[int, ...]], of: Callable[[int], VirtualStages], moments: Moments, limit: float
+    ) -> list[int]:
+        """Return which spreads over virtual stages are not shown to take `limit` or longer by what each rank recomputes at least.
+
+        Parameters
+        ----------
+        every : sequence of tuple of int
+            Layers of each stage, of each spread.
+        of : callable
+            The bound of a spread, by its place.
+        moments : list
+            What ranks hold, as `moments_of` says.
+        limit : float
+            Seconds.
+        """
+        found = []
+        for i, counts in enumerate(every):
+            rows = stage_rows(self.prices, counts)
+
+            def least_work(rank: int, rows: list[list[tuple[int, bool]]] = rows) -> float:
+                return self._rank_ways(rows, rank, moments).least_work(self._memory(rank))
+
+            if not of(i).refuted(limit, least_work):
+                found.append(i)
+        return found
+
+    def _rank_ways(self, rows: list[list[tuple[int, bool]]], rank: int, moments: Moments) -> _RankWays:
+        """Return the layers of a rank, of all stages."""
+        own = [rows[stage] for stage in range(len(rows)) if self.rank_of_stage[stage] == rank]
+        return _RankWays(self.prices, own, self.tables[self.of_rank[rank]], moments[rank])
+
+    def _memory(self, rank: int) -> float:
+        return self.prices.memory_bytes(self.kinds[rank])
 
     def _takes(self, plan: Plan, limit: float) -> bool:
         """Return whether one plan takes `limit` or longer: quickly with links for every collective, which takes no longer, or as it is."""
@@ -213,8 +241,7 @@ class Plays:
         ranks = []
         for rank in range(self.mesh.pipeline):
             own = [stage for stage in range(len(rows)) if self.rank_of_stage[stage] == rank]
-            table, memory = self.tables[self.of_rank[rank]], self.prices.memory_bytes(self.kinds[rank])
-            ranks.append((_RankWays(self.prices, [rows[stage] for stage in own], table, moments[rank]), own, memory))
+            ranks.append((self._rank_ways(rows, rank, moments), own, self._memory(rank)))
         for n_full in range(max(counts) + 1):
             words = []
             for stage in rows:
@@ -237,9 +264,7 @@ class Plays:
         words: list[tuple[str, ...]] = [()] * len(rows)
         for rank in range(self.mesh.pipeline):
             own = [stage for stage in range(len(rows)) if self.rank_of_stage[stage] == rank]
-            table = self.tables[self.of_rank[rank]]
-            memory = self.prices.memory_bytes(self.kinds[rank])
-            chosen = _RankWays(self.prices, [rows[stage] for stage in own], table, moments[rank]).rule(memory)
+            chosen = self._rank_ways(rows, rank, moments).rule(self._memory(rank))
             if chosen is None:
                 return None
             for stage in own:
@@ -290,7 +315,7 @@ class _RankWays:
             np.array([[getattr(layer, name) for layer in own] for own in ways])
             for name in ("kept_bytes", "working_bytes", "reserved_bytes", "work")
         )
-        self.static = sum(own[0].static_bytes for own in ways)
+        self.ways, self.static = ways, sum(own[0].static_bytes for own in ways)
 
     def peak(self, choice: NDArray[np.int64]) -> float:
         """Return what the rank holds at the most; `choice`: of every layer, the place of its way among the words."""
@@ -299,6 +324,16 @@ class _RankWays:
         np.maximum.at(widest, self.at, self.working[every, choice])
         moving = times @ np.bincount(self.at, self.kept[every, choice], self.n_stages) + widest[place]
         return float(self.static + self.reserved[every, choice].max() + moving.max())
+
+    def least_work(self, memory_bytes: float) -> float:
+        """Return what the rank recomputes of a micro-batch at least, in seconds, so that it fits; inf where nothing does."""
+        if self.peak(np.zeros(len(self.at), dtype=np.int64)) <= memory_bytes:
+            return 0.0
+        alike: dict[tuple[int, tuple[PricedLayer, ...]], int] = {}
+        for stage, ways in zip(self.at, self.ways, strict=True):
+            alike[stage, tuple(ways)] = alike.get((stage, tuple(ways)), 0) + 1
+        sorts = [(stage, count, ways) for (stage, ways), count in alike.items()]
+        return least_program(sorts, *self.moments, memory_bytes * (1.0 + MEMORY_ROUNDING) - self.static)
 
     def rule(self, memory_bytes: float) -> list[str] | None:
         """Return what the layers recompute by the rule of the space: the least work that fits; None where nothing does.

@@ -243,6 +243,10 @@ class BoundProof:
                     return True
         plays, held = Plays(prices, mesh, form, strategy, layout, priced), self._held(mesh, form)
         even = even_counts(self.n_layers, mesh.pipeline * form.n_chunks)
+        if bound is None and len(prices.recompute.words) > 1:
+            spreads = Spreads(prices, mesh, form, priced, splits)
+            left = plays.left(splits, lambda i: VirtualStages(prices, form, spreads, i, priced, held), held, limit)
+            splits = tuple(splits[i] for i in left)
         if bound is None or self.limits["uniform"]:
             splits = splits if bound is None else (tuple(even),)
             self.n_played += len(splits)

@@ -6,12 +6,17 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from meshwright.planners.best.check.prices import PricedLayer
 
-__all__ = ["least_extra", "least_repeated"]
+__all__ = ["least_extra", "least_program", "least_repeated"]
 
 _MOST_CHOICES = 64
 _ROUNDING = 1e-9
+_MOST_NODES = 2000  # of the integer program
+_SOLVER_ROUNDING = 1e-6  # share by which its solver may miss a row, and what it proves
 
 Sort = tuple[int, Sequence[PricedLayer]]
 """How many layers are alike, and what one of them is by each way to recompute, the least first."""
@@ -102,6 +107,63 @@ def _least_alike(n: int, ways: Sequence[tuple[float, float]], room: float) -> fl
             if kept - n_second * saved <= room:
                 best = min(best, seconds + n_second * longer)
     return best
+
+
+def least_program(
+    sorts: Sequence[tuple[int, int, Sequence[PricedLayer]]],
+    times: NDArray[np.float64],
+    at: NDArray[np.int64],
+    room_bytes: float,
+) -> float:
+    """Return what layers of several stages recompute at least of a micro-batch, to fit at every moment; inf where no choice does.
+
+    Lemma: every choice that fits gives numbers that keep all rows of an integer program; what its solver proves at least is below their work.
+
+    Parameters
+    ----------
+    sorts : sequence of tuple
+        Of layers that are alike and in one stage: that stage, how many they are, and what one of them is by each way.
+    times : ndarray, shape (n_moments, n_stages), float64
+        Micro-batches held of each stage.
+    at : ndarray, shape (n_moments,), int64
+        The stage at work.
+    room_bytes : float
+        Memory less what is held all the time.
+    """
+    from scipy.optimize import LinearConstraint, milp
+
+    flat = [(i, stage, way, way.work - ways[0].work) for i, (stage, _, ways) in enumerate(sorts) for way in ways]
+    n, n_stages, unit = len(flat), times.shape[1], max(abs(room_bytes), 1.0)
+    price = max([extra for *_, extra in flat] or [0.0])
+    if price <= 0.0:
+        return 0.0
+    # variables: how many layers go each way; whether any does; the most needed while each stage works; the most reserved
+    rows, low, high = [], [], []
+
+    def keep(values: dict[int, float], least: float, most: float) -> None:
+        row = np.zeros(2 * n + n_stages + 1)
+        row[list(values)] = list(values.values())
+        rows.append(row)
+        low.append(least)
+        high.append(most)
+
+    for i, (_, count, _) in enumerate(sorts):
+        keep({j: 1.0 for j in range(n) if flat[j][0] == i}, count, count)
+    for j, (i, stage, way, _) in enumerate(flat):
+        keep({j: 1.0, n + j: -float(sorts[i][1])}, -math.inf, 0.0)
+        keep({n + j: way.working_bytes / unit, 2 * n + stage: -1.0}, -math.inf, 0.0)
+        keep({n + j: way.reserved_bytes / unit, 2 * n + n_stages: -1.0}, -math.inf, 0.0)
+    for held, place in zip(times, at.tolist(), strict=True):
+        moving = {j: held[stage] * way.kept_bytes / unit for j, (_, stage, way, _) in enumerate(flat)}
+        keep(moving | {2 * n + place: 1.0, 2 * n + n_stages: 1.0}, -math.inf, room_bytes / unit + _SOLVER_ROUNDING)
+    cost = np.concatenate(([max(extra, 0.0) / price for *_, extra in flat], np.zeros(n + n_stages + 1)))
+    whole = np.arange(len(cost)) < 2 * n
+    limits = {"node_limit": _MOST_NODES, "mip_rel_gap": 0.0}
+    found = milp(cost, integrality=whole, constraints=LinearConstraint(np.array(rows), low, high), options=limits)
+    if found.status == 2:
+        return math.inf
+    proven = float(found.mip_dual_bound or 0.0)
+    return max(0.0, proven * (1.0 - _SOLVER_ROUNDING) - _SOLVER_ROUNDING) * price
 
 
 def least_extra(n_bytes: float, n_layers: int, saved: Sequence[float], extra: Sequence[float]) -> float:

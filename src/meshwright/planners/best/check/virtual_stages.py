@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -220,8 +220,8 @@ class VirtualStages:
     def repeated(self, rank: int) -> float:
         """Return the seconds of a micro-batch that a rank must recompute at least, over all its stages; inf where nothing helps.
 
-        Lemma: a layer gives up at most its savings as often as its stage is held at the fullest moment, and any layers no more than
-        as many of those that are held most often.
+        Lemma: a layer gives up at most its savings as often as its stage is held at the fullest moment. The way that saves most is
+        worth most for the layers that are held most often, the other one for those that come next: exchanging two frees no more.
         """
         excess, held = self.excess(rank)
         if excess <= 0.0:
@@ -231,11 +231,17 @@ class VirtualStages:
         if not own.any_saved or not len(times):
             return math.inf
         freed = np.concatenate(([0.0], np.cumsum(times)))
+        weak = own.any_saved[0] if len(own.any_saved) > 1 else 0.0
+        strong = max(weak, own.any_saved[-1])
         n_strong = np.arange(len(freed))
-        rest = np.maximum(excess * (1.0 - 1e-9) - own.any_saved[-1] * freed, 0.0)
-        n_weak = np.where(rest > 0.0, len(freed), 0)
-        if len(own.any_saved) > 1:
-            n_weak = np.searchsorted(own.any_saved[0] * freed, rest)
+        # of so many strong ones, how many layers recompute something when those held most often come first
+        missing = excess * (1.0 - 1e-9) - (strong - weak) * freed
+        n_all = (
+            np.searchsorted(weak * freed, missing)
+            if weak > 0.0
+            else np.where(strong * freed >= excess * (1.0 - 1e-9), 0, len(freed))
+        )
+        n_weak = np.maximum(n_all - n_strong, 0)
         seconds = n_strong * own.any_extra[-1] + n_weak * own.any_extra[0]
         best = float(np.where(n_strong + n_weak < len(freed), seconds, math.inf).min())
         if not self.is_equal and times[0] > 0.0:
@@ -243,8 +249,10 @@ class VirtualStages:
                 best = max(best, price * excess / times[0] - sum(worth[stage.stop] - worth[stage.start] for stage in stages))
         return best
 
-    def refuted(self, limit: float) -> bool:
+    def refuted(self, limit: float, least_work: Callable[[int], float] | None = None) -> bool:
         """Return whether the configuration is shown to take `limit` or longer, whatever its layers recompute.
+
+        `least_work`: what a rank recomputes of a micro-batch at least, where more is known than `repeated` says.
 
         Lemma, of three parts. A rank begins when the first micro-batch has passed the first stages of the ranks before. (1) Then it
         works for all micro-batches, and the last part of one of its stages' reductions and its updates follow. (2) Its reductions follow
@@ -254,7 +262,7 @@ class VirtualStages:
         """
         there = back = first_end = 0.0
         for rank, stages in enumerate(self.stages):
-            again = self.repeated(rank)
+            again = self.repeated(rank) if least_work is None else least_work(rank)
             if again == math.inf:
                 return True
             work = self.m * (sum(stage.work for stage in stages) + again)

@@ -15,7 +15,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.planners.best.check import device_pools, space
 from meshwright.planners.best.check.plays import Plays
 from meshwright.planners.best.check.prices import LayerPrices
-from meshwright.planners.best.check.proof import BoundProof
+from meshwright.planners.best.check.proof import BoundProof, Open
 from meshwright.planners.best.check.virtual_stages import moments_of
 from meshwright.planners.best.limits import Limits
 from questions import fused
@@ -43,9 +43,7 @@ def plays_of(problem: Problem, schedule: str) -> tuple[Plays, BoundProof, space.
 
 
 @pytest.mark.parametrize(("schedule", "memory_bytes"), [("zb_v", 6.7e9), ("zb_v", 7.1e9), ("v_half", 6.4e9), ("v_min", 6.4e9)])
-def test_a_quicker_plan_that_does_not_fit_by_its_own_order_leaves_nothing_open(
-    schedule: str, memory_bytes: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mixtures_stay_open_where_a_quicker_plan_does_not_fit_by_its_own_order(schedule: str, memory_bytes: float) -> None:
     problem = pose(memory_bytes)
     plays, proof, mesh, form = plays_of(problem, schedule)
     counts, held = space.even_counts(proof.n_layers, 6), proof._held(mesh, form)
@@ -59,18 +57,17 @@ def test_a_quicker_plan_that_does_not_fit_by_its_own_order_leaves_nothing_open(
     assert first is not None
     own = moments_of(sim.order(problem, first, plays.stage_costs(first)), early=False)
     (quicker, quicker_fits), (seconds, fits) = played(first), played(plays.plan(counts, plays._least_work(counts, own)))
-    assert quicker < seconds and not quicker_fits and fits  # so the plan of the space is the second
+    assert quicker < seconds and not quicker_fits and fits  # so of these two the second is a plan
 
-    assert plays.refuted(counts, None, held, seconds * (1 - 1e-9))
-    assert not plays.refuted(counts, None, held, seconds * (1 + 1e-6))
-    monkeypatch.setattr(Plays, "_fits", lambda *_: True)  # if it fitted, it would be a plan
+    # which layers recompute is open: what a rank recomputes at least bounds all of them, and no play does
     assert not plays.refuted(counts, None, held, seconds * (1 - 1e-9))
+    bound = proof.refuted(Open(plays.prices, mesh, form, Strategy(), "pipeline", (tuple(counts),)), 0.9 * quicker)
+    assert bound
 
-    monkeypatch.undo()
     answer = api.plan(problem, settings={**ONE, "schedules": schedule}).answer
     assert answer.objective is not None and answer.bound is not None
     assert answer.objective.value <= seconds * (1 + 1e-12)  # another spread of the layers may be quicker
-    assert answer.bound.value == pytest.approx(answer.objective.value, rel=1e-9)
+    assert 0.8 * answer.objective.value <= answer.bound.value <= answer.objective.value
     only = {name: (int(value),) for name, value in ONE.items()}
     limits = space.inside(problem, dataclasses.asdict(Limits(**only, schedules=(schedule,))))
     confirmed = BoundProof(problem, limits, answer.bound.value)

@@ -1,0 +1,111 @@
+"""The least work that the layers of a rank must recompute to fit its memory at several moments: an integer program."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["RankSorts", "least_recomputed"]
+
+_MOST_NODES = 2000  # of the branch and bound; what it proves until then holds
+_ROUNDING = 1e-6  # share by which HiGHS may miss a row, and what it proves
+
+
+class RankSorts(NamedTuple):
+    """Layers of a rank by sort, with their ways to recompute: like layers of one of its stages are one sort.
+
+    Parameters
+    ----------
+    n_layers : ndarray, shape (n_sorts,), int64
+        Layers of each sort.
+    stage : ndarray, shape (n_sorts,), int64
+        Which of the rank's stages they are in.
+    kept_bytes, working_bytes, reserved_bytes, extra_seconds : ndarray, shape (n_ways, n_sorts), float64
+        Of one layer: kept of a micro-batch; needed while the stage works, and held by the process all the time, of which the
+        largest counts; what the way takes longer than the first one.
+    """
+
+    n_layers: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    kept_bytes: NDArray[np.float64]
+    working_bytes: NDArray[np.float64]
+    reserved_bytes: NDArray[np.float64]
+    extra_seconds: NDArray[np.float64]
+
+
+def least_recomputed(sorts: RankSorts, held: NDArray[np.float64], at: NDArray[np.int64], room_bytes: float) -> float:
+    """Return a lower bound on the seconds of a micro-batch that a rank recomputes, whatever each of its layers does.
+
+    Parameters
+    ----------
+    sorts : RankSorts
+        The layers.
+    held : ndarray, shape (n_moments, n_stages), float64
+        Micro-batches of each stage that are held at each moment.
+    at : ndarray, shape (n_moments,), int64
+        The stage at work.
+    room_bytes : float
+        Memory less what the layers hold all the time whatever they recompute.
+
+    Returns
+    -------
+    float
+        Seconds; inf where nothing fits.
+
+    Notes
+    -----
+    Lemma: a choice of ways is a number of layers for every sort and way. It fits where at every moment what is kept of each
+    stage, as often as it is held, the most that a layer of the stage at work needs and the most that any layer reserves are
+    within the room. Those are the rows of this program; so its least, and every bound on it that the solver proves before it
+    stops, is below the work of every choice that fits. Rows are loosened by what the solver may miss them by.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    n_ways, n_sorts = sorts.kept_bytes.shape
+    n_stages, scale = held.shape[1], max(abs(room_bytes), 1.0)
+    n_counts = n_ways * n_sorts  # counts by way and sort, then whether any is chosen, then the largest of what is shared
+    n_variables = 2 * n_counts + 1 + n_stages
+    largest = 2 * n_counts
+    every = np.arange(n_counts)
+    sort_of = every % n_sorts
+    rows: list[tuple[NDArray[np.int64], NDArray[np.float64], float, float]] = []
+    for sort in range(n_sorts):
+        own = every[sort_of == sort]
+        rows.append((own, np.ones(n_ways), float(sorts.n_layers[sort]), float(sorts.n_layers[sort])))
+    for i in every.tolist():
+        way, sort = divmod(i, n_sorts)
+        shared = ((sorts.reserved_bytes, largest), (sorts.working_bytes, largest + 1 + int(sorts.stage[sort])))
+        rows.append((np.array([i, n_counts + i]), np.array([1.0, -float(sorts.n_layers[sort])]), -np.inf, 0.0))
+        for n_bytes, most in shared:
+            rows.append((np.array([n_counts + i, most]), np.array([n_bytes[way, sort] / scale, -1.0]), -np.inf, 0.0))
+    for times, stage in zip(held, at.tolist(), strict=True):
+        kept = (times[sorts.stage] * sorts.kept_bytes / scale).ravel()
+        columns = np.concatenate((every, [largest, largest + 1 + stage]))
+        rows.append((columns, np.concatenate((kept, [1.0, 1.0])), -np.inf, room_bytes / scale + _ROUNDING))
+    starts = np.concatenate(([0], np.cumsum([len(columns) for columns, _, _, _ in rows])))
+    table = csr_array(
+        (np.concatenate([own for _, own, _, _ in rows]), np.concatenate([own for own, _, _, _ in rows]), starts),
+        shape=(len(rows), n_variables),
+    )
+    extra = np.maximum(sorts.extra_seconds, 0.0)
+    price = extra.max(initial=0.0)
+    if price == 0.0:
+        return 0.0
+    cost = np.zeros(n_variables)
+    cost[:n_counts] = (extra / price).ravel()
+    upper = np.full(n_variables, np.inf)
+    upper[n_counts:largest] = 1.0
+    found = milp(
+        cost,
+        integrality=np.arange(n_variables) < largest,
+        bounds=Bounds(0.0, upper),
+        constraints=LinearConstraint(table, [low for _, _, low, _ in rows], [high for _, _, _, high in rows]),
+        options={"node_limit": _MOST_NODES, "mip_rel_gap": 0.0},
+    )
+    if found.status == 2:
+        return np.inf
+    proven = 0.0 if found.mip_dual_bound is None else float(found.mip_dual_bound)
+    return max(0.0, proven * (1.0 - _ROUNDING) - _ROUNDING) * float(price)
