@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 __all__ = ["RankSorts", "least_recomputed"]
 
 _MOST_NODES = 2000  # of the branch and bound; what it proves until then holds
-_ROUNDING = 1e-6  # share by which HiGHS may miss a row, and what it proves
+_ROUNDING = (
+    4e-6  # share by which HiGHS may miss a row and what it proves (1e-6), and that much again for whoever proves it anew
+)
 
 
 class RankSorts(NamedTuple):

@@ -119,7 +119,7 @@ class Plays:
         bare = self.plan(counts, self._least_words(counts))
         if bare is None:
             return True
-        if not self.form.is_split and self._with_least(bare, counts, bound) >= limit:
+        if not self.form.is_split and self._with_least(bare, counts, bound, moments) >= limit:
             return True
         words = self._least_work(counts, moments)
         if words is None:
@@ -187,13 +187,20 @@ class Plays:
         sent = transfers.transfers(self.problem, plan, stage_costs)
         return np.minimum(sent.seconds[0, :-1], sent.seconds[1, 1:])
 
-    def _with_least(self, bare: Plan, counts: Sequence[int], bound: WholeStages | None) -> float:
-        """Return the step of a split whose ranks recompute at least as long as they must; virtual stages recompute nothing here."""
+    def _with_least(self, bare: Plan, counts: Sequence[int], bound: WholeStages | None, moments: Moments) -> float:
+        """Return the step of a split whose ranks recompute at least as long as they must; virtual stages recompute nothing here.
+
+        Of a single rank that is exact; of several ranks it would be asked too often.
+        """
         start, stage_costs, bare_loads = 0, [], self.stage_costs(bare)
         if bound is None:
             return sim.estimate(bare, bare_loads, np.zeros(len(counts) - 1))
         for rank, (load, count) in enumerate(zip(bare_loads, counts, strict=True)):
             again = bound.repeated(rank, start, start + count)
+            if len(counts) == 1 and not self.prices.chain.is_equal:
+                again = max(
+                    again, self._rank_ways(stage_rows(self.prices, counts), rank, moments).least_work(self._memory(rank))
+                )
             if again == math.inf:
                 return math.inf
             stage_costs.append(replace(load, recompute_seconds=load.recompute_seconds + again))

@@ -75,6 +75,16 @@ def test_answers_of_models_with_one_table_for_embedding_and_head_are_confirmed(s
     assert code == 0 and said["valid"]
 
 
+def test_the_bound_of_unlike_layers_on_one_rank_is_confirmed(tmp_path: pathlib.Path) -> None:
+    """Layers with a window and without, some of which recompute everything: an integer program says which at least."""
+    plan = ["plan", "gemma-2-9b", "--cluster", "tpu-v4:8", "--global-batch", "64", "--micro-batch", "1", "--optimizer", "muon"]
+    run(*plan, "--no-what-if", "--set", "pipeline=1", "--out", str(tmp_path / "gemma.json"))
+    entry = json.loads((tmp_path / "gemma.json").read_text())
+    assert 0.0 < 1.0 - entry["bound"]["value"] / entry["objective"]["value"] < 0.01
+    code, said, _ = checked(entry, tmp_path / "again.json")
+    assert code == 0 and said["valid"]
+
+
 @pytest.mark.parametrize(("model", "cluster"), [("gemma-2-9b", "dgx-h100:8"), ("gpt-oss-20b", "dgx-h100:16")])
 def test_a_framework_that_cannot_tie_or_pair_gets_a_plan_that_it_runs_and_that_is_confirmed(
     model: str, cluster: str, tmp_path: pathlib.Path
