@@ -190,6 +190,8 @@ def _stage_text(stage: dict[str, Any]) -> str:
         parts.append(words + (f" over {over}" if over else ""))
     recompute = [word for word in stage.get("recompute", ()) if word != "none"]
     parts += [f"{plural(recompute.count(word), 'layer')} recompute {word}" for word in dict.fromkeys(recompute)]
+    choices = stage.get("choices", ())
+    parts += [f"{plural(choices.count(name), 'layer')} by choice '{name}'" for name in dict.fromkeys(choices)]
     if stage.get("peak_bytes") is not None:
         parts.append(f"peak {format_bytes(stage['peak_bytes'])}")
     return ", ".join(parts)

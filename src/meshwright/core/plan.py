@@ -27,6 +27,9 @@ class Stage:
     ring : tuple of int
         Replicas (places on the data axis) in the order of the ring that reduces their gradients; empty where the communication
         library is to choose.
+    choices : tuple of str
+        For each layer the id of its choice, as the input calls it, where the input lists several that recompute alike; empty
+        where what is recomputed says it all.
     """
 
     ops: tuple[int, ...]
@@ -34,6 +37,7 @@ class Stage:
     strategy: Strategy = Strategy()
     recompute: tuple[str, ...] = ()
     ring: tuple[int, ...] = ()
+    choices: tuple[str, ...] = ()
 
     @property
     def ring_devices(self) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
 })  # fmt: skip
 _STAGE = (
     "ops", "devices", "data", "tensor", "context", "expert", "sequence_parallel", "shard", "shard_degree", "recompute", "ring",
-    "context_exchange", "offload", "peak_bytes", "allocated_bytes", "reserved_bytes", "free_bytes",
+    "choices", "context_exchange", "offload", "peak_bytes", "allocated_bytes", "reserved_bytes", "free_bytes",
 )  # fmt: skip
 _SPELLING_RATIO = 0.8  # how alike two names are that one may be taken for the other
 
@@ -134,8 +134,8 @@ def _stage(stage: Any, place: str) -> None:
         raise InputError(f"{place}: context_exchange is {said}; it must be one of {', '.join(CONTEXT_EXCHANGES)}")
     if "offload" in stage and stage["offload"] not in OFFLOADS:
         raise InputError(f"{place}: offload is {fields.show(stage['offload'])}; it must be one of {', '.join(OFFLOADS)}")
-    for key in ("ops", "recompute", "devices", "ring"):
-        words = key in ("ops", "recompute")
+    for key in ("ops", "recompute", "devices", "ring", "choices"):
+        words = key in ("ops", "recompute", "choices")
         for value in fields.items(stage.get(key, []), f"{place}: {key}"):
             _one(value, str if words else int, None if words else 0, f"{place}: {key}")
     wrong = [word for word in stage.get("recompute", []) if not is_recompute(word)]

@@ -11,6 +11,8 @@ Promises of a cost model module, checked by ``tests/contract/test_costs.py``:
   missing, others than Adam are refused.
 * ``ROUNDS = True`` where the model shares the global batch out itself, so that a plan's `micro_batch` may be off by less than a
   sample; where it is missing, micro-batches that do not make the global batch are refused.
+* ``CHOICES = True`` where the model reads `meshwright.core.plan.Stage.choices`; where it is missing, a plan that has any is
+  refused.
 
 What else a cost model may offer; the searches that need it refuse one without it, others do without:
 

@@ -45,12 +45,15 @@ def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -
     Raises
     ------
     InputError
-        When the plan does not go with the cluster, the loads or its own schedule.
+        When the plan does not go with the cluster, the loads or its own schedule, or its step takes no time.
     """
     tasks.check_plan(problem, plan)
     tasks.check_loads(plan, stage_costs)
     sends, collectives = transfers.transfers(problem, plan, stage_costs), traffic(problem, plan, stage_costs)
-    return play(plan, stage_costs, sends, collectives, fits.context_bytes(problem, plan))
+    timeline = play(plan, stage_costs, sends, collectives, fits.context_bytes(problem, plan))
+    if timeline.step_seconds <= 0.0:
+        raise InputError(f"a step of this plan of {problem.graph.name} takes 0 s: its layers must have times above 0")
+    return timeline
 
 
 def least_seconds(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -> float:

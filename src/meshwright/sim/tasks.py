@@ -54,18 +54,27 @@ def check_plan(problem: Problem, plan: Plan) -> None:
                     "two stages have the same devices (virtual stages) or none in common"
                 )
     _check_layers(problem.graph, plan)
-    _check_recompute(plan)
+    _check_recompute(problem, plan)
     wrong = plan.contradiction(rounded=getattr(registry.load("costs", problem.costs, "cost model"), "ROUNDS", False))
     if wrong:
         raise InputError(wrong)
 
 
-def _check_recompute(plan: Plan) -> None:
-    """Refuse a stage with more or fewer words than layers."""
+def _check_recompute(problem: Problem, plan: Plan) -> None:
+    """Refuse a stage with more or fewer words than layers, and choices that the cost model does not read."""
+    read = getattr(registry.load("costs", problem.costs, "cost model"), "CHOICES", False)
     for i, stage in enumerate(plan.stages):
         if len(stage.recompute) not in (0, len(stage.ops)):
             n = len(stage.recompute)
             raise InputError(f"stage {i}: recompute has {n} words for {len(stage.ops)} layers; give one for each, or none")
+        if stage.choices and not read:
+            raise InputError(
+                f"stage {i}: names choices of its layers ('{stage.choices[0]}', ...), which the cost model {problem.costs} "
+                "does not know: plan with the cost model of the file that lists them, or remove the field choices"
+            )
+        if len(stage.choices) not in (0, len(stage.ops)):
+            n = len(stage.choices)
+            raise InputError(f"stage {i}: choices has {n} ids for {len(stage.ops)} layers; give one for each, or none")
 
 
 def _check_mesh(i: int, stage: Stage) -> None:

@@ -57,6 +57,8 @@ def stage_json(result: Result, plan: Plan, i: int) -> dict[str, Any]:
         entry["context_exchange"] = strategy.context_exchange
     if strategy.offload != "none":
         entry["offload"] = strategy.offload
+    if stage.choices:
+        entry["choices"] = list(stage.choices)
     if result.timeline is not None and plan is result.plan:
         rank, cluster = plan.rank_of_stage()[i], result.problem.cluster
         entry["peak_bytes"] = result.timeline.peak_bytes[rank]
@@ -259,7 +261,8 @@ def plan_from_json(entry: dict[str, Any], names: dict[str, int], place: str) -> 
                 )
             strategy = Strategy(**{name: stage[name] for name in Strategy.__dataclass_fields__ if name in stage})
             ops, ring = tuple(names[name] for name in stage["ops"]), tuple(stage.get("ring", ()))
-            stages.append(Stage(ops, tuple(stage["devices"]), strategy, tuple(stage["recompute"]), ring))
+            choices = tuple(stage.get("choices", ()))
+            stages.append(Stage(ops, tuple(stage["devices"]), strategy, tuple(stage["recompute"]), ring, choices))
             if ring and sorted(ring) != list(range(strategy.data)):
                 raise InputError(f"{place}: stage {i}: ring {list(ring)} must name each of its {strategy.data} replicas once")
             if len(stage["devices"]) != strategy.n_devices:

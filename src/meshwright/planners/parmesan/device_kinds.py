@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,7 +39,7 @@ class Kinds:
         return next(k for k, mine in enumerate(self.devices) if device in mine)
 
 
-def kinds_of(problem: Problem, posed: Question, *, most_bytes: float = math.inf, limit_bytes: float | None = None) -> Kinds:
+def kinds_of(problem: Problem, posed: Question, *, limit_bytes: float | None = None) -> Kinds:
     """Return the kinds of device of a problem's cluster.
 
     Parameters
@@ -49,10 +48,8 @@ def kinds_of(problem: Problem, posed: Question, *, most_bytes: float = math.inf,
         With a cluster.
     posed : Question
         Its operators.
-    most_bytes : float
-        What a device may hold at most, whatever is free on it.
     limit_bytes : float or None
-        What every device may hold in place of both; None for what is free on it.
+        What every device may hold; None for what is free on it, and no more than the file's own limit.
 
     Notes
     -----
@@ -70,7 +67,9 @@ def kinds_of(problem: Problem, posed: Question, *, most_bytes: float = math.inf,
         if not posed.own_times and not cluster.homogeneous:
             alone = replace(cluster, kinds=(device,), kind_of_device=np.zeros(cluster.n_devices, dtype=np.int64))
             compute = question(replace(problem, cluster=alone)).operators.compute
-        free = min(sim.free_bytes((device,), problem.memory_ratio), most_bytes) if limit_bytes is None else limit_bytes
+        free = (
+            min(sim.free_bytes((device,), problem.memory_ratio), posed.own_memory_bytes) if limit_bytes is None else limit_bytes
+        )
         found.setdefault((free, compute.tobytes()), (compute, []))[1].extend(mine)
     # an order that no numbering of devices or kinds changes
     ordered = sorted(found.items(), key=lambda item: (float(item[1][0].sum()), -item[0][0], item[0][1]))

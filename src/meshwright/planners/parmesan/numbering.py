@@ -16,7 +16,7 @@ from meshwright.core.problem import Problem
 from meshwright.core.result import Answer, Objective
 from meshwright.solvers.mapping.search import pair_seconds
 
-__all__ = ["canonical_order", "numbered_alike"]
+__all__ = ["as_asked", "canonical_order", "numbered_alike"]
 
 _MOST_DEVICES = 256  # beyond, refining takes longer than it is worth, and the numbering stays
 
@@ -33,10 +33,9 @@ def numbered_alike(problem: Problem, search: Callable[[Problem], Answer], second
     seconds : callable
         The objective of a plan of a problem: routes of equal length may be chosen otherwise under another numbering.
     """
-    cluster = problem.cluster
-    if cluster is None or cluster.homogeneous or cluster.n_devices > _MOST_DEVICES:
+    cluster, order = problem.cluster, _order(problem)
+    if cluster is None or order is None:
         return search(problem)
-    order = canonical_order(cluster)
     answer = search(replace(problem, cluster=_renumbered(cluster, order)))
     asked = None if answer.problem is None else replace(answer.problem, cluster=cluster)
     if answer.plan is None:
@@ -60,6 +59,20 @@ def numbered_alike(problem: Problem, search: Callable[[Problem], Answer], second
         extra["mappings"] = [one | {"devices": order[np.array(one["devices"])].tolist()} for one in extra["mappings"]]
     objective = valued(plan, answer.objective)
     return replace(answer, plan=plan, objective=objective, alternatives=others, problem=asked, extra=extra)
+
+
+def as_asked(problem: Problem) -> Problem:
+    """Return the problem in the numbering in which `numbered_alike` asks it: figures of it may be those of its first device."""
+    cluster, order = problem.cluster, _order(problem)
+    return problem if cluster is None or order is None else replace(problem, cluster=_renumbered(cluster, order))
+
+
+def _order(problem: Problem) -> NDArray[np.int64] | None:
+    """Return the order in which devices are numbered anew; None where they keep their numbers."""
+    cluster = problem.cluster
+    if cluster is None or cluster.homogeneous or cluster.n_devices > _MOST_DEVICES:
+        return None
+    return canonical_order(cluster)
 
 
 def canonical_order(cluster: Cluster) -> NDArray[np.int64]:

@@ -13,6 +13,7 @@ import numpy as np
 from meshwright import sim
 from meshwright.base import registry
 from meshwright.base.errors import InputError
+from meshwright.base.units import format_bytes
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import Strategy
@@ -28,6 +29,8 @@ __all__ = [
     "idle",
     "memory_limits",
     "one_batch",
+    "own_excess_bytes",
+    "own_limit",
     "plan_of",
     "plan_on",
     "shapes",
@@ -37,6 +40,7 @@ __all__ = [
 MOST_UNEQUAL = 64
 """Devices up to which stages may have unequally many replicas; beyond, the patterns are too many to cut and map."""
 
+_ROUNDING = 1e-12  # share of a limit by which sums in another order may exceed it
 _KEPT = 6  # plans that fit: the answer and its runners-up
 
 
@@ -199,18 +203,40 @@ def evaluate_plan(problem: Problem, plan: Plan, label: str, *, copies_beside_com
 def memory_limits(problem: Problem, posed: Question) -> tuple[float, ...]:
     """Return the limits to cut stages under, in bytes of the static state and one micro-batch on one device.
 
-    Infinity alone where every device could hold all operators. Else what is free on each kind of device, the most first: which
-    stage lies on which device is decided later. Before them infinity for models, whose state can be sharded and whose
-    activations can be recomputed later.
+    Infinity alone where every device could hold all operators. Else what is free on each kind of device, and no more than the
+    file's own limit, the most first: which stage lies on which device is decided later. Before them infinity for models, whose
+    state can be sharded and whose activations can be recomputed later.
     """
     assert problem.cluster is not None
-    free = sorted({sim.free_bytes((kind,), problem.memory_ratio) for kind in problem.cluster.kinds}, reverse=True)
+    of_kinds = {sim.free_bytes((kind,), problem.memory_ratio) for kind in problem.cluster.kinds}
+    free = sorted({min(limit, posed.own_memory_bytes) for limit in of_kinds}, reverse=True)
     if float(posed.operators.memory.sum()) <= free[-1]:
         return (math.inf,)
     return tuple(free) if problem.costs == "partition" else (math.inf, *free)
 
 
-def fitting(problem: Problem, judged: Sequence[EvaluatedPlan]) -> tuple[tuple[EvaluatedPlan, ...], float]:
+def own_excess_bytes(posed: Question, plan: Plan) -> float:
+    """Return by how many bytes the operators of a plan's fullest stage exceed the file's own limit; 0 where it has none.
+
+    Parameters
+    ----------
+    posed : Question
+        The operators.
+    plan : Plan
+        Stages of them.
+    """
+    held = max(math.fsum(posed.operators.memory[list(stage.ops)].tolist()) for stage in plan.stages)
+    return max(0.0, held - posed.own_memory_bytes * (1.0 + _ROUNDING))
+
+
+def own_limit(problem: Problem, posed: Question) -> str:
+    """Return what to say of the file's own memory limit where nothing fits; empty where no device has more than it."""
+    if all(sim.free_bytes((kind,), problem.memory_ratio) <= posed.own_memory_bytes for kind in problem.required_cluster.kinds):
+        return ""
+    return f"; the file limits a device to {format_bytes(posed.own_memory_bytes)} (maxSizePerFPGA), whatever is free on it"
+
+
+def fitting(problem: Problem, posed: Question, judged: Sequence[EvaluatedPlan]) -> tuple[tuple[EvaluatedPlan, ...], float]:
     """Return the quickest plans that fit into memory, and by how many bytes the nearest of the others exceeds its fullest
     device.
 
@@ -218,6 +244,8 @@ def fitting(problem: Problem, judged: Sequence[EvaluatedPlan]) -> tuple[tuple[Ev
     ----------
     problem : Problem
         The question.
+    posed : Question
+        Its operators, which the file's own limit is about.
     judged : sequence of Judged
         Plans in any order; none where no partition keeps the memory limits.
 
@@ -233,7 +261,7 @@ def fitting(problem: Problem, judged: Sequence[EvaluatedPlan]) -> tuple[tuple[Ev
     missing = float("inf")
     for one in sorted(judged, key=lambda one: one.seconds_per_sample):
         peaks = sim.simulate(problem, one.plan, module.stage_costs(problem, one.plan)).peak_bytes
-        over = sim.excess_bytes(problem, one.plan, peaks)
+        over = max(sim.excess_bytes(problem, one.plan, peaks), own_excess_bytes(posed, one.plan))
         if over > 0.0:
             missing = min(missing, over)
         else:

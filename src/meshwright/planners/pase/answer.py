@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.planners.pase.layer_costs import (
     configurations,
@@ -17,12 +19,23 @@ from meshwright.planners.pase.layer_costs import (
     tensor_splits,
 )
 from meshwright.planners.pase.on_cluster import step_seconds
-from meshwright.planners.pase.operators import PaseGraph
+from meshwright.planners.pase.operators import PaseGraph, PaseOperator
 from meshwright.planners.pase.question import PaseQuestion
 from meshwright.planners.pase.tables import PaseTables, splits_cost
 from meshwright.solvers.pairwise.budget import Budgeted
 
-__all__ = ["baselines", "certificate", "data_parallel", "expert_splits", "on_cluster", "one_weird_trick", "shardings"]
+__all__ = [
+    "baseline_notes",
+    "baselines",
+    "certificate",
+    "data_parallel",
+    "expert_splits",
+    "impossible",
+    "on_cluster",
+    "one_weird_trick",
+    "outside",
+    "shardings",
+]
 
 Ints = NDArray[np.int64]
 
@@ -52,6 +65,29 @@ def shardings(question: PaseQuestion, chosen: Sequence[Ints]) -> dict[str, Any]:
     }
 
 
+def impossible(network: PaseGraph, chosen: Sequence[Ints]) -> str:
+    """Return in words which split does not divide its axis, as every configuration has to; empty where all do.
+
+    `chosen`, each shape (n_axes,), int64: splits of each operator.
+    """
+    for operator, row in zip(network.operators, chosen, strict=True):
+        for word, size, parts in zip(operator.axis_names, operator.sizes, row.tolist(), strict=True):
+            if size % parts:
+                return f"{parts} processors do not divide axis {word} of {operator.name}, which has {size}"
+    return ""
+
+
+def outside(question: PaseQuestion, chosen: Sequence[Ints]) -> str:
+    """Return the name of the first operator whose split is none of PaSE's configurations, too fine for them; empty for none."""
+    known: dict[PaseOperator, Ints] = {}
+    for operator, row in zip(question.network.operators, chosen, strict=True):
+        like = replace(operator, name="", uses=())
+        rows = known.setdefault(like, configurations(like, question.n_processors))
+        if not (rows == row).all(axis=1).any():
+            return operator.name
+    return ""
+
+
 def data_parallel(question: PaseQuestion) -> tuple[Ints, ...]:
     """Return the splits of data parallelism: only the batch, over all processors, enumerated or not."""
     return tuple(data_parallel_splits(operator, question.n_processors)[0] for operator in question.network.operators)
@@ -79,6 +115,7 @@ def expert_splits(network: PaseGraph, n_processors: int) -> tuple[Ints, ...]:
 
     `network`: of PaSE's graphs.
     `n_processors`: an even number from 4 on.
+    Raises `InputError` when the processors do not divide what they split.
     Returns: the transformer as Mesh-TensorFlow splits it: heads, inner widths and vocabularies over 4, samples over the rest;
     the language model with its LSTM layers one after the other, each on half of the processors, which share the samples;
     convolutions as one weird trick.
@@ -89,17 +126,46 @@ def expert_splits(network: PaseGraph, n_processors: int) -> tuple[Ints, ...]:
         chosen = [np.array([words.get(name, 1) for name in one.axis_names], dtype=np.int64) for one in network.operators]
         if network.name == "transformer":
             chosen[-1][-1] = wide  # the loss over the vocabulary
-        return tuple(chosen)
-    return one_weird_trick(PaseQuestion(network, n_processors, network.operators[0].sizes[0], 128, 0.0, ()))
+    else:
+        chosen = list(one_weird_trick(PaseQuestion(network, n_processors, network.operators[0].sizes[0], 128, 0.0, ())))
+    wrong = impossible(network, chosen)
+    if wrong:
+        raise InputError(f"{network.name} on {n_processors} processors has no splits of experts: {wrong}")
+    return tuple(chosen)
 
 
 def baselines(question: PaseQuestion) -> dict[str, float]:
-    """Return the cost of data parallelism and of the one weird trick (where there are fully connected layers)."""
-    costs = {"data_parallel": splits_cost(question.network, data_parallel(question), question.word_flop)}
+    """Return the cost of data parallelism and of the one weird trick (where there are fully connected layers); without those
+    that split an axis into parts that do not divide it.
+    """
+    return {
+        name: splits_cost(question.network, chosen, question.word_flop)
+        for name, chosen in _simple(question).items()
+        if not impossible(question.network, chosen)
+    }
+
+
+def baseline_notes(question: PaseQuestion) -> tuple[str, ...]:
+    """Say which baselines are impossible, and which lie outside the configurations that the optimum is of."""
+    notes = []
+    for name, chosen in _simple(question).items():
+        word, wrong = name.replace("_", " "), impossible(question.network, chosen)
+        if wrong:
+            notes.append(f"no baseline '{word}': {wrong}")
+        elif finer := outside(question, chosen):
+            notes.append(
+                f"the baseline '{word}' splits {finer} finer than PaSE's configurations do: the optimum is of those, and may "
+                "cost more than this baseline"
+            )
+    return tuple(notes)
+
+
+def _simple(question: PaseQuestion) -> dict[str, tuple[Ints, ...]]:
+    """Return the splits of the baselines by name."""
+    found = {"data_parallel": data_parallel(question)}
     if any(operator.kind == "FC" for operator in question.network.operators):
-        trick = one_weird_trick(question)
-        costs["one_weird_trick"] = splits_cost(question.network, trick, question.word_flop)
-    return costs
+        found["one_weird_trick"] = one_weird_trick(question)
+    return found
 
 
 def on_cluster(question: PaseQuestion, cluster: Cluster, chosen: Sequence[Ints]) -> dict[str, float | None]:
@@ -107,17 +173,17 @@ def on_cluster(question: PaseQuestion, cluster: Cluster, chosen: Sequence[Ints])
 
     `chosen`, each shape (n_axes,), int64: splits of each operator.
     Returns: ``step_seconds``, its parts, and ``data_parallel_step_seconds``; None in place of all where the cluster has unlike
-    devices or no peak in single precision.
+    devices or no peak in single precision, in place of the last where the processors do not divide the batch.
     """
     words = ("compute", "reduction", "resharding", "gradient")
     names = ("step_seconds", *(f"{word}_seconds" for word in words), "data_parallel_step_seconds")
     if not cluster.homogeneous or "fp32" not in dict(cluster.device(0).flops_per_second):
         return dict.fromkeys(names)
     ours = step_seconds(question.network, chosen, cluster)
-    theirs = step_seconds(question.network, data_parallel(question), cluster)
-    return dict(
-        zip(names, (ours.step_seconds, *(getattr(ours, f"{w}_seconds") for w in words), theirs.step_seconds), strict=True)
-    )
+    simple, theirs = data_parallel(question), None
+    if not impossible(question.network, simple):
+        theirs = step_seconds(question.network, simple, cluster).step_seconds
+    return dict(zip(names, (ours.step_seconds, *(getattr(ours, f"{w}_seconds") for w in words), theirs), strict=True))
 
 
 def certificate(question: PaseQuestion, tables: PaseTables, found: Budgeted, memory_bytes: float | None) -> dict[str, Any]:

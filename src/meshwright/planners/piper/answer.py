@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -15,7 +14,7 @@ from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
 from meshwright.planners.piper.check.plans import ClaimedStage, check
-from meshwright.planners.piper.costs.piper import PiperStage, first_devices, recompute_word
+from meshwright.planners.piper.costs.piper import PiperStage, fastest_choice, first_devices, recompute_word, stages_of
 from meshwright.planners.piper.menu import Options
 from meshwright.planners.piper.problem import Counting, PiperInstance
 from meshwright.planners.piper.readers.piper_json import flat_cluster, with_limits
@@ -117,7 +116,10 @@ def plan_of(instance: PiperInstance, stages: Sequence[PiperStage]) -> Plan:
         ops = tuple(sorted(stage.nodes, key=lambda v: order[v]))
         n = stage.data * stage.tensor
         words = tuple(recompute_word(choice[v]) for v in ops)
-        result.append(Stage(ops, tuple(range(device, device + n)), Strategy(data=stage.data, tensor=stage.tensor), words))
+        told = tuple(fastest_choice(instance, v, stage.tensor, word) for v, word in zip(ops, words, strict=True))
+        names = tuple(choice[v] for v in ops)
+        strategy = Strategy(data=stage.data, tensor=stage.tensor)
+        result.append(Stage(ops, tuple(range(device, device + n)), strategy, words, choices=() if names == told else names))
     n = instance.n_microbatches
     return Plan(tuple(result), n_microbatches=n, micro_batch=1, schedule="1f1b", global_batch=n)
 
@@ -178,9 +180,8 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     assert result.plan is not None
-    for claimed, stage in itertools.zip_longest(stages, result.plan.stages):
-        if claimed is None or stage is None or set(claimed.nodes) != set(stage.ops):
-            return Verdict(False, math.nan, math.nan, "its stages and its choices are of different plans")
+    if list(map(_told, stages)) != list(map(_told, stages_of(instance, result.plan))):
+        return Verdict(False, math.nan, math.nan, "its stages and its choices are of different plans")
     chosen = result.settings.get
     options = Options(
         chosen("knapsack", "exact") == "exact",
@@ -190,6 +191,11 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
         recompute=chosen("recompute", "choose"),
     )
     return check(instance, options, stages, value, bound)
+
+
+def _told(stage: ClaimedStage | PiperStage) -> tuple[int, int, dict[int, str]]:
+    """Return what a stage is, whatever the order of its nodes."""
+    return stage.data, stage.tensor, dict(zip(stage.nodes, stage.choices, strict=True))
 
 
 def _yes(text: str) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from meshwright.base.errors import InputError
 from meshwright.solvers.pipeline import downsets
+from meshwright.solvers.pipeline.floor import least_time
 from meshwright.solvers.pipeline.menu import StageMenu
 from meshwright.solvers.pipeline.prepared import CLOSE_RATIO, prepare
 from meshwright.solvers.pipeline.search import MOST_DOWNSETS, MOST_STEPS, PAIR_BYTES, relaxation
@@ -48,7 +49,7 @@ def steps(menu: StageMenu, over: str) -> list[tuple[int, float]]:
         raise InputError("the graph has too many downsets for a whole curve; ask for single numbers of devices instead")
     by_devices = over == "devices"
     limit = menu.n_devices if by_devices else menu.n_replicas
-    lower = relaxation(menu)
+    lower = relaxation(menu) or least_time(menu)
     points: list[tuple[int, float]] = []
     while limit >= 1 and math.isfinite(lower):
         n_devices, n_replicas = (limit, 0) if by_devices else (0, limit)

@@ -59,9 +59,9 @@ def cuts(menu: StageMenu, order: Sequence[int], degree: int, lower_seconds: floa
     best = attempt(math.inf)
     if not best:
         return math.inf, ()
-    low, high = lower_seconds, lower_seconds * 1.01
+    low, high, growth = lower_seconds, lower_seconds * 1.01, 1.3
     while not (best_here := attempt(high)):
-        low, high = high, high * 1.3
+        low, high, growth = high, min(high * growth, 1e300), growth if high < 1e3 * lower_seconds else growth * growth
     best = best_here
     while high > low * (1.0 + CLOSE_RATIO):
         middle = math.sqrt(low * high)

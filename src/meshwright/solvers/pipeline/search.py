@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.base.errors import InputError
 from meshwright.solvers.pipeline import bound, downsets, fill, orders
+from meshwright.solvers.pipeline.floor import least_time
 from meshwright.solvers.pipeline.menu import StageMenu
 from meshwright.solvers.pipeline.prepared import CLOSE_RATIO, Prepared, prepare
 from meshwright.solvers.pipeline.threshold import FoundPipeline, best_label, check, found, minimise
@@ -35,6 +37,9 @@ MOST_WORK = 4 * 10**9
 
 MOST_CUTS = 240
 """Positions along one order where a stage may begin, where not all downsets are searched."""
+
+NO_TIME = "there is a pipeline that takes 0 s, so there is nothing to compare: give layers times above 0"
+"""What is told of an instance in which a pipeline takes no time."""
 
 MEMORY_RATIO = 1e-6
 """Relative distance at which the least memory of the fullest device counts as found."""
@@ -73,8 +78,24 @@ def solve(menu: StageMenu, *, slack_ratio: float = 0.0) -> Solved:
     -------
     Solved
         With method ``exact`` where all downsets were searched (the bound then meets the value), ``relaxation`` where not.
+
+    Raises
+    ------
+    InputError
+        When a pipeline takes no time at all: there is then nothing to compare.
     """
-    lower = relaxation(menu)
+    simple = relaxation(menu)
+    lower = simple or least_time(menu)
+    if simple == 0.0 and not math.isfinite(lower):
+        raise InputError(NO_TIME)
+    solved = _solve(menu, lower, slack_ratio)
+    if simple == 0.0 and solved.found is not None and solved.found.seconds < lower:
+        raise InputError(NO_TIME)
+    return solved
+
+
+def _solve(menu: StageMenu, lower: float, slack_ratio: float) -> Solved:
+    """Return the pipeline whose slowest stage is fastest, from a lower bound above 0 on."""
     most = max(2 * menu.n_nodes, min(MOST_DOWNSETS, DOWNSET_BYTES // (8 * (menu.n_nodes // 64 + 1))))
     family = downsets.all_downsets(menu.n_nodes, menu.edge_source, menu.edge_target, most)
     known, restricted = None, None

@@ -236,7 +236,7 @@ def test_kinds_of_device_are_told_by_times_and_memory_the_slowest_last() -> None
     quick, slow = found.kinds
     assert quick.n_devices == slow.n_devices == 1 and quick.free_bytes > slow.free_bytes
     assert (slow.compute >= quick.compute).all() and slow.compute.sum() > 1.04 * quick.compute.sum()
-    capped = device_kinds.kinds_of(problem, posed, most_bytes=slow.free_bytes).kinds
+    capped = device_kinds.kinds_of(problem, replace(posed, own_memory_bytes=slow.free_bytes)).kinds
     assert [kind.free_bytes for kind in capped] == [slow.free_bytes] * 2
     assert [kind.free_bytes for kind in device_kinds.kinds_of(problem, posed, limit_bytes=7.0).kinds] == [7.0] * 2
     slower = unequal_pipelines.slowness(problem, posed)

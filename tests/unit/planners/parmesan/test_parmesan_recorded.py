@@ -371,7 +371,7 @@ def test_plans_with_unequal_replicas_and_exchanged_devices(tmp_path: Path, recor
         judged = [pipelines.evaluate_plan(problem, plan, label) for label, plan in found[:12]]
         better = unequal_pipelines.swapped(problem, posed, judged)
         recorded([(one.label, short(one.plan), one.step_seconds) for one in better], f"{name} exchanged")
-        fits, missing = pipelines.fitting(problem, judged)
+        fits, missing = pipelines.fitting(problem, posed, judged)
         recorded([[(one.label, one.step_seconds) for one in fits], missing], f"{name} fitting")
 
 

@@ -15,7 +15,7 @@ from meshwright.clusters import cluster
 from meshwright.core.cluster import Cluster
 from meshwright.planners.parmesan.on_unlike import nothing_fits
 from meshwright.planners.parmesan.operators import question
-from meshwright.planners.parmesan.search import partition
+from meshwright.planners.parmesan.search import partition, stage_mapping
 from meshwright.report import text
 from meshwright.writers import plan_json
 
@@ -103,3 +103,18 @@ def test_a_partition_on_unlike_devices_is_checked_and_a_plan_that_does_not_fit_i
     larger = {**entry["objective"], "value": entry["objective"]["value"] * 1.1}
     assert "largest load" in verdict({**entry, "objective": larger})
     assert "above the largest load" in verdict({**entry, "bound": {**entry["bound"], "value": 1.02}})
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_untouched_stage_mapping_is_confirmed_on_devices_of_unlike_speed(reverse: bool, tmp_path: Path) -> None:
+    """Its operators are priced on the device numbered first, by the numbering that the search asks in."""
+    asked = cluster(str(DATA / "two_kinds.yaml"))
+    asked = replace(asked, kind_of_device=asked.kind_of_device[::-1].copy()) if reverse else asked
+    result = api.plan("gpt2", asked, search="stage_mapping", global_batch=8)
+    entry = plan_json.as_json(result)
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(entry))
+    verdict = stage_mapping.check_plan(plan_files.load(str(path)), entry, str(path))
+    assert verdict.valid, verdict.reason
+    worse = {**entry, "mappings": [{**one, "seconds": one["seconds"] * 1.01} for one in entry["mappings"]]}
+    assert not stage_mapping.check_plan(plan_files.load(str(path)), worse, str(path)).valid

@@ -100,7 +100,7 @@ ASKED: dict[str, tuple[str, str, dict[str, str]]] = {
     "too_large": ("rnnlm", "pase", {"n_processors": "2", "memory": "1 GB"}),
     "naive": ("alexnet", "pase_naive", {"n_processors": "4"}),
     "trick": ("alexnet", "one_weird_trick", {"n_processors": "8"}),
-    "data_parallel": ("alexnet", "data_parallel", {"n_processors": "8", "batch": "12"}),
+    "data_parallel": ("alexnet", "data_parallel", {"n_processors": "8", "batch": "16"}),
 }
 
 

@@ -113,7 +113,7 @@ WRONG = [
     ("nodes/1/TMPCs/10001", [], "node 3: TMPCs has the key '10001'"),
     ("nodes/1/TMPCs/1/0/timePerSample", -1.0, r"node 3: TMPCs: 1\[0\] .'vanilla'.: timePerSample is -1.0"),
     ("nodes/1/TMPCs/1/0/timePerSample", math.nan, "timePerSample is nan"),
-    ("nodes/1/TMPCs/1/0/parameterSize", "4", "parameterSize is '4'; it must be a finite number of at least 0"),
+    ("nodes/1/TMPCs/1/0/parameterSize", "4", "parameterSize is '4'; it must be a number between 0 and 1e"),
     ("nodes/1/TMPCs/1/0/memoryUsageA", ..., "the field 'memoryUsageA' is missing"),
     ("nodes/1/TMPCs/1/0/id", "", "id is ''; it must be a text that is not empty"),
     ("nodes/1/TMPCs/1/0/syncTimeFw", {}, "syncTimeFw lacks the key '7'"),

@@ -25,6 +25,7 @@ from meshwright.planners.parmesan.pipelines import (
     idle,
     memory_limits,
     one_batch,
+    own_limit,
     plan_of,
     shapes,
     stage_graph,
@@ -124,17 +125,18 @@ def _seconds(params: Params, problem: Problem, plan: Plan) -> float:
 def _answered(problem: Problem, params: Params, seed: int) -> Answer:
     """Return the answer in the numbering that devices have."""
     judged, extra, posed = pipelines(problem, params, seed)
-    ranked, missing_bytes = fitting(problem, judged)
+    ranked, missing_bytes = fitting(problem, posed, judged)
     if not ranked:
         near = nearest_pipelines(problem, posed, shapes(problem, params.n_stages), params.n_microbatches, params.n_stages)
         beside = params.concurrent_copy_comp
         ranked, least = fitting(
-            problem, [evaluate_plan(problem, plan, label, copies_beside_compute=beside) for label, plan in near]
+            problem, posed, [evaluate_plan(problem, plan, label, copies_beside_compute=beside) for label, plan in near]
         )
         missing_bytes = min(missing_bytes, least)
     if not ranked:
         least_bytes, proven = nothing_fits(problem, posed, params.n_stages)
         nearest = "more devices or stages, or a smaller --micro-batch; --search stage_mapping also shards and recomputes"
+        nearest += own_limit(problem, posed)
         return Answer(
             None, missing_bytes=missing_bytes if math.isfinite(missing_bytes) else least_bytes, nearest=nearest,
             infeasible_proven=proven, notes=posed.notes, problem=problem, extra=extra,

@@ -148,7 +148,7 @@ def _kinds(problem: Problem, params: Params, posed: Question) -> Kinds | None:
     if problem.cluster is None:
         return None
     if params.memory_limit == "file":
-        return kinds_of(problem, posed, most_bytes=posed.own_memory_bytes)
+        return kinds_of(problem, posed)
     return kinds_of(problem, posed, limit_bytes=_limit(params, posed))
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright import sim
 from meshwright.base import options
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Bound, Objective, Result
 from meshwright.planners.parmesan.check import mapping as check_mapping
-from meshwright.planners.parmesan.numbering import numbered_alike
+from meshwright.planners.parmesan.numbering import as_asked, numbered_alike
 from meshwright.planners.parmesan.numbers import as_many, filled
 from meshwright.planners.parmesan.on_unlike import by_memory, nearest_pipelines, nothing_fits, pipelines_on_unlike
 from meshwright.planners.parmesan.operators import Question, costed, question
@@ -28,6 +29,8 @@ from meshwright.planners.parmesan.pipelines import (
     idle,
     memory_limits,
     one_batch,
+    own_excess_bytes,
+    own_limit,
     plan_of,
     shapes,
     stage_graph,
@@ -55,8 +58,6 @@ _QUICK = 10  # part of the usual moves that mappings between partitions get
 _REFINED = 3  # shapes whose mapping gets all moves, and a proof where there are few devices
 _TRIED = 8  # devices up to which the check tries all mappings below a bound; beyond, it computes the bound anew
 _ROUNDING = 1e-9  # relative distance of sums that counts as none
-
-
 _Groups = tuple[tuple[int, ...], ...]
 
 
@@ -154,12 +155,12 @@ def _answered(problem: Problem, params: Params, seed: int) -> Answer:
         judged += swapped(problem, posed, judged)
     judged = as_many(problem, params.n_stages, judged)
     if problem.costs == "partition":
-        ranked, missing_bytes = fitting(problem, judged)
+        ranked, missing_bytes = fitting(problem, posed, judged)
         if not ranked:
             near = nearest_pipelines(problem, posed, pairs, params.n_microbatches, params.n_stages)
-            ranked, least_bytes = fitting(problem, [evaluate_plan(problem, plan, label) for label, plan in near])
+            ranked, least_bytes = fitting(problem, posed, [evaluate_plan(problem, plan, label) for label, plan in near])
             missing_bytes = min(missing_bytes, least_bytes)
-        nearest = "more devices, devices with more memory, or a smaller --micro-batch"
+        nearest = "more devices, devices with more memory, or a smaller --micro-batch" + own_limit(problem, posed)
     else:
         ranked, missing_bytes = fitted(problem, sorted(judged, key=lambda one: one.seconds_per_sample), published)
         nearest = "more devices, or a smaller --micro-batch; --search best also shards in other ways"
@@ -194,7 +195,7 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
         micro_batch=asked.get("asked_micro_batch", result.problem.batch.micro_batch),
     )  # fmt: skip
     problem = costed(replace(result.problem, batch=batch))
-    posed = question(problem)
+    posed = question(as_asked(problem))
     assert result.plan is not None
     if result.timeline is None:
         return Verdict(False, float("nan"), float("nan"), "the plan cannot be simulated")
@@ -213,6 +214,11 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
         ]  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
+    lacking = sim.excess_bytes(result.problem, result.plan, result.timeline.peak_bytes)
+    over = own_excess_bytes(posed, result.plan)
+    if max(lacking, over) > 0.0:
+        why = f"a device lacks {lacking!r} bytes, a stage exceeds the file's limit (maxSizePerFPGA) by {over!r}"
+        return Verdict(False, value, bound_value, f"the plan does not fit: {why}")
     if not abs(value - claimed[0]) <= _ROUNDING * value:
         return Verdict(False, value, bound_value, f"the plan is simulated at {value!r} seconds per sample, not {claimed[0]!r}")
     if claimed[1] > bound_value * (1.0 + _ROUNDING):

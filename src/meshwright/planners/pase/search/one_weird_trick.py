@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Objective
 from meshwright.planners.pase import answer
@@ -17,7 +18,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
 
     `problem` is a PaSE graph; `seed` and `stop` are not used: there is nothing to choose. No bound: no better plan was looked
     for.
-    Raises `InputError` when the model is not a PaSE graph.
+    Raises `InputError` when the model is not a PaSE graph, or the processors do not divide the batch.
 
     References
     ----------
@@ -29,6 +30,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     """
     question = question_of(problem, params, "one_weird_trick")
     chosen = answer.one_weird_trick(question)
+    wrong = answer.impossible(question.network, chosen)
+    if wrong:
+        raise InputError(f"search one_weird_trick: {wrong}; give --set n_processors or batch so that it does")
     value = splits_cost(question.network, chosen, question.word_flop)
     notes = question.notes
     if not any(operator.kind == "FC" for operator in question.network.operators):

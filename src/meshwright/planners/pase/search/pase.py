@@ -145,7 +145,7 @@ def _on_pase_graph(problem: Problem, params: Params, stop: Stop) -> tuple[Answer
     }
     answer = Answer(
         one_stage(question), Objective("flops_equivalent", found.value), Bound(found.bound_value, found.method),
-        notes=question.notes + _priced(extra.get("on_cluster"), problem), extra=extra,
+        notes=question.notes + pase_answer.baseline_notes(question) + _priced(extra.get("on_cluster"), problem), extra=extra,
         certificate=pase_answer.certificate(question, costs, found, params.memory),
     )  # fmt: skip
     return answer, graph
@@ -155,10 +155,9 @@ def _priced(seconds: object, problem: Problem) -> tuple[str, ...]:
     """Return what the splits take on the cluster in words; nothing without one that they can be priced on."""
     if problem.cluster is None or not isinstance(seconds, dict) or seconds["step_seconds"] is None:
         return ()
-    ours, theirs = (units.format_seconds(seconds[name]) for name in ("step_seconds", "data_parallel_step_seconds"))
-    return (
-        f"on {problem.cluster.name} these splits take {ours} a step, data parallelism {theirs} (single precision, no overlap)",
-    )
+    ours, theirs = units.format_seconds(seconds["step_seconds"]), seconds["data_parallel_step_seconds"]
+    beside = "" if theirs is None else f", data parallelism {units.format_seconds(theirs)}"
+    return (f"on {problem.cluster.name} these splits take {ours} a step{beside} (single precision, no overlap)",)
 
 
 def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -> Answer:
@@ -172,6 +171,9 @@ def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -
         raise InputError(f"search data_parallel: {problem.model_spec.spec} is no graph of PaSE's")
     question = question_of(problem, PaseSettings(**settings), "data_parallel")  # type: ignore[arg-type]
     chosen = pase_answer.data_parallel(question)
+    wrong = pase_answer.impossible(question.network, chosen)
+    if wrong:
+        raise InputError(f"search data_parallel: {wrong}; give --set n_processors or batch so that it does")
     value = splits_cost(question.network, chosen, question.word_flop)
     extra = pase_answer.shardings(question, chosen)
     return Answer(one_stage(question), Objective("flops_equivalent", value), notes=question.notes, extra=extra)

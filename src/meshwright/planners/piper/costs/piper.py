@@ -14,16 +14,21 @@ from meshwright.planners.piper.menu import RECOMPUTES, VANILLA, buffer_bytes
 from meshwright.planners.piper.problem import PiperChoice, PiperInstance
 
 __all__ = [
+    "CHOICES",
     "ROUNDS",
     "Evaluation",
     "PiperStage",
     "PiperStageCost",
     "evaluate",
+    "fastest_choice",
     "first_devices",
     "recompute_word",
     "stage_costs",
     "stages_of",
 ]
+
+CHOICES = True
+"""A plan may say which of several choices of a layer it takes."""
 
 ROUNDS = True
 """The batch is shared out here; the samples of a micro-batch and replica in a plan are rounded."""
@@ -229,24 +234,35 @@ def recompute_word(choice_id: str) -> str:
 
 
 def stages_of(instance: PiperInstance, plan: Plan) -> tuple[PiperStage, ...]:
-    """Return a plan in Piper's terms: each layer takes its fastest choice that recomputes what the plan says.
+    """Return a plan in Piper's terms: each layer takes the choice that the plan names, else the fastest that recomputes what
+    the plan says.
 
-    Raises `InputError` when a layer has no such choice.
+    Raises `InputError` when a layer has no such choice, or the one named recomputes something else.
     """
     stages = []
-    for stage in plan.stages:
-        names = []
-        for v, word in zip(stage.ops, stage.recompute or ("none",) * len(stage.ops), strict=True):
-            known = instance.nodes[v].at(stage.strategy.tensor)
-            fitting = [choice for choice in known if recompute_word(choice.id) == word]
-            if not fitting:
+    for i, stage in enumerate(plan.stages):
+        tensor, words = stage.strategy.tensor, stage.recompute or ("none",) * len(stage.ops)
+        for v, name, word in zip(stage.ops, stage.choices, words, strict=False):
+            _choice(instance, v, tensor, name)
+            if recompute_word(name) != word:
                 raise InputError(
-                    f"plan: node {instance.nodes[v].id} has no choice that recomputes '{word}' at tensor degree "
-                    f"{stage.strategy.tensor}"
+                    f"plan: stage {i}: the choice '{name}' of node {instance.nodes[v].id} recomputes '{recompute_word(name)}', "
+                    f"but its recompute says '{word}'; make the two agree"
                 )
-            names.append(min(fitting, key=lambda choice: choice.seconds).id)
-        stages.append(PiperStage(stage.ops, stage.strategy.data, stage.strategy.tensor, tuple(names)))
+        own = tuple(fastest_choice(instance, v, tensor, word) for v, word in zip(stage.ops, words, strict=True))
+        stages.append(PiperStage(stage.ops, stage.strategy.data, tensor, stage.choices or own))
     return tuple(stages)
+
+
+def fastest_choice(instance: PiperInstance, v: int, degree: int, word: str) -> str:
+    """Return the id of a node's fastest choice that recomputes what a word says.
+
+    Raises `InputError` when there is none.
+    """
+    fitting = [choice for choice in instance.nodes[v].at(degree) if recompute_word(choice.id) == word]
+    if not fitting:
+        raise InputError(f"plan: node {instance.nodes[v].id} has no choice that recomputes '{word}' at tensor degree {degree}")
+    return min(fitting, key=lambda choice: choice.seconds).id
 
 
 def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:

@@ -27,6 +27,9 @@ LARGEST = 10_000
 SMALLEST = 1e-9
 """Smallest memory and bandwidth that the format allows."""
 
+MOST = 1e100
+"""Largest time and number of bytes: sums of larger ones, over the smallest bandwidth, would not be numbers any more."""
+
 _TOP = ("maxMemoryPerDevice", "maxDevices", "mbsInBatch", "maxBatchSize", "bandwidth", "nodes", "edges", "name")
 _NODE = ("id", "name", "TMPCs")
 _CHOICE = ("id", "timePerSample", "parameterSize", "memoryUsageA", "memoryUsageB", "syncTimeFw", "syncTimeBw")
@@ -204,7 +207,7 @@ def _edges(entries: list[Any], position: dict[int, int], place: str) -> tuple[Pi
         if (ends[0], ends[1]) in seen:
             raise InputError(f"{entry_place}: is given twice; add up the bytes and keep one")
         seen.add((ends[0], ends[1]))
-        n_bytes = fields.number(entry["communicationCost"], f"{entry_place}: communicationCost", minimum=0)
+        n_bytes = fields.number(entry["communicationCost"], f"{entry_place}: communicationCost", minimum=0, maximum=MOST)
         edges.append(PiperEdge(ends[0], ends[1], n_bytes))
     return tuple(edges)
 
@@ -235,7 +238,9 @@ def _choice(entry: Any, tails: dict[str, int], heads: dict[str, int], place: str
     fields.entry(entry, place, (*_CHOICE, "name"), _CHOICE)
     choice_id = fields.text(entry["id"], f"{place}: id", at_least=1)
     place += f" ('{choice_id}')"
-    seconds, weight, activation, static = (fields.number(entry[name], f"{place}: {name}", minimum=0) for name in _CHOICE[1:5])
+    seconds, weight, activation, static = (
+        fields.number(entry[name], f"{place}: {name}", minimum=0, maximum=MOST) for name in _CHOICE[1:5]
+    )
     return PiperChoice(
         choice_id,
         seconds,
@@ -256,7 +261,9 @@ def _sync(table: Any, keys: dict[str, int], place: str, which: str) -> tuple[tup
     for key in keys:
         if key not in table:
             raise InputError(f"{place} lacks the key '{key}'; the keys are exactly the {which} edges")
-    return tuple(sorted((keys[key], fields.number(value, f"{place}: {key}", minimum=0)) for key, value in table.items()))
+    return tuple(
+        sorted((keys[key], fields.number(value, f"{place}: {key}", minimum=0, maximum=MOST)) for key, value in table.items())
+    )
 
 
 def with_limits(
