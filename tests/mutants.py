@@ -8,6 +8,7 @@ package, and the room's tests run against it until the first fails (killed) or a
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import pathlib
@@ -27,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, replace
 
 from mutant_runs import KEPT, ROOT, Verdict, failing, fingerprint, look, seen, try_one
-from mutations import SOURCE, Mutant, mutants, one_line
+from mutations import SOURCE, Mutant, changes_code, mutants, one_line
 
 PAGE = ROOT / "docs" / "reference" / "mutants.md"
 
@@ -84,7 +85,8 @@ def sample(n: int, seed: int, only: Sequence[str], without: Sequence[str]) -> tu
         if room not in listed:
             raise SystemExit(f"no room {room!r}; rooms: {', '.join(listed)}")
     everything = [mutant for room in (only or listed) for mutant in listed[room]]
-    drawn = random.Random(seed).sample(everything, min(n, len(everything)))
+    order = random.Random(seed).sample(everything, len(everything))
+    drawn = itertools.islice(filter(changes_code, order), n)
     return [mutant for mutant in drawn if mutant.room not in without], len(everything)
 
 
