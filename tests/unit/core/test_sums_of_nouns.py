@@ -12,7 +12,8 @@ def test_seconds_and_bytes_of_a_stage_are_sums_of_powers_of_two() -> None:
     """Each part is another power of two, so that a sum tells which are in it."""
     cost = StageCost(
         1.0, 2.0, backward_weight_seconds=4.0, recompute_seconds=8.0,
-        forward_communication=(("tensor", 16.0), ("context", 32.0)), backward_communication=(("tensor", 64.0), ("expert", 128.0)),
+        forward_communication=(("tensor", 16.0), ("context", 32.0)),
+        backward_communication=(("tensor", 64.0), ("expert", 128.0)),
         weight_bytes=256.0, gradient_bytes=512.0, optimizer_bytes=1024.0, activation_bytes=2048.0,
     )  # fmt: skip
     assert cost.forward_total_seconds == 1 + 16 + 32
