@@ -71,9 +71,9 @@ def test_a_longer_micro_batch_never_ends_sooner() -> None:
 def test_transfers_of_one_channel_wait_for_each_other() -> None:
     """Two ranks, GPipe, tasks of a second, transfers of three: the second sends one micro-batch every three seconds.
 
-    Forward: micro-batch i is sent at 1 + 3 i and there at 4 + 3 i; n of them end on the second rank at 1 + 3 n + 1. Backward, in the
-    reverse order: results leave a second after each other, and arrive three seconds after each other; the last is worked off a
-    second later. In the second replica every micro-batch has half of the tokens, and takes half as long on the way.
+    Forward: micro-batch i is sent at 1 + 3 i and there at 4 + 3 i; n of them end on the second rank at 1 + 3 n + 1. Backward,
+    in the reverse order: results leave a second after each other, and arrive three seconds after each other; the last is worked
+    off a second later. In the second replica every micro-batch has half of the tokens, and takes half as long on the way.
     """
     n = 4
     slots = schedules.ordered("gpipe", 2, 1, n, None)
