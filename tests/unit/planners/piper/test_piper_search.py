@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch
 from meshwright.costs import analytic
 from meshwright.network import Network
+from meshwright.planners.piper import solve
 from meshwright.planners.piper.writers import piper_json as writer
 
 
@@ -48,6 +50,16 @@ def plan(folder: pathlib.Path, content: dict[str, Any], search: str = "piper", *
     path = folder / "chain.json"
     path.write_text(json.dumps(content))
     return api.plan(str(path), search=search, settings=settings)
+
+
+def test_of_plans_those_that_fit_are_kept_and_all_where_none_does() -> None:
+    """A device has 1000 bytes; a rounding of them is forgiven."""
+    one, two, three = ((None,) * n for n in (1, 2, 3))
+    device: Any = SimpleNamespace(memory_bytes=1000.0)
+    cost = [SimpleNamespace(missing_bytes=missing) for missing in (-5.0, 1000.0 * solve.ROUNDING, 1.0)]
+    every: Any = {one: cost[0], two: cost[1], three: cost[2]}
+    assert solve._fitting(device, every) == {one: cost[0], two: cost[1]}
+    assert solve._fitting(device, {three: cost[2]}) == {three: cost[2]}
 
 
 def test_with_room_for_all_one_stage_with_all_replicas_is_best(tmp_path: pathlib.Path) -> None:
