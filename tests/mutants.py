@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, replace
 
 from mutant_runs import KEPT, ROOT, Verdict, failing, fingerprint, look, seen, try_one
-from mutations import SOURCE, Mutant, mutants, one_line
+from mutations import SOURCE, Mutant, changes_code, mutants, one_line
 
 PAGE = ROOT / "docs" / "reference" / "mutants.md"
 
@@ -54,8 +54,7 @@ def rooms() -> dict[str, list[Mutant]]:
             found[room] += mutants(room, path)
         elif room_of(path, list(chosen["without"])) is None and mutants("", path):
             raise SystemExit(f"{path.relative_to(SOURCE)} belongs to no room of tests/mutants.toml")
-    equivalent = set(chosen["equivalent"])
-    return {room: [mutant for mutant in listed if mutant.name not in equivalent] for room, listed in found.items()}
+    return found
 
 
 def room_tests() -> dict[str, list[str]]:
@@ -74,8 +73,11 @@ def room_tests() -> dict[str, list[str]]:
     return found
 
 
-def sample(n: int, seed: int, only: Sequence[str], without: Sequence[str]) -> tuple[list[Mutant], int]:
-    """Return `n` mutants drawn with `seed`, each as likely as any other, and from how many.
+def sample(n: int, seed: int, only: Sequence[str], without: Sequence[str]) -> tuple[list[Mutant], int, int]:
+    """Return `n` mutants drawn with `seed`, each as likely as any other, from how many, and how many were left out on the way.
+
+    Left out are those that no test can notice: the compiler makes the same code of them, or ``mutants.toml`` lists them with the
+    reason. The next of the draw takes the place, so that to list one moves no other.
 
     `only`: rooms to draw from, all without; `without`: rooms whose mutants are drawn and then left out, so that the others stay the same.
     """  # noqa: E501
@@ -84,8 +86,15 @@ def sample(n: int, seed: int, only: Sequence[str], without: Sequence[str]) -> tu
         if room not in listed:
             raise SystemExit(f"no room {room!r}; rooms: {', '.join(listed)}")
     everything = [mutant for room in (only or listed) for mutant in listed[room]]
-    drawn = random.Random(seed).sample(everything, min(n, len(everything)))
-    return [mutant for mutant in drawn if mutant.room not in without], len(everything)
+    equivalent, drawn, n_left_out = set(settings()["equivalent"]), [], 0
+    for mutant in random.Random(seed).sample(everything, len(everything)):
+        if len(drawn) == n:
+            break
+        if mutant.name in equivalent or not changes_code(mutant):
+            n_left_out += 1
+        else:
+            drawn.append(mutant)
+    return [mutant for mutant in drawn if mutant.room not in without], len(everything), n_left_out
 
 
 def planted(only: Sequence[str], without: Sequence[str]) -> list[Mutant]:
@@ -254,9 +263,10 @@ def main() -> None:
         drawn = planted(chosen.room, chosen.without)
         title, told = "Bugs of the list", f"`make mutants MUTANTS={shlex.quote(shlex.join(sys.argv[1:]))}`."
     else:
-        drawn, n_all = sample(chosen.n, chosen.seed, chosen.room, chosen.without)
+        drawn, n_all, n_left_out = sample(chosen.n, chosen.seed, chosen.room, chosen.without)
         title = f"Seed {chosen.seed}"
-        told = f"`make mutants MUTANTS={shlex.quote(shlex.join(sys.argv[1:]))}`: {chosen.n} drawn from {n_all:,}."
+        told = f"`make mutants MUTANTS={shlex.quote(shlex.join(sys.argv[1:]))}`: {chosen.n} drawn from {n_all:,}, "
+        told += f"{n_left_out} more left out that change nothing."
     if chosen.draw:
         print("\n".join(_said(mutant) for mutant in drawn))
         return

@@ -1,16 +1,19 @@
 """Every small change of a file that could be a bug: an operator, a comparison, a constant, a term dropped, a condition negated, ...
 
-What is no behaviour stays as it is: docstrings, messages of errors, annotations, decorators, imports, ``__all__``.
+What is no behaviour stays as it is: docstrings, messages of errors, annotations, decorators, imports, ``__all__``, calls of a logger, and
+what only asserts: ``assert``, and the ``strict`` of ``zip``. What the compiler makes the same code of is no mutant either (`changes_code`).
 """  # noqa: E501
 
 from __future__ import annotations
 
 import ast
 import pathlib
+import types
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Mutant", "mutants", "one_line"]
+__all__ = ["Mutant", "changes_code", "mutants", "one_line"]
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1] / "src" / "meshwright"
 
@@ -53,6 +56,19 @@ def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
+LOGGERS = {"log", "logger", "logging", "_log", "_logger"}
+
+
+def _only_says(node: ast.AST) -> bool:
+    """Return whether a node is a call of a logger, or the `strict` of a `zip`: an assertion that nothing is left over."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=word)))):
+            return word in LOGGERS
+        case ast.keyword(arg="strict", value=ast.Constant()):
+            return True
+    return False
+
+
 def _left_alone(node: ast.AST) -> Iterator[ast.AST]:
     """Return the children of `node` that may hold mutants: no messages, annotations, decorators, checks for the type checker."""  # noqa: E501
     if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)):
@@ -66,7 +82,7 @@ def _left_alone(node: ast.AST) -> Iterator[ast.AST]:
         if field in skipped:
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
+            if isinstance(child, ast.AST) and not _only_says(child):
                 yield child
 
 
@@ -152,3 +168,21 @@ def mutants(room: str, path: pathlib.Path, package: pathlib.Path = SOURCE) -> li
         for after in _changes(node):
             found.append(Mutant(room, str(path.relative_to(package)), place.lineno, start, end, text[start:end], after))
     return sorted(found, key=lambda mutant: (mutant.start, mutant.end, mutant.after))
+
+
+def changes_code(mutant: Mutant, package: pathlib.Path = SOURCE) -> bool:
+    """Return whether a mutant's file compiles to other code than before, without docstrings, assertions and numbers of lines.
+
+    One that does not can be noticed by no test (trivial compiler equivalence, Papadakis et al., ICSE 2015).
+    """
+    text = (package / mutant.path).read_text()
+    planted = text[: mutant.start] + mutant.after + text[mutant.end :]
+    with warnings.catch_warnings(action="ignore"):
+        before, after = (compile(one, mutant.path, "exec", optimize=2, dont_inherit=True) for one in (text, planted))
+    return _bare(before) != _bare(after)
+
+
+def _bare(code: types.CodeType) -> tuple[object, ...]:
+    """Return what a piece of code does, without where it stands."""
+    constants = tuple(_bare(one) if isinstance(one, types.CodeType) else (type(one), repr(one)) for one in code.co_consts)
+    return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_exceptiontable

@@ -63,6 +63,20 @@ def share(a: int = 3, b: float = 0.5) -> float:
     } <= said  # fmt: skip
 
 
+def test_what_only_asserts_or_compiles_to_the_same_is_no_bug(tmp_path: pathlib.Path) -> None:
+    text = "def f(a, b):\n    logger.debug('1', 2)\n    for one in zip(a, b, strict=True):\n        return one + 1\n"
+    path = tmp_path / "f.py"
+    path.write_text(text)
+    found = mutations.mutants("", path, tmp_path)
+    assert {one.before for one in found} == {"one + 1", "1"} and all(mutations.changes_code(one, tmp_path) for one in found)
+    path.write_text('def f():\n    """Say 1."""\n    assert True\n    return 2 * 3\n')
+    start = {word: path.read_text().index(word) for word in ("Say 1", "True", "2 * 3")}
+    bugs = (("Say 1", "Say 2", False), ("True", "False", False), ("2 * 3", "6", False), ("2 * 3", "7", True))
+    for word, after, changes in bugs:
+        one = mutations.Mutant("", "f.py", 1, start[word], start[word] + len(word), word, after)
+        assert mutations.changes_code(one, tmp_path) == changes, word
+
+
 def test_the_lines_of_a_bug_are_those_of_its_statement_and_of_nothing_inside_it() -> None:
     text = "def f(\n    a=1,\n):\n    if a and (\n        a > 2\n    ):\n        return (\n            3\n        )\n"
     text += "    return 4\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,11 +56,14 @@ def _smallest_before(source: NDArray[np.int64], target: NDArray[np.int64], n_nod
 
 
 def _fault_without_forwarding(ends: Ends, n: int, n_nodes: int, names: Sequence[str]) -> str:
-    """Return which device reaches which over other devices only; `fault` has seen that switches join all when these forward."""
+    """Return which device reaches which over other devices only; `fault` has seen that all reach all where devices forward."""
     source, target = ends
     up, down = target >= n, source >= n
     between = source[up & down], target[up & down]
-    part = _smallest_before(np.concatenate(between), np.concatenate(between[::-1]), n_nodes)
+    part = _smallest_before(*between, n_nodes)
+    one_way = not np.array_equal(part, _smallest_before(*between[::-1], n_nodes))
+    if one_way:  # what switches join is then no net that is left where it is entered: each is looked at for itself
+        part = np.arange(n_nodes)
     into = np.unique(part[target[up & ~down]] * n + source[up & ~down])
     out = np.unique(part[source[down & ~up]] * n + target[down & ~up])
     if n == 1 or (np.bincount(np.intersect1d(into, out, assume_unique=True) // n) == n).any():
@@ -72,6 +75,8 @@ def _fault_without_forwarding(ends: Ends, n: int, n_nodes: int, names: Sequence[
     members: dict[int, set[int]] = {}
     for code in out.tolist():
         members.setdefault(code // n, set()).add(code % n)
+    if one_way:
+        members = {switch: _members_from(switch, between, members) for switch in {code // n for code in into.tolist()}}
     for code in into.tolist():
         reached_from[code % n] |= members.get(code // n, set())
     for i, reach in enumerate(reached_from):
@@ -82,3 +87,13 @@ def _fault_without_forwarding(ends: Ends, n: int, n_nodes: int, names: Sequence[
                 "add a switch or let devices forward (forwards: true)"
             )
     return ""
+
+
+def _members_from(switch: int, between: Ends, members: Mapping[int, set[int]]) -> set[int]:
+    """Return the devices that a switch reaches over switches only, in the direction of their links."""
+    source, target = between
+    found, new = {switch}, [switch]
+    while new:
+        new = [i for i in np.unique(target[np.isin(source, new)]).tolist() if i not in found]
+        found.update(new)
+    return set().union(*(members.get(i, set()) for i in found))

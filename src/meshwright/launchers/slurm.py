@@ -74,7 +74,7 @@ def text(job: LaunchJob) -> str:
     """Return the script; hosts of different kinds need a HOSTFILE, which it asks for."""
     hosts = job.hosts
     n, segment = len(hosts.devices), hosts.per_domain
-    several = segment > 1 or (segment == 0 and n > len(set(hosts.nodes)))
+    uneven = segment == 0 and n > len(set(hosts.nodes))
     asked = [
         f"--job-name={job.name}", f"--nodes={n}", "--ntasks-per-node=1", f"--gpus-per-node={hosts.per_host}", "--exclusive",
         *([f"--segment={segment}"] if segment > 1 else []),
@@ -92,14 +92,14 @@ def text(job: LaunchJob) -> str:
             *([f"--segment: {segment} hosts of every NVLink domain take part, and are of one block of topology/block."]
               if segment > 1 else []),
             *(["Hosts of NVLink domains take part in different numbers: HOSTFILE names them in the plan's order."]
-              if several and not segment else []),
+              if uneven else []),
         ]),
         "set -euo pipefail",
         *_shell.settings(job),
-        *([': "${HOSTFILE:?a file with the hosts in the order above}"'] if unlike or (several and not segment) else []),
+        *([': "${HOSTFILE:?a file with the hosts in the order above}"'] if unlike or uneven else []),
     ]  # fmt: skip
     body = [_ORDER] if n > 1 else ["hosts=()\n"]
-    body += [_BLOCKS.format(n=n, segment=segment)] if segment > 1 and n > 1 else []
+    body += [_BLOCKS.format(n=n, segment=segment)] if segment > 1 else []
     command = f"export NODE_RANK=$SLURM_PROCID; exec {job.program.command}"
     body.append(_START.format(n=n, command=shlex.quote(command)))
     return "\n".join(lines) + "\n" + "".join(body)

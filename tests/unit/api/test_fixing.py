@@ -91,6 +91,7 @@ def test_a_split_as_the_search_makes_it_costs_as_much() -> None:
         ("data=4,micro_batch=8", r"32 samples \(data 4 x micro_batch 8\) do not divide the global batch of 16"),
         ("pipeline=3,split=2,0,2", "every stage but the first and the last"),
         ("optimizer=whole,gradients=sharded", "contradict"),
+        ("context_exchange=ring,context=1", "with a context degree of 1 nothing is exchanged"),
         ("optimizer=half", "must be sharded or whole"), ("shard=4", "must be 0"),
         ("tensor=0", "whole number of at least 1"), ("tensor=two", "whole number"), ("tensor", "write KEY=VALUE"),
         ("tensor=2,tensor=2", "given twice"), ("", "is empty"), ({}, "is empty"), (8, "must be a mapping"),

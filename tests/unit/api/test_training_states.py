@@ -37,6 +37,13 @@ def test_other_words_are_refused(text: str, message: str) -> None:
         training_states.with_states(MixedPrecision(), "", text)
 
 
+def test_the_base_is_a_part_of_what_lora_says() -> None:
+    assert training_states.adapters("r=8", "nf4") == "r=8,base=nf4"
+    assert (training_states.adapters("r=8", ""), training_states.adapters("", "")) == ("r=8", "")
+    with pytest.raises(InputError, match="--base nf4: is what --lora's frozen weights are held in; give adapters"):
+        training_states.adapters("", "nf4")
+
+
 def test_weights_of_four_bytes_have_no_copy() -> None:
     for text in ("copy=fp32", "copy=none", "gradients=bf16"):
         with pytest.raises(InputError, match="weights of fp32 training have four bytes"):

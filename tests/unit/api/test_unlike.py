@@ -3,6 +3,7 @@
 import json
 import pathlib
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -171,3 +172,22 @@ def test_the_command_line_shows_the_table_and_check_knows_the_mask(
     assert "lognormal:300: a log-normal" in _said([*words, "lognormal:300"], 2, monkeypatch, capsys)
     notes = api_export.export(path, "megatron", str(tmp_path / "run.sh"))
     assert UNTOLD in notes
+
+
+@pytest.mark.parametrize(
+    ("data", "context", "model", "said"),
+    [
+        ((2, 2), (1, 1), "gpt2", []), ((2, 1), (1, 1), "gpt2", ["stages have unlike numbers of replicas"]),
+        ((1, 1), (2, 2), "gpt2", ["context parallelism"]), ((1, 1), (1, 2), "gpt2", ["context parallelism"]),
+        ((2, 1), (1, 2), "gpt2", ["stages have unlike numbers of replicas", "context parallelism"]),
+        ((1, 1), (1, 1), "none", ["the model has no fused attention"]),
+    ],
+)  # fmt: skip
+def test_what_the_figures_leave_out_is_said(
+    data: tuple[int, int], context: tuple[int, int], model: str, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = tuple(SimpleNamespace(strategy=SimpleNamespace(data=d, context=c)) for d, c in zip(data, context, strict=True))
+    monkeypatch.setattr(unlike, "has_masked_attention", lambda spec: spec != "none")
+    result, plain = SimpleNamespace(plan=SimpleNamespace(stages=stages)), SimpleNamespace(model_spec=model)
+    found = unlike._Step.notes(None, result, plain)
+    assert len(found) == len(said) and all(note.startswith(start) for note, start in zip(found, said, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from meshwright.base.errors import InputError
@@ -114,6 +115,17 @@ def test_rings_and_full_meshes_of_an_astra_network_have_their_wires(tmp_path: Pa
     assert (len(links), set(links.bytes_per_second)) == (12, {10e9})  # a device's 30 over three wires
     pair = "topology: [ Ring ]\nnpus_count: [ 2 ]\nbandwidth: [ 30.0 ]\nlatency: [ 1.0 ]\n"
     assert len(cluster(write(tmp_path, pair, "net.yml")).links) == 2  # two devices in a ring have one wire
+    ring = pair.replace("2", "5")
+    links = cluster(write(tmp_path, ring, "net.yml")).links
+    neighbours = {(a, b) for a in range(5) for b in range(5) if (a - b) % 5 in (1, 4)}
+    assert set(zip(links.source.tolist(), links.target.tolist(), strict=True)) == neighbours and len(links) == 10
+
+
+@pytest.mark.parametrize("kind", ["Ring", "FullyConnected"])
+def test_a_dimension_of_one_device_has_no_wires(tmp_path: Path, kind: str) -> None:
+    text = f"topology: [ {kind}, Switch ]\nnpus_count: [ 1, 3 ]\nbandwidth: [ 20.0, 10.0 ]\nlatency: [ 1.0, 2.0 ]\n"
+    links = cluster(write(tmp_path, text, "net.yml")).links
+    assert len(links) == 6 and not np.any(links.source == links.target) and set(links.bytes_per_second) == {10e9}
 
 
 PAIR = (

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from meshwright.commands import check
+
 
 def small(folder: pathlib.Path) -> pathlib.Path:
     """Write a chain of four layers, 3 s each, with and without recomputation; return the file."""
@@ -78,3 +80,18 @@ def test_what_cannot_be_checked_is_told(meshwright: Any, tiny: str, tmp_path: pa
     meshwright("plan", path, "--search", "piper_equal_split", "--set", "layers=true", "--out", "plan.json", "--json")
     done = meshwright("check", "plan.json")
     assert done.code == 2 and "is a plan of --search piper_equal_split" in done.err
+
+
+def test_figures_that_differ_by_more_than_rounding_are_named_with_both() -> None:
+    plan = {"step_seconds": 2.0, "stages": [{"bytes": 3, "fits": True}, {"bytes": 5, "fits": True}]}
+    assert set(plan) <= set(check._FIGURES)
+    for found, said in (
+        (plan, ""), ({}, ""), ({"step_seconds": 2.0 + 1e-12}, ""), ({"step_seconds": 2}, ""),
+        ({"step_seconds": 2.1}, "step_seconds is 2.1 in the file, and 2.0 by the plan in it"),
+        ({"step_seconds": "2.0"}, "step_seconds is '2.0' in the file, and 2.0 by the plan in it"),
+        ({"step_seconds": None}, "step_seconds is None in the file, and 2.0 by the plan in it"),
+        ({"stages": [{"bytes": 3}, {"fits": False}]}, "stages[1].fits is False in the file, and True by the plan in it"),
+        ({"stages": [{"bytes": 3}, {"bytes": 6}]}, "stages[1].bytes is 6 in the file, and 5 by the plan in it"),
+        ({"stages": []}, f"stages is [] in the file, and {plan['stages']!r} by the plan in it"),
+    ):  # fmt: skip
+        assert check._changed(plan, found) == said, found

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from meshwright.api import sensitivity
+from meshwright.base import registry
+from meshwright.base.errors import InputError
+from meshwright.commands import _early
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 
 SLOW = "two-level:4,per_node=1,device=a100-sxm-80gb,bandwidth=2 GB/s"
@@ -121,3 +125,39 @@ def test_ctrl_c_before_there_is_a_plan_ends_with_one_line(meshwright: Any, tiny:
     done = meshwright("plan", tiny, "--cluster", "flat:4", "--global-batch", "16", "--out", "plan.json")
     assert done.code == 130 and done.out == ""
     assert done.err.splitlines()[-1] == "meshwright: interrupted; nothing was written"
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("1%", 0.01), ("0.01", 0.01), (" 100 % ".strip(), 1.0), ("0", 0.0), ("1", 1.0), ("0%", 0.0)]
+)
+def test_shares_are_written_in_percent_or_as_numbers(text: str, share: float) -> None:
+    assert _early.share_of(text, "--gap") == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["101%", "1.01", "-1%", "x", "", "nan", "1%%", "5 s"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"^--gap .*: (must be between 0 and 100%|write a share, for example 1% or 0\.01)$"):
+        _early.share_of(text, "--gap")
+    assert _early.share_of("250%", "--gap", 3.0) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("search", "own", "costs", "asked"),
+    [
+        ("", "best", "analytic", "best"), ("best", "pase", "pase", "pase"), ("best", "pase", "analytic", "best"),
+        ("best", "dapple", "profiled", "best"), ("best", "best", "other", "best"), ("", "pase", "pase", "pase"),
+        ("one-weird-trick", "best", "analytic", "one_weird_trick"), ("dapple", "pase", "pase", "dapple"),
+        ("best", "piper", "sharded", "best"),
+    ],
+)  # fmt: skip
+def test_the_search_that_answers_is_asked_whether_it_stops_early(
+    search: str, own: str, costs: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Search best hands a problem whose costs it cannot price to the search of the model's format."""
+    loaded: list[str] = []
+    module = SimpleNamespace(STOPS_EARLY=True)
+    monkeypatch.setattr(registry, "load", lambda room, word, what: loaded.append(word) or module)
+    problem: Any = SimpleNamespace(model_spec=SimpleNamespace(search=own), costs=costs)
+    assert _early.stops_early(problem, search) is True and loaded == [asked]
+    del module.STOPS_EARLY
+    assert _early.stops_early(problem, search) is False

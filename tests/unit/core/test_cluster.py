@@ -73,6 +73,41 @@ def test_devices_that_do_not_forward_need_switches_or_links_of_their_own() -> No
         made(links(*every[:-1]), forwards=False)
 
 
+def reached_by_hand(wires: Links, i: int, n: int, forwards: bool) -> set[int]:
+    """Devices that device `i` reaches: link by link, stopping at devices that do not pass on traffic."""
+    ahead, found = [i], {i}
+    while ahead:
+        at = ahead.pop()
+        if at == i or at >= n or forwards:
+            new = {int(b) for a, b in zip(wires.source, wires.target, strict=True) if a == at} - found
+            found |= new
+            ahead += new
+    return {j for j in found if j < n}
+
+
+@pytest.mark.parametrize("forwards", [False, True])
+def test_links_count_in_their_direction_also_between_switches(forwards: bool) -> None:
+    """Against a walk over the links, in nets of which some links go one way only."""
+    rng, n, seen = np.random.default_rng(7), 4, set()
+    for _ in range(400):
+        n_switches = int(rng.integers(1, 5))
+        ways = [(a, b) for a in range(n + n_switches) for b in range(n + n_switches) if a != b and (a >= n or b >= n)]
+        wires = links(*(way for way in ways if rng.random() < rng.uniform(0.3, 0.9)), *[(0, 1)] * int(rng.integers(2)))
+        joined = all(reached_by_hand(wires, i, n, forwards) == set(range(n)) for i in range(n))
+        said = connected.fault((wires.source, wires.target), n, n_switches, forwards=forwards)
+        assert (said == "") == joined, (wires, said)
+        seen.add(joined)
+    assert seen == {True, False}
+
+
+def test_a_switch_that_only_feeds_another_does_not_bring_traffic_back() -> None:
+    """Devices 2 and 3 send into the second switch, which has no link to the first: only over device 0 they reach device 1."""
+    there = ((0, 4), (1, 4), (4, 0), (4, 1), (4, 5), (5, 2), (5, 3), (2, 5), (3, 5), (5, 0))
+    with pytest.raises(InputError, match="device 2 reaches device 1 only through other devices"):
+        made(links(*there), n_switches=2, forwards=False)
+    assert made(links(*there, (5, 1)), n_switches=2, forwards=False).n_devices == 4
+
+
 def test_the_check_is_quick_where_there_are_many_devices() -> None:
     """A search breadth first takes as many rounds over all links as a ring has devices to one side."""
     n = 1_000

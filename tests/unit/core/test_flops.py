@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright import models
-from meshwright.core.flops import forward_flops, model_flops
+from meshwright.core.flops import forward_flops, model_flops, passes
 from meshwright.core.graph import Operator
 
 
@@ -24,8 +26,28 @@ def test_causal_attention_counts_half_the_square() -> None:
     assert forward_flops(Operator("a", "causal_attention", dims)) == 8 * 8 * 4 * (16 + 12)
 
 
+@pytest.mark.parametrize(
+    ("kind", "per_element"),
+    [("norm", 5), ("softmax", 5), ("cross_entropy", 5), ("elementwise", 1), ("pooling", 1), ("convolution", 2), ("combine", 2),
+     ("embedding", 0), ("dispatch", 0), ("other", 0)],
+)  # fmt: skip
+def test_work_that_is_no_product_counts_so_much_per_element(kind: str, per_element: int) -> None:
+    """A norm: square, sum, reciprocal root, two products. A soft maximum: maximum, difference, exponential, sum, quotient."""
+    assert forward_flops(Operator("a", kind, (("sequence", 3), ("hidden", 7)))) == per_element * 21
+
+
 def test_known_flops_win_over_dims() -> None:
     assert forward_flops(Operator("a", "other", (), flops=12.0)) == 12.0
+
+
+def test_passes_are_one_for_each_gradient_that_is_wanted() -> None:
+    """Backward: one product for the gradient of the input, one for that of the weights; two for attention's two activations."""
+    dims = (("sequence", 3), ("in", 5), ("out", 7))
+    for trained, wanted, n_passes in ((35, True, 3.0), (35, False, 2.0), (0, True, 2.0), (0, False, 1.0)):
+        part = Operator("a", "matmul", dims, n_parameters=35, n_frozen_parameters=35 - trained, input_gradient=wanted)
+        assert passes(part) == n_passes
+    scores = Operator("a", "attention", (("sequence", 8), ("key_sequence", 8), ("heads", 1), ("head", 4), ("value", 4)))
+    assert (passes(scores), passes(replace(scores, input_gradient=False))) == (3.0, 1.0)
 
 
 def test_an_unknown_kind_is_an_error_of_ours() -> None:

@@ -238,3 +238,14 @@ def test_under_frozen_layers_a_trained_table_sends_and_gathers_what_it_does_in_f
         (cost,) = analytic.stage_costs(problem, Plan((stage,), 8, 1, "1f1b", 8))
         found.append((dict(cost.backward_communication)["tensor"], dict(cost.forward_communication)["tensor"]))
     assert found[0] == found[1] and found[0][0] > 0.0
+
+
+def test_a_column_split_product_is_closed_by_a_row_split_one_behind_it_and_by_no_other() -> None:
+    """A head over the vocabulary has none behind it: its input's gradient is reduced by itself."""
+    column, row = operator("matmul", "out", **{"in": 8, "out": 16}), operator("matmul", "in", **{"in": 16, "out": 8})
+    shape = Shape(tensor=4)
+    for body, i, is_open in (
+        ((column,), 0, True), ((column, row), 0, False), ((row, column), 1, True), ((row, column, row), 1, False),
+    ):  # fmt: skip
+        there, back = transfers(body, i, shape)
+        assert there == [] and said(back) == ([("tensor", "all_reduce", SEQUENCE * 8 * 2.0)] if is_open else [])

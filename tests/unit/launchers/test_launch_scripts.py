@@ -277,6 +277,12 @@ def test_groups_stay_in_the_nodes_that_they_were_planned_in_or_the_launch_is_ref
     plan, cluster = inside.plan, inside.problem.cluster
     with pytest.raises(ExportError, match=r"tensor group of devices .* was planned in 1 node"):
         _groups.checked(plan, cluster, ("pipeline", "tensor", "context", "data"))
+    axes = ("tensor", "context", "data", "pipeline")
+    first, last = Stage((0,), (0, 1), Strategy(tensor=2)), Stage((1,), (2, 3, 4, 5), Strategy(data=2, tensor=2))
+    other = replace(last, devices=(2, 3), strategy=Strategy(2))
+    for unlike in ((first, last), (last, replace(first, devices=(6, 7))), (first, other)):
+        with pytest.raises(ExportError, match="stages of different degrees have no one numbering of ranks"):
+            _groups.checked(replace(plan, stages=unlike), cluster, axes)
     mixed = answered("megatron", "dgx-h100:16", Strategy(16, expert=8, shard=1), model="mixtral-8x7b")
     assert _groups.checked(mixed.plan, mixed.problem.cluster, ("tensor", "context", "data", "pipeline")) == (
         "expert groups of 8: each stays inside one node or NVLink domain, as planned",

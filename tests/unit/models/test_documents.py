@@ -8,7 +8,8 @@ from meshwright import models
 from meshwright.base.errors import InputError
 from meshwright.clusters import cluster
 from meshwright.core.flops import forward_flops
-from meshwright.core.problem import MixedPrecision
+from meshwright.core.graph import Graph, Op, Operator
+from meshwright.core.problem import MixedPrecision, ModelSpec
 from meshwright.costs.analytic import layer_transfers
 from meshwright.costs.analytic.roofline import OperatorSeconds, Shape, operator_seconds
 from meshwright.models.documents import has_masked_attention, masked
@@ -92,3 +93,19 @@ def test_keys_and_values_of_all_documents_are_read_and_go_round() -> None:
     assert eighth == pytest.approx(full / 8)
     read = 2 * 8192 * (32 + 8) * (128 + 128)  # queries, keys, values and output in two bytes
     assert least == pytest.approx(read / (kind.memory_bytes_per_second * kind.memory_ratio))
+
+
+def test_attention_is_fused_where_no_soft_maximum_of_its_own_follows() -> None:
+    """In a decoder with cross attention one of the two may be fused: what tells is the soft maximum of the same prefix."""
+    core = Operator("self.core", "attention", (("sequence", 8), ("key_sequence", 8), ("heads", 2), ("head", 4), ("value", 4)))
+    soft, other = Operator("self.soft", "softmax", (("sequence", 8),)), Operator("cross.soft", "softmax", (("sequence", 8),))
+    norm = Operator("self.norm", "norm", (("sequence", 8),))
+    for body, fused in (
+        ((core,), True),
+        ((core, soft), False),
+        ((core, other), True),
+        ((core, norm, other), True),
+        ((soft,), False),
+    ):
+        spec = ModelSpec("m", "captured_json", "m.json", Graph("m", (Op("one", "layer", body),), (), 8))
+        assert has_masked_attention(spec) == fused, body

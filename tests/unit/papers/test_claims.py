@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import statistics
+from types import SimpleNamespace
 
 import pytest
 
@@ -136,3 +137,26 @@ def test_jobs_on_a_shared_cluster_wait_for_each_other_the_more_there_are(monkeyp
     assert (few_mean.claimed_value, mean.claimed_value, tail.claimed_value) == (None, 1.7, 3.4)
     assert 0.0 < few_mean.improved_value <= mean.improved_value <= tail.improved_value  # type: ignore[operator]
     assert few_tail.improved_value <= tail.improved_value  # type: ignore[operator]
+
+
+def test_where_nothing_is_proven_a_mean_over_profiles_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search dapple proves nothing where it is stopped; a mean of the other profiles' limits would be no limit of this one."""
+    from meshwright.planners.dapple.papers import dapple
+
+    def planned(_: object, spec: str, __: str, *, max_stages: str = "", **___: str) -> SimpleNamespace:
+        n = float(spec.partition("-")[0])
+        proven = None if n == 3.0 else SimpleNamespace(value=0.0 if n == 4.0 else 2.0)
+        timeline = None if n == 5.0 else SimpleNamespace(step_seconds=8.0 * n if max_stages else 4.0)
+        return SimpleNamespace(timeline=timeline, answer=SimpleNamespace(bound=proven))
+
+    monkeypatch.setattr(dapple, "_planned", planned)
+    monkeypatch.setattr(dapple, "_spec", lambda _, name: name)
+    claim = Claim("a", "says", "place", "source", "x", True, "ours", "", False, {"configuration C": 1.79})
+    for profiles, gain, limit, fits in (
+        (("1", "2"), 3.0, 6.0, 2), (("1", "3"), 4.0, None, 2), (("1", "4"), 5.0, None, 2), (("1", "5"), 2.0, 4.0, 1),
+        (("5",), None, None, 0),
+    ):  # fmt: skip
+        monkeypatch.setattr(dapple, "_SETTINGS", dict.fromkeys(profiles))
+        (case,) = dapple.hybrids(claim, dapple)
+        assert (case.improved_value, case.bound_value, case.published_value) == (gain, limit, None)
+        assert case.note.startswith(f"{fits} of {len(profiles)} profiles")

@@ -12,7 +12,7 @@ import pytest
 import meshwright
 from meshwright import sim
 from meshwright.clusters import cluster
-from meshwright.core.cluster import Cluster, Device
+from meshwright.core.cluster import Cluster, Device, Host
 from meshwright.core.graph import Graph, Op
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import ModelSpec, Problem
@@ -111,3 +111,14 @@ def test_a_cluster_is_any_of_its_numberings() -> None:
     mixed = _problem(BIG, SMALL, of_device=(0, 1, 1, 0)).cluster
     assert isinstance(mixed, Cluster)
     assert sim.tightest(mixed, (1, 2)) is SMALL and sim.tightest(mixed, (2, 3)) is BIG
+
+
+@pytest.mark.parametrize(("host_bytes", "missing"), [(None, 30.0), (10.0, 30.0 - 0.9 * 10.0), (1000.0, -71.0)])
+def test_what_is_held_on_a_host_that_has_no_room_is_missing(host_bytes: float | None, missing: float) -> None:
+    """A device holds 3 of 75 - 1 bytes and 30 on its host; a kind without a host has none, nine tenths of one may be filled."""
+    host = None if host_bytes is None else Host(1e9, 1e9, host_bytes)
+    kind = replace(SMALL, memory_bytes=75.0, reserved_bytes=1.0, host=host)
+    problem, plan = _problem(kind, of_device=(0, 0)), _plan()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sim.fits, "host_bytes", lambda problem, plan: (30.0,))
+        assert sim.fits.rank_excess_bytes(problem, plan, (4.0,)) == (pytest.approx(missing),)

@@ -66,3 +66,21 @@ def test_a_longer_micro_batch_never_ends_sooner() -> None:
     longer[:, 2] += 0.5
     ones = np.ones_like(pairs)
     assert np.all(compute_ends(slots, seconds, sends, ones, longer) > compute_ends(slots, seconds, sends, ones, pairs))
+
+
+def test_transfers_of_one_channel_wait_for_each_other() -> None:
+    """Two ranks, GPipe, tasks of a second, transfers of three: the second sends one micro-batch every three seconds.
+
+    Forward: micro-batch i is sent at 1 + 3 i and there at 4 + 3 i; n of them end on the second rank at 1 + 3 n + 1. Backward,
+    in the reverse order: results leave a second after each other, and arrive three seconds after each other; the last is worked
+    off a second later. In the second replica every micro-batch has half of the tokens, and takes half as long on the way.
+    """
+    n = 4
+    slots = schedules.ordered("gpipe", 2, 1, n, None)
+    full = np.zeros((4, 2))
+    full[[schedules.FORWARD, schedules.BACKWARD]] = 1.0
+    sends = transfers.fixed(slots.rank_of_stage, np.array([3.0]))
+    tokens = np.array([[1.0] * n, [0.5] * n])
+    found = compute_ends(slots, LinearSeconds(0.0 * full, full), sends, tokens, np.ones((2, n)))
+    forward, half = 1.0 + 3.0 * n + 1.0, 1.0 + 1.5 * n + 1.0
+    assert found.tolist() == [forward + 1.0 + 3.0 * n + 1.0, half + 1.0 + 1.5 * n + 1.0]

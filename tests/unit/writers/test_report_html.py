@@ -105,6 +105,15 @@ def test_ids_come_back_from_their_runs(devices: tuple[int, ...]) -> None:
     assert [first + k * step for first, count, step in report_html._runs(devices) for k in range(count)] == list(devices)
 
 
+@pytest.mark.parametrize(
+    ("devices", "runs"),
+    [((), []), ((5,), [[5, 1, 1]]), ((0, 1, 2), [[0, 3, 1]]), ((0, 4, 8, 12, 1), [[0, 4, 4], [1, 1, 1]]),
+     ((9, 7, 5, 0, 1), [[9, 3, -2], [0, 2, 1]])],
+)  # fmt: skip
+def test_ids_in_even_steps_are_one_run(devices: tuple[int, ...], runs: list[list[int]]) -> None:
+    assert report_html._runs(devices) == runs
+
+
 def test_the_page_loads_nothing(planned: Result) -> None:
     page = report_html.page(planned)
     parser, _ = _read(page)

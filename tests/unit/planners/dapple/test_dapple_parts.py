@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright import models
+from meshwright import clusters, models
 from meshwright.base.errors import InputError
-from meshwright.planners.dapple import arrays, exact, machines, states
+from meshwright.planners.dapple import arrays, evaluate, exact, machines, states
 
 DIAMOND = """\
 n0 -- a -- forward_compute_time=10.0, backward_compute_time=20.0, activation_size=400.0, parameter_size=7.0
@@ -114,3 +114,61 @@ def test_machines_and_their_published_times() -> None:
     assert seconds(pair, (1, 2), (3, 4, 5)) == pytest.approx(0.5 / 1e9)
     assert seconds(pair, (0, 2), (1, 3)) == pytest.approx(0.5 / 25e9)
     assert machines.machines_cluster((3,)).n_switches == 1 and pair.n_switches == 3
+
+
+def posed(n_devices: int, batch: int, n_states: int = 4) -> tuple[Any, Any, Any, Any]:
+    """Return a chain of equal states on servers of eight, for which only numbers of devices and of samples matter."""
+    chain = np.arange(1.0, n_states + 1.0)
+    some = SimpleNamespace(
+        n_states=n_states, before_first=np.cumsum([0, 0] + [1] * (n_states - 1)), before=np.arange(n_states - 1),
+        forward_seconds=chain, backward_seconds=2.0 * chain, activation_bytes=chain, parameter_bytes=chain, needed_bytes=chain,
+    )  # fmt: skip
+    place = clusters.cluster(f"dgx-v100:{n_devices}")
+    problem = SimpleNamespace(batch=SimpleNamespace(global_batch=batch), required_cluster=place)
+    return problem, SimpleNamespace(profile_batch=2, activation_ratio=1.0), some, list(range(n_states))
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize(("n_devices", "batch", "smallest"), [(4, 6, 1), (4, 6, 3), (16, 12, 1), (128, 96, 1), (256, 192, 4)])
+def test_replicas_divide_a_micro_batch_or_are_few_or_round_numbers(
+    n_devices: int, batch: int, smallest: int, uneven: bool
+) -> None:
+    """Whatever the arrays say, by divisors alone. With samples dealt unevenly any number is possible; beyond 16 multiples of
+    eight are tried, beyond 64 powers of two, and all that divide the batch or take all devices.
+    """
+    space = arrays.space_of(*posed(n_devices, batch), arrays.PlanLimits(smallest, 0, "never", uneven, 0, 0))
+    sizes = [size for size in range(smallest, batch + 1) if batch % size == 0]
+    assert space.n_microbatches == tuple(batch // size for size in sizes)
+    widest = min(n_devices, batch)
+    widths = {width for size in sizes for width in range(1, widest + 1) if size % width == 0}
+    if uneven:
+        powers, divisors = {2**i for i in range(10)}, {width for width in range(1, batch + 1) if batch % width == 0}
+        some = set(range(1, 65)) if widest <= 64 else set(range(1, 17)) | set(range(24, 65, 8))
+        widths |= {width for width in some | powers | divisors | {widest} if width <= widest and (width <= 64 or widest > 64)}
+        if widest > 64:
+            widths = {w for w in widths if w <= 16 or w % 8 == 0 or w in divisors}
+    assert set(space.n_replicas.tolist()) == widths and sorted(space.n_replicas.tolist()) == space.n_replicas.tolist()
+    assert 1 <= space.max_stages <= min(4, n_devices)
+
+
+def test_sizes_of_micro_batches_that_no_batch_has_are_refused() -> None:
+    for limits in (arrays.PlanLimits(7, 0, "never", False, 0, 0), arrays.PlanLimits(1, 4, "never", False, 0, 0)):
+        with pytest.raises(InputError, match="global batch 6 has no divisor that is a micro-batch"):
+            arrays.space_of(*posed(4, 6), limits)
+    space = arrays.space_of(*posed(4, 6), arrays.PlanLimits(1, 3, "never", False, 2, 0))
+    assert space.n_microbatches == (2,) and space.max_stages == 2
+
+
+@pytest.mark.parametrize("n_stages", [1, 2, 3, 4, 6])
+def test_stages_of_about_equal_weight_end_at_states_that_follow_each_other(spec: Any, n_stages: int) -> None:
+    """Every chain of cuts on a diamond is legal, from no layer to all, with fewer stages where no more states precede."""
+    found = states.states_of(spec, fold=False)
+    some = SimpleNamespace(states=found, n_states=found.n_states)
+    shape = evaluate.Evaluator.even_shape(some, 2, tuple(range(12)), 2, n_stages)  # type: ignore[arg-type]
+    ends = [cut.state for cut in shape.cuts]
+    assert ends[-1] == found.n_states - 1 and len(ends) <= n_stages and (len(ends) == n_stages or n_stages > 2)
+    for before, after in itertools.pairwise(ends):
+        assert np.all(found.inside[after][found.inside[before]]) and not np.array_equal(
+            found.inside[after], found.inside[before]
+        )
+    assert [cut.devices for cut in shape.cuts] == [(2 * i, 2 * i + 1) for i in range(len(ends))]

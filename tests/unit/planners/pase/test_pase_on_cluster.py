@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -162,3 +163,18 @@ def test_a_search_that_is_asked_to_stop_answers_with_a_bound_that_holds() -> Non
     assert calls and stopped.bound.method == "lagrangian"  # type: ignore[attr-defined]
     assert stopped.bound.value <= 2.4e12 and stopped.objective.value >= stopped.bound.value  # type: ignore[attr-defined]
     assert stopped.extra["held_bytes"] <= 1.693e9  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ways", list(itertools.product((1, 2), repeat=4)))
+def test_partial_sums_of_a_product_of_two_activations_are_of_the_side_without_the_axis(ways: tuple[int, ...]) -> None:
+    """A batch of products m k by k n, both activations: the result is summed over k, gradients of m k over n, of k n over m."""
+    b, m, n, k = 3, 16, 32, 64
+    use = SimpleNamespace()
+    axes, sizes = ((0,), (1,), (2,), (3,)), (b * 2.0, float(m), float(n), float(k))
+    product = SimpleNamespace(
+        gemm=SimpleNamespace(sizes=sizes, axes=axes), uses=(use,), weight_elements=0, kind="Product", axis=0
+    )
+    cuts = np.array(ways, dtype=np.int64)
+    each = {"b": 2.0 * b / ways[0], "m": m / ways[1], "n": n / ways[2], "k": k / ways[3]}
+    words = {3: each["b"] * each["m"] * each["n"], 2: each["b"] * each["m"] * each["k"], 1: each["b"] * each["n"] * each["k"]}
+    assert on_cluster._reductions(product, cuts) == [((axis,), words[axis], False) for axis in (3, 2, 1) if ways[axis] > 1]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from meshwright import api
+from meshwright import api, models
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.source import Source
 from meshwright.planners.piper.problem import PiperInstance, names
@@ -205,3 +205,14 @@ def test_a_key_that_stands_twice_in_a_file_is_refused_and_not_taken_as_the_last(
     path.write_text(text[:at] + again + text[at:])
     with pytest.raises(InputError, match=r"twice.json: the key '\w+' stands twice in the object with .*keep one of the two"):
         api.read(str(path))
+
+
+@pytest.mark.parametrize(("n", "more"), [(7, ""), (8, ""), (9, ", ...")])
+def test_eight_nodes_that_need_two_devices_are_named_and_of_more_it_is_said(n: int, more: str, tmp_path: pathlib.Path) -> None:
+    nodes = []
+    for v in range(1, n + 1):
+        ways = {"syncTimeFw": {str(v - 1): 0} if v > 1 else {}, "syncTimeBw": {str(v + 1): 0} if v < n else {}}
+        nodes.append({"id": v, "TMPCs": {"2": [choice() | ways]}})
+    edges = [{"sourceId": v, "destId": v + 1, "communicationCost": 0} for v in range(1, n)]
+    spec = models.read(str(_written(tiny() | {"nodes": nodes, "edges": edges}, tmp_path)))
+    assert spec.notes == (f"nodes without a choice at tensor degree 1: {', '.join(map(str, range(1, min(n, 8) + 1)))}{more}",)

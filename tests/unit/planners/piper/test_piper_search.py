@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch
 from meshwright.costs import analytic
 from meshwright.network import Network
+from meshwright.planners.piper import menu, solve
+from meshwright.planners.piper.costs import piper as costs
+from meshwright.planners.piper.problem import PiperChoice
 from meshwright.planners.piper.writers import piper_json as writer
 
 
@@ -48,6 +52,16 @@ def plan(folder: pathlib.Path, content: dict[str, Any], search: str = "piper", *
     path = folder / "chain.json"
     path.write_text(json.dumps(content))
     return api.plan(str(path), search=search, settings=settings)
+
+
+def test_of_plans_those_that_fit_are_kept_and_all_where_none_does() -> None:
+    """A device has 1000 bytes; a rounding of them is forgiven."""
+    one, two, three = ((None,) * n for n in (1, 2, 3))
+    device: Any = SimpleNamespace(memory_bytes=1000.0)
+    cost = [SimpleNamespace(missing_bytes=missing) for missing in (-5.0, 1000.0 * solve.ROUNDING, 1.0)]
+    every: Any = {one: cost[0], two: cost[1], three: cost[2]}
+    assert solve._fitting(device, every) == {one: cost[0], two: cost[1]}
+    assert solve._fitting(device, {three: cost[2]}) == {three: cost[2]}
 
 
 def test_with_room_for_all_one_stage_with_all_replicas_is_best(tmp_path: pathlib.Path) -> None:
@@ -267,3 +281,24 @@ def test_on_a_model_of_ours_tensors_take_the_links_between_the_stages_own_device
     assert len(stages) > 8 and len(crossed) == 2, "some stages are neighbours in a node, two are not"
     assert result.answer.objective.value == pytest.approx(max(seconds) * result.plan.n_microbatches, rel=1e-9)
     assert result.answer.bound.value <= result.answer.objective.value
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("vanilla", "none"), ("activation recomp", "full"), ("Selective recompute", "selective"),
+     ("attention SELECTIVE", "selective"),
+     ("full recompute", "full"), ("Checkpointed", "full"), ("fused", "none")],
+)  # fmt: skip
+def test_what_a_choice_recomputes_is_read_from_its_name(name: str, word: str) -> None:
+    assert costs.recompute_word(name) == word
+
+
+def test_the_buffer_of_a_choice_is_what_it_saves_as_far_as_it_holds_so_much_more() -> None:
+    """Against the choice that recomputes nothing, wherever it stands; without one nothing is known."""
+    plain = PiperChoice("vanilla", 3.0, 0.0, 10.0, 4.0, {}, {})
+    for saves, more, buffer in ((6.0, 6.0, 6.0), (6.0, 2.0, 2.0), (6.0, 9.0, 6.0), (6.0, -1.0, 0.0), (-2.0, 3.0, 0.0)):
+        other = PiperChoice("activation recomp", 4.0, 0.0, 10.0 - saves, 4.0 + more, {}, {})
+        for choices in ((plain, other), (other, plain)):
+            node: Any = SimpleNamespace(at=lambda degree, choices=choices: choices)
+            assert menu.buffer_bytes(node, 1, other) == buffer and menu.buffer_bytes(node, 1, plain) == 0.0
+        assert menu.buffer_bytes(SimpleNamespace(at=lambda degree, other=other: (other,)), 1, other) == 0.0  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.solvers.partition.coarsen import cluster, refine
+from meshwright.solvers.partition.coarsen import _candidates, cluster, refine
 from meshwright.solvers.partition.hypergraph import Operators, Units, contract, loads_of
 
 
@@ -55,3 +55,13 @@ def test_refinement_moves_an_operator_to_the_side_where_less_is_cut() -> None:
     after = refine(units, before)
     assert max(loads_of(units, after, (False, False))) <= max(loads_of(units, before, (False, False)))
     assert after == ((0, 1), (2, 3))
+
+
+def test_operators_may_move_where_all_that_read_them_lie_behind_or_all_that_they_read_lies_before() -> None:
+    """Three stages of a chain and a branch: 0 1 | 2 3 | 4 5, with 1 read by 2 and 5."""
+    units = units_of([1.0] * 6, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (1, 5)])
+    stage = np.array([0, 0, 1, 1, 2, 2])
+    assert sorted(_candidates(units, stage, 3)) == [(1, 1), (2, 0), (3, 2), (4, 1)]
+    assert sorted(_candidates(units, np.array([0, 0, 0, 1, 1, 2]), 3)) == [(2, 1), (3, 0), (4, 2), (5, 1)]
+    alone = units_of([1.0] * 2, [])
+    assert _candidates(alone, np.array([0, 1]), 2) == []  # no cut runs beside what nothing reads

@@ -16,7 +16,7 @@ from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
 from meshwright.planners.dapple import published as released
 from meshwright.planners.dapple.states import States, interval_tables, states_of
-from meshwright.published.claims import Case, Claim
+from meshwright.published.claims import Case, Claim, divided
 
 __all__ = ["CASES"]
 
@@ -126,9 +126,9 @@ def planning_times(claim: Claim, api: ModuleType) -> Iterator[Case]:
         yield Case(name, float(row["cpu_s"]), seconds[0], seconds[1])
 
 
-def _over_data_parallel(api: ModuleType, spec: ModelSpec, place: str) -> tuple[float, float] | None:
-    """Return how many times quicker the best hybrid is than one stage in our simulator, and what is proven of that; None where
-    one of them does not fit.
+def _over_data_parallel(api: ModuleType, spec: ModelSpec, place: str) -> tuple[float, float | None] | None:
+    """Return how many times quicker the best hybrid is than one stage in our simulator, and what is proven of that (None where
+    nothing is); None where one of them does not fit.
     """
     hybrid, alone = (
         _planned(api, spec, place, global_batch="128"),
@@ -136,9 +136,8 @@ def _over_data_parallel(api: ModuleType, spec: ModelSpec, place: str) -> tuple[f
     )
     if hybrid.timeline is None or alone.timeline is None:
         return None
-    bound = hybrid.answer.bound
-    step = alone.timeline.step_seconds
-    return step / hybrid.timeline.step_seconds, step / (bound.value if bound is not None else 0.0)
+    bound, step = hybrid.answer.bound, alone.timeline.step_seconds
+    return step / hybrid.timeline.step_seconds, divided(step, bound.value if bound is not None else None)
 
 
 def hybrids(claim: Claim, api: ModuleType) -> Iterator[Case]:
@@ -154,9 +153,15 @@ def hybrids(claim: Claim, api: ModuleType) -> Iterator[Case]:
                 theirs.append(objective.value / max(value for value in baselines.values() if value is not None))
             found = _over_data_parallel(api, spec, _CLUSTERS[name])
             ours += [found] if found is not None else []
-        means = np.mean(np.array(ours), axis=0)
         note = f"{len(ours)} of {len(_SETTINGS)} profiles fit both ways"
-        yield Case(name, claimed, float(np.mean(theirs)) if theirs else None, float(means[0]), None, float(means[1]), note)
+        gain, limit = _mean([gain for gain, _ in ours]), _mean([limit for _, limit in ours])
+        yield Case(name, claimed, _mean(theirs), gain, None, limit, note)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean, None where there is no value or one is not known: the mean of the others would be of other profiles."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
 def _candidate(stages: _Stages) -> released.Candidate:

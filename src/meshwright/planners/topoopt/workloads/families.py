@@ -154,12 +154,12 @@ def build(text: str, spec: str) -> Workload:
         raise UnknownNameError("workload", name, families)
     settings: dict[str, str] = {}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
+        key, equals, value = (word.strip() for word in pair.partition("="))
         if not equals:
             raise InputError(f"{spec}: '{pair}' is not KEY=VALUE")
         if key in settings:
             raise InputError(f"{spec}: {key} is given twice")
-        settings[key.strip()] = value.strip()
+        settings[key] = value
     kind, make = families[name]
     params = options.parse(kind, settings, f"workload {name}", prefix="")
     layers = LayerBuilder()
@@ -177,7 +177,7 @@ def widths(text: str, kind: str) -> list[int]:
     found: list[int] = []
     for part in text.split("-"):
         width, times, count = part.partition("x")
-        if not width.isdigit() or int(width) < 1 or (times and (not count.isdigit() or not 1 <= int(count) <= 10_000)):
+        if not width.isdecimal() or int(width) < 1 or (times and (not count.isdecimal() or not 1 <= int(count) <= 10_000)):
             raise InputError(f"{kind}: '{text}' is no list of widths; write for example 2048x16-1")
         found += [int(width)] * (int(count) if times else 1)
     return found
