@@ -16,8 +16,9 @@ from meshwright.clusters import cluster
 from meshwright.core.cluster import Cluster, Links
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.strategy import Strategy
+from meshwright.network.numbering import canonical_order
 from meshwright.planners.parmesan.costs import partition as costs
-from meshwright.planners.parmesan.numbering import canonical_order
+from meshwright.solvers.mapping.search import pair_seconds
 
 GIGA = 1e9
 
@@ -198,7 +199,7 @@ def test_every_numbering_has_the_same_canonical_order(seed: int) -> None:
     other = renumbered(asked, order)
     seen = []
     for one in (asked, other):
-        first = canonical_order(one)
+        first = canonical_order(one, pair_seconds)
         place = np.argsort(first)
         memory = [one.device(int(device)).memory_bytes for device in first]
         links = sorted(zip(place[one.links.source], place[one.links.target], one.links.bytes_per_second.tolist(), strict=True))

@@ -10,6 +10,7 @@ from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
+from meshwright.network.numbering import links_alike
 from meshwright.planners.parmesan.readers.dnn_partitioning_json import PlacementGraph
 from meshwright.solvers.mapping.search import pair_seconds
 from meshwright.solvers.partition.hypergraph import Operators
@@ -170,7 +171,13 @@ def _link(problem: Problem, bandwidth: float) -> tuple[float, tuple[str, ...]]:
 
     chain = np.arange(cluster.n_devices)
     _, per_byte = Network.of(cluster).transfer(np.stack([chain[:-1], chain[1:]], axis=1))
-    return float(1.0 / np.max(per_byte)), ()
+    notes: tuple[str, ...] = ()
+    if not links_alike(cluster, pair_seconds):
+        notes = (
+            "links are unlike: bandwidth between stages is taken as that of the slowest pair of devices next to each other in "
+            f"the cluster's numbering, {1e-9 / np.max(per_byte):.4g} GB/s",
+        )
+    return float(1.0 / np.max(per_byte)), notes
 
 
 def _profile(problem: Problem, bandwidth: float) -> Question:

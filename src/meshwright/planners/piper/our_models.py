@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,8 +18,10 @@ from meshwright.core.problem import Problem
 from meshwright.core.result import Answer, Bound, Objective
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
-from meshwright.costs import analytic, sharded
+from meshwright.costs import analytic, offers, sharded
 from meshwright.network import Network
+from meshwright.network.numbering import links_alike, numbered_alike, unlike_links
+from meshwright.solvers.mapping.search import pair_seconds
 from meshwright.solvers.pipeline import search
 from meshwright.solvers.pipeline.menu import StageMenu
 from meshwright.solvers.pipeline.threshold import FoundPipeline
@@ -74,13 +77,21 @@ def answer(problem: Problem, options: ModelOptions) -> Answer:
     Raises `InputError` when the model has no operators, or there is no cluster.
     """
     problem, notes = _posed(problem)
+    found = numbered_alike(problem, lambda asked: _answered(asked, options), pair_seconds, _played_seconds)
+    notes += unlike_links(problem.required_cluster, pair_seconds)
+    return replace(found, notes=notes + found.notes, problem=problem)
+
+
+def _answered(problem: Problem, options: ModelOptions) -> Answer:
+    """Return the answer in the numbering that devices have."""
+    alike, notes = links_alike(problem.required_cluster, pair_seconds), tuple[str, ...]()
     best: tuple[float, Plan, _Case] | None = None
     lower = math.inf
     tight: list[StageMenu] = []
     for case in _cases(problem, options):
         n_total = case.n_microbatches * case.data
         bound = search.relaxation(case.menu) * n_total
-        if best is not None and bound >= best[0]:
+        if alike and best is not None and bound >= best[0]:
             lower = min(lower, bound)
             continue
         if not math.isfinite(bound):
@@ -91,7 +102,10 @@ def answer(problem: Problem, options: ModelOptions) -> Answer:
             continue
         lower = min(lower, solved.lower_seconds * n_total)
         for found in _candidates(solved, options):
-            seconds = _step_seconds(_stage_seconds(problem, found, case), case, options)
+            if alike:
+                seconds = _step_seconds(_stage_seconds(problem, found, case), case, options)
+            else:
+                seconds = _played_seconds(problem, _plan(problem, found, case))
             if best is None or seconds < best[0] * (1.0 - 1e-12):
                 best = (seconds, _plan(problem, found, case), case)
     if best is None:
@@ -104,14 +118,53 @@ def answer(problem: Problem, options: ModelOptions) -> Answer:
         "every stage has the same number of replicas, as our runtime and schedules need; the file formats with their own costs "
         "allow different ones",
         "proven is the slowest stage's time for all micro-batches with neighbouring stages in one node: neither filling and "
-        "draining "
-        "nor links between nodes are in the bound",
+        "draining nor links between nodes are in the bound"
+        if alike
+        else "devices or links are unlike: plans are made as if every stage were on the first devices, and compared by their "
+        "simulated steps; proven is only that all devices together need so long for the compute",
     )
     extra: dict[str, object] = {}
     if problem.costs == "sharded":
         notes, extra = (*notes, sharded.described(problem, best[1])), {"splits": sharded.splits(problem, best[1])}
-    proven = Bound(min(lower, best[0]), "relaxation")
+    lower = lower if alike else _compute_seconds(problem)
+    proven = Bound(min(lower, best[0]), "relaxation" if alike else "compute") if lower > 0.0 else None
     return Answer(best[1], Objective("step_seconds", best[0]), proven, notes=notes, extra=extra, problem=problem)
+
+
+def _played_seconds(problem: Problem, plan: Plan) -> float:
+    """Return the simulated step of a plan, every stage priced on its own devices."""
+    module = registry.load("costs", problem.costs, "cost model")
+    return sim.simulate(problem, plan, module.stage_costs(problem, plan)).step_seconds
+
+
+def _compute_seconds(problem: Problem) -> float:
+    """Return what all devices together need for the compute of a step at least; 0 where the cost model does not say.
+
+    Notes
+    -----
+    If layer l takes ``c[l, k]`` device-seconds on kind k at the degree that suits it best, layers shared out among ``n[k]``
+    devices take at least ``sum over l of min over k of y[k] c[l, k]``, divided by the sum of ``n[k] y[k]``, for every
+    ``y >= 0`` (a dual solution of the linear program); taken is the inverse of what all layers take on a kind.
+    """
+    cluster = problem.required_cluster
+    if not offers(problem.costs, ("illegal", "compute_seconds")):
+        return 0.0
+    module, rows = registry.load("costs", problem.costs, "cost model"), analytic.rows(problem)
+    widths = [2**i for i in range(cluster.n_devices.bit_length()) if 2**i <= cluster.n_devices]
+    micro = (problem.batch.micro_batch,) if problem.batch.micro_batch else MICRO_BATCHES
+    seconds = np.full((len(cluster.kinds), len(rows)), np.inf)
+    for tensor, size in itertools.product(widths, micro):
+        strategy = Strategy(tensor=tensor, sequence_parallel=tensor > 1)
+        if analytic.illegal(problem, strategy, size):
+            continue
+        for kind, device in enumerate(cluster.kinds):
+            of_row = module.compute_seconds(problem, strategy, size, device)
+            seconds[kind] = np.minimum(seconds[kind], np.array([of_row[row] for row in rows]) * tensor / size)
+    if not np.isfinite(seconds).all():
+        return 0.0
+    weight = 1.0 / seconds.sum(axis=1)
+    shared = float(np.bincount(cluster.kind_of_device, minlength=len(weight)) @ weight)
+    return problem.batch.global_batch * float((seconds * weight[:, np.newaxis]).min(axis=0).sum()) / shared
 
 
 def _posed(problem: Problem) -> tuple[Problem, tuple[str, ...]]:

@@ -10,7 +10,7 @@ import pytest
 
 from meshwright import api
 from meshwright.api import plan_files
-from meshwright.planners.parmesan.search import stage_mapping
+from meshwright.planners.parmesan.search import partition, stage_mapping
 from meshwright.writers import plan_json
 
 CLUSTER = "pcie-a100:2"
@@ -57,3 +57,20 @@ def test_check_refuses_a_plan_that_exceeds_the_files_limit(tmp_path: pathlib.Pat
     graph(tmp_path, 6e9)
     verdict = stage_mapping.check_plan(plan_files.load(str(path)), entry, str(path))
     assert not verdict.valid and "maxSizePerFPGA" in verdict.reason
+
+
+@pytest.mark.parametrize("cluster", ["", CLUSTER])
+def test_a_partition_whose_bound_holds_by_the_files_limit_is_confirmed(tmp_path: pathlib.Path, cluster: str) -> None:
+    """All on one device would take 3; the limit forces a cut, whose tensor takes 100."""
+    path = tmp_path / "plan.json"
+    result = api.plan(graph(tmp_path, 6e9), cluster or None, search="partition")
+    assert result.answer.objective is not None and result.answer.objective.value == pytest.approx(102.0)
+    plan_json.write(result, str(path))
+    entry = json.loads(path.read_text())
+    assert partition.check_plan(plan_files.load(str(path)), entry, str(path)).valid
+    for name, factor, holds in (("objective", 1.01, False), ("objective", 0.99, False), ("bound", 0.99, True)):
+        changed = entry | {name: entry[name] | {"value": entry[name]["value"] * factor}}
+        assert partition.check_plan(plan_files.load(str(path)), changed, str(path)).valid == holds
+    quick = graph(tmp_path, 9e9)
+    loose = partition.check_plan(plan_files.load(str(path), model=quick), entry, str(path))
+    assert not loose.valid and "some partition has less" in loose.reason

@@ -18,10 +18,10 @@ from meshwright.clusters import cluster
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.strategy import RECOMPUTE, Strategy
+from meshwright.network import numbering
 from meshwright.planners.parmesan import (
     bandwidth_table,
     device_kinds,
-    numbering,
     numbers,
     on_unlike,
     pipelines,

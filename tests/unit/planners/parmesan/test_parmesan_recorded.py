@@ -25,9 +25,9 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.source import Source
 from meshwright.core.strategy import Strategy
+from meshwright.network import numbering
 from meshwright.planners.parmesan import (
     device_kinds,
-    numbering,
     on_unlike,
     operators,
     pipelines,
@@ -410,17 +410,20 @@ def test_numberings_of_mixed_clusters(tmp_path: Path, recorded: Recorded) -> Non
     """Whatever the numbering, the same device comes first; switches and links follow."""
     cluster = mixed(6)
     seen = pair_seconds(cluster)
-    order = numbering.canonical_order(cluster)
+    order = numbering.canonical_order(cluster, pair_seconds)
     recorded([order, numbering._renumbered(cluster, order).links.source, numbering._renumbered(cluster, order).groups], "dgx1")
     switched = replace(
         clusters.cluster("flat:4,bandwidth=1e9,latency=1e-6"), kinds=cluster.kinds, kind_of_device=np.array([1, 0, 0, 1])
     )
     made = numbering._renumbered(switched, np.array([2, 0, 3, 1]))
-    recorded([numbering.canonical_order(switched), made.links, made.groups, made.kind_of_device, made.n_switches], "switched")
+    recorded(
+        [numbering.canonical_order(switched, pair_seconds), made.links, made.groups, made.kind_of_device, made.n_switches],
+        "switched",
+    )
     for seed in range(3):
         moved = np.random.default_rng(seed).permutation(6)
         other = numbering._renumbered(cluster, moved)
-        again = numbering.canonical_order(other)
+        again = numbering.canonical_order(other, pair_seconds)
         assert (pair_seconds(other)[np.ix_(again, again)] == seen[np.ix_(order, order)]).all()
         assert (other.kind_of_device[again] == cluster.kind_of_device[order]).all()
     problem = operators.costed(api.make_problem(forward(tmp_path), cluster))

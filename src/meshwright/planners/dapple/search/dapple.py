@@ -12,14 +12,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from meshwright import sim
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Objective
 from meshwright.core.strategy import Strategy
+from meshwright.network.numbering import numbered_alike, unlike_links
 from meshwright.planners.dapple import published, question
+from meshwright.planners.dapple.costs.dapple import stage_costs
 from meshwright.planners.dapple.profile import training_of
 from meshwright.planners.dapple.states import States, interval_tables, states_of
+from meshwright.solvers.mapping.search import pair_seconds
 
 __all__ = ["Params", "completed", "search"]
 
@@ -83,17 +87,16 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         return _published(problem, params, notes)
     from meshwright.planners.dapple import corrected
 
-    answer = corrected.answer(
-        problem,
-        corrected.PlanLimits(
-            params.min_micro_batch,
-            problem.batch.micro_batch,
-            params.recompute,
-            params.uneven,
-            params.max_stages,
-            params.proof_steps,
-        ),
+    limits = corrected.PlanLimits(
+        params.min_micro_batch,
+        problem.batch.micro_batch,
+        params.recompute,
+        params.uneven,
+        params.max_stages,
+        params.proof_steps,
     )
+    answer = numbered_alike(problem, lambda asked: corrected.answer(asked, limits), pair_seconds, _seconds)
+    notes += unlike_links(problem.required_cluster, pair_seconds)
     return replace(answer, notes=notes + answer.notes, problem=problem)
 
 
@@ -120,6 +123,11 @@ def _asked(params: Params) -> question.Asked:
         scaling,
         params.peak_activation_per_sample,
     )
+
+
+def _seconds(problem: Problem, plan: Plan) -> float:
+    """Return the simulated seconds of a step of a plan."""
+    return sim.simulate(problem, plan, stage_costs(problem, plan)).step_seconds
 
 
 def _published(problem: Problem, params: Params, notes: tuple[str, ...]) -> Answer:

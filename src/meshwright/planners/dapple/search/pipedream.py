@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
+from meshwright.network.numbering import links_alike, numbered_alike
 from meshwright.planners.dapple import question
 from meshwright.planners.dapple.evaluate import Cut, Evaluator, PlanOutline
 from meshwright.planners.dapple.machines import ETHERNET_BYTES_PER_SECOND, NVLINK_BYTES_PER_SECOND
 from meshwright.planners.dapple.profile import ProfiledTraining, training_of
 from meshwright.planners.dapple.states import States, states_of
+from meshwright.solvers.mapping.search import pair_seconds
 
 __all__ = ["Params", "search"]
 
@@ -72,7 +74,13 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     micro-batch over the replicas instead, as DAPPLE does, so its plans are judged in a setting they were not made for.
     """
     problem, notes = question.completed(problem, _asked(params), "pipedream")
-    training = training_of(problem)
+    answer = numbered_alike(problem, lambda asked: _answered(asked, params), pair_seconds)
+    return replace(answer, notes=notes + answer.notes, problem=problem)
+
+
+def _answered(problem: Problem, params: Params) -> Answer:
+    """Return the answer in the numbering that devices have."""
+    training, notes = training_of(problem), tuple[str, ...]()
     states = states_of(problem.model_spec)
     kept = list(range(states.n_states))
     if len(kept) > MOST_STATES:
@@ -94,9 +102,14 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         missing_bytes = min(evaluator.missing_bytes(shape) for shape in shapes)
         return Answer(plan=None, missing_bytes=missing_bytes, notes=notes, problem=problem)
     objective = Objective("seconds_per_minibatch", seconds)
-    return Answer(
-        plan=evaluator.plan(best[1]), objective=objective, bound=Bound(seconds, "exact"), notes=notes, problem=problem
-    )
+    bound: Bound | None = Bound(seconds, "exact")
+    if not training.published_links and not links_alike(problem.required_cluster, pair_seconds):
+        bound = None
+        notes += (
+            "devices or links are unlike, and PipeDream's planner knows one rate inside machines and one between them, of the "
+            "first and last machine: that no plan is quicker is not proven",
+        )
+    return Answer(plan=evaluator.plan(best[1]), objective=objective, bound=bound, notes=notes, problem=problem)
 
 
 def completed(problem: Problem, params: Params) -> Problem:

@@ -15,7 +15,7 @@ from meshwright.base.units import format_bytes
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Objective
-from meshwright.planners.parmesan.numbering import numbered_alike
+from meshwright.network.numbering import numbered_alike, unlike_links
 from meshwright.planners.parmesan.on_unlike import by_memory, nearest_pipelines, nothing_fits, pipelines_on_unlike
 from meshwright.planners.parmesan.operators import Question, costed, question
 from meshwright.planners.parmesan.pipelines import (
@@ -114,7 +114,9 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     most are laid on the devices with most free as well, and partitions cut for unlike devices, see
     `meshwright.solvers.partition.unlike`, are tried.
     """
-    return numbered_alike(costed(problem), lambda asked: _answered(asked, params, seed), partial(_seconds, params))
+    return numbered_alike(
+        costed(problem), lambda asked: _answered(asked, params, seed), pair_seconds, partial(_seconds, params)
+    )
 
 
 def _seconds(params: Params, problem: Problem, plan: Plan) -> float:
@@ -192,6 +194,7 @@ def _answer(problem: Problem, ranked: Sequence[EvaluatedPlan], posed: Question, 
     """Return the best simulated plan, the runners-up, and what was cut off."""
     best, unfinished = ranked[0], extra["unfinished"]
     notes = [*posed.notes, f"from {best.label}", *idle(problem, best.plan)]
+    notes += unlike_links(problem.required_cluster, pair_seconds)
     if unfinished:
         notes.append(
             f"{len(unfinished)} of {len(extra['candidates'])} mapping searches stopped at their limit of placements or time, "

@@ -21,6 +21,7 @@ from meshwright.planners.parmesan.readers.dnn_partitioning_json import Placement
 from meshwright.solvers.pairwise.certificate import Verdict
 from meshwright.solvers.partition import operator_stages
 from meshwright.solvers.partition.operator_stages import OperatorStages
+from meshwright.solvers.partition.unlike import DeviceKind
 
 __all__ = ["Params", "check_plan", "search"]
 
@@ -114,11 +115,18 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
         of = tuple(kinds.kind_of(stage.devices[0]) for stage in result.plan.stages)
         unlike_claim = check_unlike.ClaimedUnlikePartition(groups, of, n_stages, value, bound_value)
         return check_unlike.check(posed.operators, kinds.kinds, unlike_claim)
+    limit = _limit(params, posed) if kinds is None else kinds.kinds[0].free_bytes
     claim = check_partition.ClaimedPartition(
         groups, tuple(kinds is None and stage.devices[0] >= n for stage in result.plan.stages), n_stages, params.n_cpus,
-        _limit(params, posed) if kinds is None else kinds.kinds[0].free_bytes, value, bound_value,
+        limit, value, bound_value,
     )  # fmt: skip
-    return check_partition.check(posed.operators, claim)
+    verdict = check_partition.check(posed.operators, claim)
+    if verdict.valid or params.n_cpus or not math.isfinite(limit):
+        return verdict
+    # its bound may hold because of the memory limit: the check on kinds of device counts memory, of one kind too
+    alike = DeviceKind(posed.operators.compute, limit, n_stages)
+    of_one = check_unlike.ClaimedUnlikePartition(groups, (0,) * len(groups), n_stages, value, bound_value)
+    return check_unlike.check(posed.operators, (alike,), of_one)
 
 
 def _n_stages(problem: Problem, params: Params, posed: Question) -> int:

@@ -16,8 +16,8 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Bound, Objective, Result
+from meshwright.network.numbering import as_asked, numbered_alike, unlike_links
 from meshwright.planners.parmesan.check import mapping as check_mapping
-from meshwright.planners.parmesan.numbering import as_asked, numbered_alike
 from meshwright.planners.parmesan.numbers import as_many, filled
 from meshwright.planners.parmesan.on_unlike import by_memory, nearest_pipelines, nothing_fits, pipelines_on_unlike
 from meshwright.planners.parmesan.operators import Question, costed, question
@@ -115,7 +115,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     proven only where the operators of no partition fit; plans that shard are not gone through.
     """
     one_batch(problem, params.n_microbatches, Params().n_microbatches)
-    return numbered_alike(costed(problem), lambda asked: _answered(asked, params, seed), _seconds)
+    return numbered_alike(costed(problem), lambda asked: _answered(asked, params, seed), pair_seconds, _seconds)
 
 
 def _seconds(problem: Problem, plan: Plan) -> float:
@@ -195,7 +195,7 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
         micro_batch=asked.get("asked_micro_batch", result.problem.batch.micro_batch),
     )  # fmt: skip
     problem = costed(replace(result.problem, batch=batch))
-    posed = question(as_asked(problem))
+    posed = question(as_asked(problem, pair_seconds))
     assert result.plan is not None
     if result.timeline is None:
         return Verdict(False, float("nan"), float("nan"), "the plan cannot be simulated")
@@ -297,7 +297,8 @@ def _bound(posed: Question, problem: Problem) -> Bound | None:
 
 def _notes(problem: Problem, posed: Question, first: EvaluatedPlan) -> tuple[str, ...]:
     """Say what a reader would otherwise wonder about."""
-    notes = (*posed.notes, f"from {first.label}", *idle(problem, first.plan))
+    links = unlike_links(problem.required_cluster, pair_seconds)
+    notes = (*posed.notes, f"from {first.label}", *idle(problem, first.plan), *links)
     if problem.costs == "partition" and not problem.required_cluster.homogeneous:
         notes += ("the file's times are taken to hold on every kind of device of the cluster",)
     return notes

@@ -14,14 +14,21 @@ from meshwright.core.cluster import Cluster, Links
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Answer, Objective
-from meshwright.solvers.mapping.search import pair_seconds
 
-__all__ = ["as_asked", "canonical_order", "numbered_alike"]
+__all__ = ["Pairs", "as_asked", "canonical_order", "links_alike", "numbered_alike", "unlike_links"]
+
+Pairs = Callable[[Cluster], NDArray[np.float64]]
+"""Seconds per byte between all devices of a cluster: by what else they are told apart."""
 
 _MOST_DEVICES = 256  # beyond, refining takes longer than it is worth, and the numbering stays
 
 
-def numbered_alike(problem: Problem, search: Callable[[Problem], Answer], seconds: Callable[[Problem, Plan], float]) -> Answer:
+def numbered_alike(
+    problem: Problem,
+    search: Callable[[Problem], Answer],
+    pairs: Pairs,
+    seconds: Callable[[Problem, Plan], float] | None = None,
+) -> Answer:
     """Return what a search answers, asked in a numbering of the devices that does not depend on the one they have.
 
     Parameters
@@ -30,10 +37,13 @@ def numbered_alike(problem: Problem, search: Callable[[Problem], Answer], second
         Where all devices are alike, it is asked as it is: published topologies are numbered as their papers do.
     search : callable
         Answers a problem.
-    seconds : callable
-        The objective of a plan of a problem: routes of equal length may be chosen otherwise under another numbering.
+    pairs : callable
+        What devices see of each other.
+    seconds : callable or None
+        The objective of a plan of a problem: routes of equal length may be chosen otherwise under another numbering; None where
+        it does not depend on them.
     """
-    cluster, order = problem.cluster, _order(problem)
+    cluster, order = problem.cluster, _order(problem, pairs)
     if cluster is None or order is None:
         return search(problem)
     answer = search(replace(problem, cluster=_renumbered(cluster, order)))
@@ -46,7 +56,7 @@ def numbered_alike(problem: Problem, search: Callable[[Problem], Answer], second
         return replace(plan, stages=stages)
 
     def valued(plan: Plan, objective: Objective) -> Objective:
-        return replace(objective, value=seconds(asked or problem, plan))
+        return objective if seconds is None else replace(objective, value=seconds(asked or problem, plan))
 
     assert answer.objective is not None
     plan = back(answer.plan)
@@ -61,21 +71,43 @@ def numbered_alike(problem: Problem, search: Callable[[Problem], Answer], second
     return replace(answer, plan=plan, objective=objective, alternatives=others, problem=asked, extra=extra)
 
 
-def as_asked(problem: Problem) -> Problem:
+def as_asked(problem: Problem, pairs: Pairs) -> Problem:
     """Return the problem in the numbering in which `numbered_alike` asks it: figures of it may be those of its first device."""
-    cluster, order = problem.cluster, _order(problem)
+    cluster, order = problem.cluster, _order(problem, pairs)
     return problem if cluster is None or order is None else replace(problem, cluster=_renumbered(cluster, order))
 
 
-def _order(problem: Problem) -> NDArray[np.int64] | None:
+def links_alike(cluster: Cluster, pairs: Pairs) -> bool:
+    """Return whether it makes no difference which devices are meant: all of one kind, and of the pairs inside nodes all alike,
+    of those between nodes too.
+    """
+    seconds_per_byte, node = pairs(cluster), cluster.node_of_device
+    same, others = node[:, np.newaxis] == node, ~np.eye(cluster.n_devices, dtype=bool)
+    return cluster.homogeneous and all(len(np.unique(seconds_per_byte[some & others])) <= 1 for some in (same, ~same))
+
+
+def unlike_links(cluster: Cluster, pairs: Pairs) -> tuple[str, ...]:
+    """Return a note where devices are alike, keep their numbers, and are told apart by their links."""
+    if not cluster.homogeneous or cluster.n_devices > _MOST_DEVICES or links_alike(cluster, pairs):
+        return ()
+    same = cluster.node_of_device[:, np.newaxis] == cluster.node_of_device
+    if not _refined(np.zeros(cluster.n_devices, dtype=np.int64), pairs(cluster), same).any():
+        return ()
+    return (
+        "devices are alike but their links are not: the search begins with the numbering of the devices, and another numbering "
+        "may lead to another plan",
+    )
+
+
+def _order(problem: Problem, pairs: Pairs) -> NDArray[np.int64] | None:
     """Return the order in which devices are numbered anew; None where they keep their numbers."""
     cluster = problem.cluster
     if cluster is None or cluster.homogeneous or cluster.n_devices > _MOST_DEVICES:
         return None
-    return canonical_order(cluster)
+    return canonical_order(cluster, pairs)
 
 
-def canonical_order(cluster: Cluster) -> NDArray[np.int64]:
+def canonical_order(cluster: Cluster, pairs: Pairs) -> NDArray[np.int64]:
     """Return devices by kind and by what they see of the others: the same order of the same devices for every numbering.
 
     Notes
@@ -84,7 +116,7 @@ def canonical_order(cluster: Cluster) -> NDArray[np.int64]:
     links and nodes of the others. Where colours are left that several devices share, the first of them gets one of its own;
     devices that are told apart by no refinement are taken to be interchangeable.
     """
-    seconds_per_byte, node = pair_seconds(cluster), cluster.node_of_device
+    seconds_per_byte, node = pairs(cluster), cluster.node_of_device
     same = node[:, np.newaxis] == node
     figures = [repr(astuple(replace(kind, name="", source=""))) for kind in cluster.kinds]
     colour = _ranked([figures[int(kind)] for kind in cluster.kind_of_device])
