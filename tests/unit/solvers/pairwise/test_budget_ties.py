@@ -1,4 +1,4 @@
-"""Labels within a budget against every labelling: the lightest of equally cheap ones, bounds that only rise while it searches."""
+"""Labels within a budget against every labelling: the lightest of equally cheap ones; bounds only rise while it searches."""
 
 from __future__ import annotations
 
