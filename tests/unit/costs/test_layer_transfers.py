@@ -179,6 +179,15 @@ def test_an_operator_needs_the_gradients_of_its_output_and_input(one: Operator, 
     assert layer._working_bytes(one, shape, BF16, Framework()) == n_bytes
 
 
+def test_what_a_frozen_reference_and_quantised_weights_need_is_widened() -> None:
+    """A reference's logits, two bytes, stand beside the four that the loss makes of them; 8 x 32 weights of half a byte get two."""
+    logits = replace(operator("cross_entropy", "vocabulary", vocabulary=100), reference=True)
+    for logit_bytes in (4.0, 0.0):
+        assert layer._working_bytes(logits, WHOLE, BF16, Framework(logit_bytes=logit_bytes)) == 128 * 100 * (2 + logit_bytes)
+    quantised = replace(product("plain", 8, 32, ""), n_parameters=256, n_frozen_parameters=256, frozen_weight_bytes=0.5)
+    assert layer._working_bytes(quantised, Shape(), BF16, Framework()) == 512 * 2 * (8 + 32) + 2 * 8 * 32
+
+
 def test_weights_and_what_is_saved_are_divided_as_their_axes_say() -> None:
     shape = Shape(micro_batch=3, tensor=4, context=2, expert=5, sequence_parallel=True)
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from meshwright.core.graph import Graph, Op, Operator
+from meshwright.core.problem import Batch, ModelSpec, Problem
+from meshwright.planners.best import limits
+from meshwright.planners.best.check import space
 from meshwright.planners.best.check.prices import LayerPrices, _place
 from meshwright.planners.best.check.virtual_stages import VirtualStages, _Stage
 
@@ -110,3 +115,24 @@ def test_neighbours_are_told_by_their_place_in_node_and_pod() -> None:
     assert place(9, 10) == (2, 1, 0) and place(4, 5, 6, 7) == (4, 0, 0) and place(14, 15, 16) == (3, 2, 2)
     assert place(6, 7) == (2, 2, 0) and place(7, 8) == (2, 3, 1) and place(11) == (1,)
     assert _place(np.array([3]), ()) == (1,) and _place(np.array([0, 1]), ()) != _place(np.array([2, 3]), ())
+
+
+@pytest.mark.parametrize(("n_devices", "n_heads", "n_experts", "sequence", "batch"), [
+    (128, 128, 0, 4096, 24), (256, 192, 0, 131072, 16), (64, 96, 64, 65536, 7), (8, 12, 6, 1000, 9), (4096, 1, 1, 2**22, 1),
+])  # fmt: skip
+def test_the_check_lists_every_degree_that_the_search_may_take(
+    n_devices: int, n_heads: int, n_experts: int, sequence: int, batch: int
+) -> None:
+    """What the check left out would be proven about nothing: its own list has all of the search's and no other."""
+    body = [Operator("core", "attention", (("heads", n_heads),))]
+    body += [Operator("experts", "grouped_matmul", (("experts", n_experts),), expert=True)] if n_experts else []
+    graph = Graph("g", (Op("one", "layer", tuple(body)),), sequence_length=sequence)
+    problem = Problem(ModelSpec("g", "test", "g", graph), batch=Batch(batch))
+    every = limits.allowed_degrees(problem, limits.Limits(), n_devices)
+    pool: Any = SimpleNamespace(n_devices=n_devices, devices=[range(n_devices)], n_ranks=lambda size: n_devices // size)
+    own = dict.fromkeys(("tensor", "context", "expert", "micro_batch", "pipeline", "data"), ())
+    found = list(space.meshes(problem, pool, 1, own))
+    assert {mesh.tensor for mesh in found} == set(every["tensor"]) and {mesh.context for mesh in found} == set(every["context"])
+    sizes = {mesh.micro_batch for mesh in found}
+    assert sizes == set(every["micro_batch"]) and {mesh.expert for mesh in found} <= set(every["expert"])
+    assert max(sizes) == max(size for size in range(1, 9) if batch % size == 0)
