@@ -12,7 +12,12 @@ __all__ = ["duration", "duration_text", "money", "money_text", "total_tokens", "
 
 _SCALES = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("B", 1e9), ("T", 1e12))
 _NUMBER = r"([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
-_DAYS = {"d": 1, "day": 1, "days": 1, "w": 7, "week": 7, "weeks": 7}.items()
+_YEAR_DAYS = 365.25
+_DAYS = {
+    "d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "week": 7.0, "weeks": 7.0,
+    "y": _YEAR_DAYS, "year": _YEAR_DAYS, "years": _YEAR_DAYS,
+}.items()  # fmt: skip
+_TIMES = ("s", "ms", "us", "ns", "min", "h")
 
 
 def total_tokens(text: str | float, place: str) -> int:
@@ -27,7 +32,7 @@ def total_tokens(text: str | float, place: str) -> int:
 
 
 def duration(text: str, place: str) -> float:
-    """Return seconds of a time with its unit: ``30d``, ``2 weeks``, ``50000h``, ``10 min``; a bare number is refused.
+    """Return seconds of a time with its unit: ``30d``, ``2 weeks``, ``5y``, ``50000h``, ``10 min``; a bare number is refused.
 
     Raises `InputError` when it is none, or not above 0 and finite.
     """
@@ -38,6 +43,8 @@ def duration(text: str, place: str) -> float:
     hours = {"hour": "h", "hours": "h", "hr": "h", "hrs": "h", "sec": "s", "minutes": "min", "minute": "min", "m": "min"}
     number = match[1].replace("_", "")
     unit = hours.get(match[2].lower(), match[2])
+    if not days and unit not in _TIMES:
+        raise InputError(f"{place} {text}: has the unknown unit '{match[2]}'; write for example 30d, 50000h, 5y or 10min")
     seconds = (
         float(number) * days * 86400.0 if days else units.parse(f"{number} {unit}", "seconds", place=place, exclusive=True)
     )

@@ -42,6 +42,8 @@ def test_what_is_no_number_of_tokens(text: str) -> None:
         ("10 min", 600.0),
         ("1.5 days", 129600.0),
         ("90s", 90.0),
+        ("5y", 5 * 365.25 * 86400.0),
+        ("2 years", 2 * 365.25 * 86400.0),
     ],
 )
 def test_durations(text: str, seconds: float) -> None:
@@ -52,6 +54,11 @@ def test_durations(text: str, seconds: float) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(InputError, match="--within"):
         amounts.duration(text, "--within")
+
+
+def test_an_unknown_unit_of_time_names_those_that_people_type() -> None:
+    with pytest.raises(InputError, match="unknown unit 'parsecs'; write for example 30d, 50000h, 5y or 10min"):
+        amounts.duration("3 parsecs", "--mtbf")
 
 
 @pytest.mark.parametrize(

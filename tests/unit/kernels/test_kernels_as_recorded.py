@@ -24,8 +24,8 @@ from small_pipelines import PIPELINES, posed
 CALLERS = ("meshwright._kernels", "meshwright.solvers", "meshwright.sim", "meshwright.network", "meshwright.planners.dapple")
 
 
-UNSET = ("_kernels/network/paths:_workspace",)
-"""Returns room that nothing is written to yet."""
+UNSET = ("_kernels/network/paths:_workspace", "_kernels/network/paths:_forget")
+"""Return room, or are given some, that nothing is written to yet."""
 
 
 @contextlib.contextmanager

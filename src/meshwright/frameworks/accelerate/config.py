@@ -56,7 +56,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     one, words = plan.stages[0].strategy, plan.stages[0].recompute
     if one.tensor > 1 and str(fields["model_type"]) in _exact.NO_TENSOR_PLAN:
         raise ExportError(
-            f"accelerate: transformers has no plan of tensor parallelism for {fields['model_type']}; plan with tensor=1"
+            f"accelerate: transformers up to 5.23 has no tensor parallelism for {fields['model_type']}; plan with tensor=1"
         )
     shard = one.shard_degree or one.data
     content: dict[str, Any] = {

@@ -34,7 +34,9 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     sizes = _exact.launch_sizes("transformers", result)
     said, mesh = _said(result, str(fields["model_type"])), _mesh(result)
     if one.tensor > 1 and str(fields["model_type"]) in _exact.NO_TENSOR_PLAN:
-        raise ExportError(f"transformers: it has no plan of tensor parallelism for {fields['model_type']}; plan with tensor=1")
+        raise ExportError(
+            f"transformers: up to 5.23 it has no tensor parallelism for {fields['model_type']}; plan with tensor=1"
+        )
     endpoint = " --node-rank RANK --master-addr HOST" if sizes[0] > 1 else ""
     launch = f"torchrun --nnodes {sizes[0]} --nproc-per-node {sizes[1]}{endpoint}"
     if not path.endswith(".json"):

@@ -21,8 +21,8 @@ from meshwright.planners.best.space import Config, MeshDegrees
 from meshwright.solvers.pipeline import layer_split
 
 __all__ = [
-    "bare", "build", "closest", "counts_of", "even", "least_again", "missing_bytes", "never_fits", "only_split_never_fits", "own_peaks", "place_of",
-    "with_counts",
+    "bare", "build", "closest", "counts_of", "even", "missing_bytes", "never_fits", "only_split_never_fits", "own_peaks", "place_of",
+    "ranks_of", "with_counts",
 ]  # fmt: skip
 
 
@@ -204,8 +204,18 @@ def _plan(costs: Costs, config: Config, n_microbatches: int, ops: list[tuple[int
     return Plan(stages, n_microbatches, mesh.micro_batch, config.schedule, n_microbatches * mesh.data * mesh.micro_batch)
 
 
-def _ranks(costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Peaks, *, light: bool = False) -> list[RankLayers]:
-    """Return the layers of every rank, for the rows of each stage and what ranks hold at their fullest moments."""
+def ranks_of(costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Peaks, light: bool = False) -> list[RankLayers]:
+    """Return the layers of every rank; with `light`, their loads leave out what is slow to find, as for bounds.
+
+    Parameters
+    ----------
+    costs, config
+        As in `counts_of`.
+    rows : list of tuple of int
+        Distinct layers of each stage.
+    peaks : Peaks
+        Their fullest moments.
+    """
     classes, of_class = costs.classes(config, light=light), costs.rows(config, light=light)
     rank_of_stage = schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)
     figures = [_figures(costs, stage_costs) for stage_costs in of_class]
@@ -231,7 +241,7 @@ def _recompute_of_ranks(
     memory = costs.memory_bytes(config)
     words: list[tuple[str, ...]] = [()] * len(rows)
     least = costs.recompute[0]
-    for rank, own in enumerate(_ranks(costs, config, rows, peaks)):
+    for rank, own in enumerate(ranks_of(costs, config, rows, peaks)):
         chosen = own.chosen(memory[rank])
         if chosen is None:
             return None
@@ -263,7 +273,7 @@ def _blocks_of_ranks(costs: Costs, config: Config, rows: list[tuple[int, ...]], 
 def _fits(costs: Costs, config: Config, rows: list[tuple[int, ...]], words: list[tuple[str, ...]], peaks: Peaks) -> bool:
     """Return whether what stages recompute makes every rank fit its memory at given moments."""
     rank_of_stage = schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)
-    for rank, (own, memory) in enumerate(zip(_ranks(costs, config, rows, peaks), costs.memory_bytes(config), strict=True)):
+    for rank, (own, memory) in enumerate(zip(ranks_of(costs, config, rows, peaks), costs.memory_bytes(config), strict=True)):
         chosen = [word for stage in np.flatnonzero(rank_of_stage == rank) for word in words[stage]]
         choice = np.array([0 if pinned else own.words.index(word) for word, pinned in zip(chosen, own.is_pinned, strict=True)])
         if own.peak_bytes(choice) > memory:
@@ -283,52 +293,9 @@ def never_fits(costs: Costs, config: Config, n_microbatches: int, counts: tuple[
         As in `with_counts`.
     """
     _, rows = costs.chain.stages(counts)
-    ranks = _ranks(costs, config, rows, costs.peaks(config, n_microbatches))
+    ranks = ranks_of(costs, config, rows, costs.peaks(config, n_microbatches))
     memory_bytes = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
     return any(own.least_bytes > memory for own, memory in zip(ranks, memory_bytes, strict=True))
-
-
-def least_again(costs: Costs, config: Config, n_microbatches: int, limit: float) -> float:
-    """Return what every plan of a configuration with one split takes at least, by the least that each rank recomputes.
-
-    Lemma: a rank recomputes no less than `RankLayers.least_work`, at moments that every order goes through; the step is then bounded
-    as in `virtual.bounds_of`. On one rank all tasks follow each other, and what is recomputed late hides the most reductions.
-
-    Parameters
-    ----------
-    costs, config, n_microbatches
-        As in `counts_of`; the configuration has one split.
-    limit : float
-        Seconds from which on the bound need not be told.
-
-    Returns
-    -------
-    float
-        Seconds; inf where no plan fits.
-    """
-    counts = virtual.counts(costs, config)
-    plan = bare(costs, config, n_microbatches, counts)
-    if plan is None:
-        return 0.0
-    stage_costs, ops_rows = costs.stage_costs(config, plan), costs.chain.stages(counts)[1]
-    ranks = _ranks(costs, config, ops_rows, costs.peaks(config, n_microbatches))
-    memory = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
-    if config.mesh.pipeline == 1:
-        again = ranks[0].least_work(memory[0])
-        more = replace(stage_costs[0], recompute_seconds=stage_costs[0].recompute_seconds + again)
-        return sim.estimate(plan, (more,), np.zeros(0)) if math.isfinite(again) else math.inf
-    work = np.zeros(config.mesh.pipeline)
-    for rank, load in zip(plan.rank_of_stage(), stage_costs, strict=True):
-        work[rank] += load.forward_total_seconds + load.backward_total_seconds
-    least, own = 0.0, np.zeros(config.mesh.pipeline)
-    for rank in np.argsort(-work, kind="stable").tolist():  # the busiest first: one rank is enough
-        own[rank] = ranks[rank].least_work(memory[rank])
-        if not math.isfinite(own[rank]):
-            return math.inf
-        least = float(virtual.bounds_of(costs, config, n_microbatches, light=False, again_seconds=own)[0])
-        if least >= limit:
-            break
-    return least
 
 
 def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: bool = True) -> float:
@@ -347,7 +314,7 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: b
         Bytes with everything recomputed; not positive where it fits.
     """
     _, rows = costs.chain.stages(virtual.counts(costs, config))
-    ranks = _ranks(costs, config, rows, costs.peaks(config, n_microbatches), light=light)
+    ranks = ranks_of(costs, config, rows, costs.peaks(config, n_microbatches), light=light)
     return float(
         max(
             own.peak_bytes(np.full(len(own.stage), len(own.words) - 1)) - memory

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from meshwright import sim
-from meshwright.planners.best import inequalities, plans
+from meshwright.planners.best import inequalities, plans, virtual
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.incumbents import Incumbent, rank
+from meshwright.planners.best.memory import ROUNDING_RATIO
 from meshwright.planners.best.space import Config
-from meshwright.planners.best.virtual import spread
 from meshwright.solvers.pipeline import layer_split
 
 __all__ = ["close", "improve"]
@@ -40,8 +43,7 @@ def close(search: BestFirstSearch, n_most: int | None = None) -> None:
         limit = search.limit(config)
         splits = None
         if bound < limit and config.one_way and not search.is_over:
-            least = plans.least_again(search.costs[pool], config, search.n_microbatches(config.mesh), limit)
-            bound = max(bound, least)
+            bound = max(bound, _least_again(search, pool, config, limit))
         elif bound < limit and not search.is_over:
             splits = _splits(search, pool, config, left)
         if splits is None:
@@ -55,10 +57,44 @@ def close(search: BestFirstSearch, n_most: int | None = None) -> None:
     search.open = still_open
 
 
+def _least_again(search: BestFirstSearch, pool: int, config: Config, limit: float) -> float:
+    """Return what every plan of a configuration with one split takes at least, by the least that each rank recomputes.
+
+    Lemma: a rank recomputes no less than `RankLayers.least_work`, at moments that every order goes through; the step is then bounded
+    as in `virtual.bounds_of`. On one rank all tasks follow each other, and what is recomputed late hides the most reductions.
+
+    What takes `limit` or longer need not be told exactly; inf where no plan fits.
+    """
+    costs, n_microbatches = search.costs[pool], search.n_microbatches(config.mesh)
+    counts = virtual.counts(costs, config)
+    plan = plans.bare(costs, config, n_microbatches, counts)
+    if plan is None:
+        return 0.0
+    stage_costs, ops_rows = costs.stage_costs(config, plan), costs.chain.stages(counts)[1]
+    ranks = plans.ranks_of(costs, config, ops_rows, costs.peaks(config, n_microbatches))
+    memory = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
+    if config.mesh.pipeline == 1:
+        again = ranks[0].least_work(memory[0])
+        more = replace(stage_costs[0], recompute_seconds=stage_costs[0].recompute_seconds + again)
+        return sim.estimate(plan, (more,), np.zeros(0)) if math.isfinite(again) else math.inf
+    work = np.zeros(config.mesh.pipeline)
+    for i, load in zip(plan.rank_of_stage(), stage_costs, strict=True):
+        work[i] += load.forward_total_seconds + load.backward_total_seconds
+    least, own = 0.0, np.zeros(config.mesh.pipeline)
+    for i in np.argsort(-work, kind="stable").tolist():  # the busiest first: one rank is enough
+        own[i] = ranks[i].least_work(memory[i])
+        if not math.isfinite(own[i]):
+            return math.inf
+        least = float(virtual.bounds_of(costs, config, n_microbatches, light=False, again_seconds=own)[0])
+        if least >= limit:
+            break
+    return least
+
+
 def _splits(search: BestFirstSearch, pool: int, config: Config, n_most: int) -> list[tuple[int, ...]] | None:
     """Return every split of a configuration that its inequalities leave below the best plan; None where there are too many."""
     costs, n_microbatches = search.costs[pool], search.n_microbatches(config.mesh)
-    even = plans.bare(costs, config, n_microbatches, spread(len(search.chain.layers), config.mesh.pipeline, 1))
+    even = plans.bare(costs, config, n_microbatches, virtual.spread(len(search.chain.layers), config.mesh.pipeline, 1))
     hops = None
     if even is not None:
         hops = costs.transfer_seconds(config, even, costs.stage_costs(config, even))

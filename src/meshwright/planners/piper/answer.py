@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -180,8 +181,9 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     assert result.plan is not None
-    if list(map(_told, stages)) != list(map(_told, stages_of(instance, result.plan))):
-        return Verdict(False, math.nan, math.nan, "its stages and its choices are of different plans")
+    for claimed, stage in itertools.zip_longest(stages, result.plan.stages):
+        if claimed is None or stage is None or set(claimed.nodes) != set(stage.ops):
+            return Verdict(False, math.nan, math.nan, "its stages and its choices are of different plans")
     chosen = result.settings.get
     options = Options(
         chosen("knapsack", "exact") == "exact",
@@ -190,7 +192,10 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
         tensor_parallel=_yes(chosen("tensor_parallel", "true")),
         recompute=chosen("recompute", "choose"),
     )
-    return check(instance, options, stages, value, bound)
+    verdict = check(instance, options, stages, value, bound)
+    if verdict.valid and list(map(_told, stages)) != list(map(_told, stages_of(instance, result.plan))):
+        return Verdict(False, math.nan, math.nan, "its stages and its choices are of different plans")
+    return verdict
 
 
 def _told(stage: ClaimedStage | PiperStage) -> tuple[int, int, dict[int, str]]:

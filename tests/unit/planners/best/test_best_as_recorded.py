@@ -16,7 +16,7 @@ UNSAID = tuple(f"planners/best/{name}" for name in (
     "costs:Costs.rows", "costs:Costs._least_rows", "costs:Costs.without_sharding", "costs:Costs.digests",
     "costs:Costs.settled", "costs:Costs.stacked", "costs:Costs.classes", "costs:Costs.recomputing", "costs:Costs._main_layers",
     "costs:Costs.stage_costs", "costs:Costs.peaks", "ranks:JoinedLoads.least", "ranks:JoinedLoads.with_state",
-    "plans:_ranks", "memory:RowFigures.of", "memory:RowFigures.layers", "inequalities:_memory", "inequalities:chain_to_cut",
+    "plans:ranks_of", "memory:RowFigures.of", "memory:RowFigures.layers", "inequalities:_memory", "inequalities:chain_to_cut",
     "inequalities:_Asked.of", "inequalities:_Asked.later", "layer_sums:digest", "layer_sums:stacked",
 ))  # fmt: skip
 

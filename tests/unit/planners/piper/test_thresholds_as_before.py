@@ -189,7 +189,7 @@ def test_nodes_of_a_stage_are_in_an_order_of_their_edges() -> None:
 
 def test_a_plan_file_is_checked_with_the_settings_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(answer, "check", lambda *words: asked.append(words))
+    monkeypatch.setattr(answer, "check", lambda *words: asked.append(words) or answer.Verdict(False, 0.0, 0.0, ""))
     instance = line()
     plan = answer.plan_of(instance, [PiperStage((0, 1), 2, 1, ("vanilla", "vanilla"))])
     problem = posed(instance)

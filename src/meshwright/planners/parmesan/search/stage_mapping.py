@@ -34,20 +34,13 @@ from meshwright.planners.parmesan.pipelines import (
     plan_of,
     shapes,
     stage_graph,
-)
+)  # fmt: skip
 from meshwright.planners.parmesan.search import parmesan
 from meshwright.planners.parmesan.sharded_pipelines import fitted, least_seconds_per_sample
 from meshwright.planners.parmesan.unequal_pipelines import device_orders, slowness, swapped, unequal_plans
 from meshwright.solvers.mapping.bounds import lower_bound
 from meshwright.solvers.mapping.problem import Mapping, StageGraph
-from meshwright.solvers.mapping.search import (
-    consecutive,
-    evaluate,
-    map_stages,
-    pair_seconds,
-    point_to_point,
-    usual_moves,
-)
+from meshwright.solvers.mapping.search import consecutive, evaluate, map_stages, pair_seconds, point_to_point, usual_moves
 from meshwright.solvers.pairwise.certificate import Verdict
 from meshwright.solvers.partition.convex import partition
 from meshwright.solvers.partition.hypergraph import Units, contract
