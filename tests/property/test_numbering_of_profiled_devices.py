@@ -111,7 +111,7 @@ def test_pipers_answer_on_unlike_devices_is_that_of_every_numbering() -> None:
         assert again.step_seconds == answer.answer.objective.value
 
 
-@pytest.mark.parametrize("search", ["parmesan", "stage_mapping", "piper", "partition"])
+@pytest.mark.parametrize("search", ["parmesan", "stage_mapping", "piper", "partition", "pase"])
 def test_where_links_alone_are_unlike_the_answer_says_that_numbers_matter(search: str) -> None:
     slow = frozenset({(0, 1), (1, 2)})
     even, uneven = (api.plan("gpt2", mesh((80e9,) * 4, pairs), search=search, global_batch=8) for pairs in (frozenset(), slow))

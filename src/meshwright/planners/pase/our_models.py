@@ -18,7 +18,9 @@ from meshwright.core.strategy import RECOMPUTE
 from meshwright.costs.sharded.operator import MeshCosts
 from meshwright.costs.sharded.problem import ShardingProblem, mesh_axes, mesh_shape, problem_of
 from meshwright.costs.sharded.wiring import wire
+from meshwright.network.numbering import unlike_links
 from meshwright.planners.pase.our_answer import nearest_plan, operator_rows, placements
+from meshwright.solvers.mapping.search import pair_seconds
 from meshwright.solvers.pairwise.budget import Budgeted, solve_within
 
 __all__ = ["MeshSettings", "on_mesh", "sharding_problem"]
@@ -129,6 +131,7 @@ def _answer(
     notes = [f"sharded operator by operator on a mesh of {shape} devices; the simulator plays the nearest uniform degrees"]
     if not fits:
         notes.append("no uniform degrees near the sharding fit the memory; the sharding itself does")
+    notes += unlike_links(problem.required_cluster, pair_seconds)
     return Answer(
         plan, Objective("seconds_per_step", found.value), Bound(min(bound_value, found.value), found.method),
         notes=tuple(notes),
