@@ -180,7 +180,7 @@ def test_an_operator_needs_the_gradients_of_its_output_and_input(one: Operator, 
 
 
 def test_what_a_frozen_reference_and_quantised_weights_need_is_widened() -> None:
-    """A reference's logits, two bytes, stand beside the four that the loss makes of them; weights of half a byte get two."""
+    """A reference's logits, two bytes, stand beside the loss's four; 8 x 32 weights of half a byte are widened to two."""
     logits = replace(operator("cross_entropy", "vocabulary", vocabulary=100), reference=True)
     for logit_bytes in (4.0, 0.0):
         assert layer._working_bytes(logits, WHOLE, BF16, Framework(logit_bytes=logit_bytes)) == 128 * 100 * (2 + logit_bytes)
