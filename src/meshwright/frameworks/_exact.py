@@ -66,7 +66,7 @@ DECODERS: Mapping[str, tuple[str, str]] = MappingProxyType({
 
 
 NO_TENSOR_PLAN = ("bloom", "falcon", "gpt2", "gpt_neo", "gpt_oss", "gptj", "opt", "stablelm")
-"""Families of `DECODERS` whose configuration in transformers 5.23 has no ``base_model_tp_plan``."""
+"""Families of `DECODERS` of whose layers ``base_model_tp_plan`` splits none, as of transformers 5.24."""
 
 
 def unsaid(limits: FrameworkLimits, plan: Plan, problem: Problem) -> tuple[str, ...]:
