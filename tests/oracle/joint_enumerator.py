@@ -193,7 +193,7 @@ def context_question(seed: int, folder: pathlib.Path) -> Question:
     problem = api.make_problem(str(model), cluster, batch=batch, memory_risk=0.5)
     problem = fused(problem) if alone.random() < 0.5 else problem
     kinds = dice.choice(
-        (CONTEXT_EXCHANGES, ("ring", "all_to_all"), ("all_gather", "all_to_all"), ("all_to_all",), ("all_gather",))
+        (CONTEXT_EXCHANGES[:3], ("ring", "all_to_all"), ("all_gather", "all_to_all"), ("all_to_all",), ("all_gather",))
     )
     framework = dataclasses.replace(
         problem.framework,
@@ -215,6 +215,20 @@ def context_question(seed: int, folder: pathlib.Path) -> Question:
     if dice.random() < 0.6:
         problem = with_memory(problem, _tight_memory(problem, settings, dice))
     return Question(problem, settings, f"context {seed}: {cluster}, {kinds}, {settings}")
+
+
+def both_ways_question(seed: int, folder: pathlib.Path) -> Question:
+    """Return a problem as of `context_question` whose context axis may be split by heads and by queries at once."""
+    asked = context_question(seed, folder)
+    dice = random.Random(f"both ways {seed}")
+    limits = asked.problem.framework.limits
+    kinds = (*limits.context_exchanges, "all_to_all+ring")
+    limits = dataclasses.replace(limits, context_exchanges=kinds)
+    problem = dataclasses.replace(asked.problem, framework=dataclasses.replace(asked.problem.framework, limits=limits))
+    words = dice.choice((kinds, ("all_to_all+ring",), (kinds[0], "all_to_all+ring"), ()))
+    settings = {name: word for name, word in asked.settings.items() if name != "context_exchange"}
+    settings |= {"context_exchange": ",".join(words)} if words else {}
+    return Question(problem, settings, f"both ways {seed}: {asked.name}, {words}")
 
 
 def offload_question(seed: int, folder: pathlib.Path) -> Question:
@@ -478,7 +492,7 @@ def _exchanges(problem: Problem, settings: dict[str, str]) -> tuple[str, ...]:
     has = problem.framework.limits.context_exchanges
     if "context_exchange" in settings:
         return tuple(kind for kind in settings["context_exchange"].split(",") if kind in has)
-    return tuple(kind for kind in has if kind != "all_gather" or "ring" not in has)
+    return tuple(kind for kind in has if kind != "all_to_all+ring" and (kind != "all_gather" or "ring" not in has))
 
 
 def _orders(problem: Problem) -> Iterator[tuple[list[list[int]], bool]]:

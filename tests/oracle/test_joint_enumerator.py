@@ -78,6 +78,21 @@ def test_proofs_hold_for_every_exchange_over_a_context_axis(block: int, tmp_path
     assert used >= {"all_gather", "all_to_all", ""}
 
 
+def test_proofs_hold_where_a_context_axis_is_split_by_heads_and_by_queries(tmp_path: pathlib.Path) -> None:
+    """Beside other exchanges, alone, or in the framework and not asked for: then no answer has it."""
+    used = set()
+    for seed in range(40):
+        question = enumerator.both_ways_question(seed, tmp_path)
+        verdict = enumerator.judge(question, 16, seed)
+        assert not verdict.false_refusal, question.name
+        assert verdict.excess_ratio <= enumerator.TOLERANCE, (question.name, verdict.best)
+        plan = None if verdict.answer is None else verdict.answer.plan
+        kind = "" if plan is None or plan.stages[0].strategy.context == 1 else plan.stages[0].strategy.context_exchange
+        assert kind in ("", *question.settings.get("context_exchange", "ring,all_gather,all_to_all").split(","))
+        used.add(kind)
+    assert used >= {"all_to_all+ring", "ring", ""}
+
+
 @pytest.mark.parametrize("block", range(2))
 def test_proofs_hold_where_the_optimizers_state_may_lie_on_the_host(block: int, tmp_path: pathlib.Path) -> None:
     """Slow and quick hosts, large ones and such that hold little, with all shardings or some; devices that are full."""

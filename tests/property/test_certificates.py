@@ -159,6 +159,27 @@ def test_a_certificate_from_before_context_exchanges_is_confirmed_for_its_space(
     assert any("keys and values go round" in line for line in verdict.checked)
 
 
+def test_answers_that_split_a_context_axis_by_heads_and_by_queries_are_confirmed(tmp_path: pathlib.Path) -> None:
+    """And refused where the space of the certificate has no such exchange."""
+    n_used = 0
+    for seed in range(24):
+        question = enumerator.both_ways_question(seed, tmp_path)
+        if "all_to_all+ring" not in question.settings.get("context_exchange", ""):
+            continue
+        if not enumerator.shapes(question.problem, question.settings):
+            continue
+        result = api.plan(question.problem, search="best", settings=question.settings)
+        entry = json.loads(json.dumps(plan_json.as_json(result)))
+        verdict = checked(question, entry, result)
+        assert verdict is None or verdict.valid, (question.name, verdict.reason)
+        if result.feasible and result.plan.stages[0].strategy.context_exchange == "all_to_all+ring":
+            n_used += 1
+            limits = entry["certificate"]["question"]["limits"]
+            limits["context_exchange"] = [kind for kind in limits["context_exchange"] if kind != "all_to_all+ring"]
+            assert not checked(question, entry, result).valid, question.name
+    assert n_used >= 2
+
+
 def test_answers_with_state_on_the_host_are_confirmed(tmp_path: pathlib.Path) -> None:
     """And refused where the certificate is of a space without it, which is what one that says nothing of it means."""
     used: set[str] = set()

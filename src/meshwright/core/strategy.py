@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
+
+from meshwright.core.graph import Graph
 
 __all__ = ["ALTERNATE", "CONTEXT_EXCHANGES", "MODULES", "OFFLOADS", "RECOMPUTE", "Strategy", "is_recompute"]
 
@@ -16,10 +19,11 @@ the order of their names: ``layernorm+moe_act``."""
 ALTERNATE = "every_second_product"
 """What torchtitan calls selective: every second product is computed again, and all between products that are kept."""
 
-CONTEXT_EXCHANGES = ("ring", "all_gather", "all_to_all")
+CONTEXT_EXCHANGES = ("ring", "all_gather", "all_to_all", "all_to_all+ring")
 """How the ranks of a context axis let every query meet every key: keys and values go round beside attention (ring attention;
-Megatron-LM's ``p2p``); they are gathered before it; or queries, keys, values and outputs change from parts of the sequence to
-parts of the heads and back (DeepSpeed-Ulysses; Megatron-LM's ``a2a``)."""
+Megatron-LM's ``p2p``); they are gathered before it; queries, keys, values and outputs change from parts of the sequence to
+parts of the heads and back (DeepSpeed-Ulysses; Megatron-LM's ``a2a``); or that among neighbours, as many as heads can be split
+over, while keys and values go round among ranks of like heads (USP, arXiv 2405.07719; Megatron-LM's ``a2a+p2p``)."""
 
 OFFLOADS = ("none", "optimizer")
 """What lies on the host: nothing, or the optimizer's state, with which the host updates the weights (ZeRO-Offload;
@@ -81,6 +85,29 @@ class Strategy:
     def n_devices(self) -> int:
         """Number of devices of the stage."""
         return self.data * self.context * self.tensor
+
+    def head_ranks(self, graph: Graph) -> int:
+        """Return over how many neighbours of the context axis attention is split by heads; all others split it by queries.
+
+        Parameters
+        ----------
+        graph : Graph
+            What is computed; all of its attention is split alike.
+
+        Returns
+        -------
+        int
+            All of the axis by ``all_to_all``; by ``all_to_all+ring`` the largest divisor of its degree that leaves every
+            device whole heads of queries and of keys; else 1.
+        """
+        if self.context_exchange != "all_to_all+ring":
+            return self.context if self.context_exchange == "all_to_all" else 1
+        cores = [
+            one for i, op in enumerate(graph.ops) if not 0 <= op.like < i
+            for one in op.body if one.kind in ("attention", "causal_attention")
+        ]  # fmt: skip
+        heads = math.gcd(*(size for one in cores for size in (one.size("heads"), one.size("kv_heads", one.size("heads")))))
+        return math.gcd(self.context, heads // self.tensor) if heads % self.tensor == 0 else 1
 
     @property
     def folded(self) -> bool:

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright import api
+from meshwright import api, clusters
 from meshwright.core.graph import Operator
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
-from meshwright.costs.analytic import layer, layer_transfers
+from meshwright.costs.analytic import device_mesh, layer, layer_transfers
 from meshwright.costs.analytic.layer_transfers import Transfer
 from meshwright.costs.analytic.roofline import OperatorSeconds, Shape, operator_seconds, unfused_attention_seconds
 
@@ -137,7 +137,8 @@ def test_gathered_keys_and_values_wait_for_the_own_chunk_at_most_and_stand_besid
 def test_by_all_to_all_parts_of_the_sequence_become_parts_of_the_heads_and_back() -> None:
     """A rank has a quarter of the tokens, 8 of 32 heads, 4 of 16 key heads; queries and keys 64, values 32 elements a head."""
     dims = {"key_sequence": SEQUENCE, "heads": 32, "kv_heads": 16, "head": 64, "value": 32}
-    core, shape = operator("causal_attention", "heads", **dims), Shape(context=4, tensor=4, exchange="all_to_all")
+    core = operator("causal_attention", "heads", **dims)
+    shape = Shape(context=4, tensor=4, exchange="all_to_all", head_ranks=4)
     there, back = transfers((core,), 0, shape, OperatorSeconds(8.0, 20.0, 0.0))
     entering, leaving = SEQUENCE / 4 * (8 * 64 + 4 * 96) * 2.0, SEQUENCE / 4 * 8 * 32 * 2.0
     assert said(there) == [("context", "all_to_all", entering), ("context", "all_to_all", leaving)]
@@ -151,13 +152,51 @@ def test_by_all_to_all_parts_of_the_sequence_become_parts_of_the_heads_and_back(
 def test_by_heads_attention_computes_as_much_and_evenly_and_unfused_reads_whole_sequences() -> None:
     dims = {"key_sequence": SEQUENCE, "heads": 32, "kv_heads": 32, "head": 64, "value": 64}
     fused, plain = operator("causal_attention", "heads", **dims), operator("attention", "heads", **dims)
-    ring, heads = Shape(context=4), Shape(context=4, exchange="all_to_all")
+    ring, heads = Shape(context=4), Shape(context=4, exchange="all_to_all", head_ranks=4)
     both = [operator_seconds(fused, shape, device(), BF16) for shape in (ring, heads)]
     assert both[1].forward <= both[0].forward
     uneven = Framework(ring_imbalance_ratio=1.0)
     assert layer._slower(fused, heads, uneven) == 1.0 < layer._slower(fused, ring, uneven)
     one = operator("attention", "heads", **{**dims, "heads": 8, "kv_heads": 8})
     assert unfused_attention_seconds(plain, heads, device(), BF16) == unfused_attention_seconds(one, Shape(), device(), BF16)
+
+
+def test_neighbours_exchange_heads_and_keys_of_their_heads_go_round_between() -> None:
+    """Context 8 as 2 by 4: an eighth of the tokens, 8 of 32 heads, then 4; keys of 2 of 16 heads of all tokens go round."""
+    dims = {"key_sequence": SEQUENCE, "heads": 32, "kv_heads": 16, "head": 64, "value": 32}
+    core = operator("causal_attention", "heads", **dims)
+    shape = Shape(context=8, tensor=4, exchange="all_to_all+ring", head_ranks=2)
+    there, back = transfers((core,), 0, shape, OperatorSeconds(8.0, 20.0, 0.0))
+    entering, leaving = SEQUENCE / 8 * (8 * 64 + 4 * 96) * 2.0, SEQUENCE / 8 * 8 * 32 * 2.0
+    keys = SEQUENCE * 2 * (64 + 32) * 2.0
+    before, after = ("context_heads", "all_to_all", entering), ("context_heads", "all_to_all", leaving)
+    around = ("context_ring", "all_gather", keys)
+    assert said(there) == [before, around, after]
+    assert said(back) == [after, around, ("context_ring", "reduce_scatter", keys), before]
+    assert [one.hidden_seconds for one in (*there, *back)] == [0.0, 6.0, 0.0, 0.0, 7.5, 7.5, 0.0]
+    assert layer_transfers.exchange_buffer_bytes(core, shape, 2) == entering
+    uneven = Framework(ring_imbalance_ratio=1.0)
+    assert layer._slower(core, shape, uneven) == layer._slower(core, Shape(context=4), uneven)
+    plain = operator("attention", "heads", **dims)
+    one = operator("attention", "heads", **{**dims, "heads": 4, "kv_heads": 2})
+    split, alone = (unfused_attention_seconds(*asked, device(), BF16) for asked in ((plain, shape), (one, Shape(context=4))))
+    assert split == alone
+
+
+def test_neighbours_that_exchange_heads_are_next_to_each_other_and_rings_join_their_nodes() -> None:
+    """Two nodes of eight: heads stay in the node, four of each ring hop; the simulator is told the same groups and seconds."""
+    cluster = clusters.cluster("dgx-h100:16")
+    strategy = Strategy(data=1, context=16, context_exchange="all_to_all+ring")
+    axes = device_mesh.mesh(cluster, range(16), strategy, head_ranks=8)
+    assert axes.context_heads is not None and axes.context_heads.size == 8
+    assert axes.context_ring is not None and axes.context_ring.size == 2
+    problem = api.make_problem("llama-3.1-8b", "dgx-h100:16", batch=Batch(1, 1, 131072))
+    assert strategy.head_ranks(problem.graph) == 8
+    n = len(problem.graph.ops)
+    plan = Plan((Stage(tuple(range(n)), tuple(range(16)), strategy, ("none",) * n),), 1, 1, "1f1b", 1)
+    load = analytic.stage_costs(problem, plan)[0]
+    told = {(one.kind, one.size, one.stride) for one in load.collectives if one.part in ("forward", "forward_beside")}
+    assert told == {("all_to_all", 8, 1), ("all_gather", 2, 8)}
 
 
 @pytest.mark.parametrize(

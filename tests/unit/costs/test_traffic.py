@@ -31,7 +31,11 @@ PROGRAMS = {
 DENSE = [
     Strategy(data=data, tensor=tensor, context=context, sequence_parallel=tensor > 1 and shard != 1, shard=shard)
     for (data, tensor, context), shard in itertools.product(((16, 1, 1), (4, 4, 1), (2, 2, 4), (1, 8, 2)), (0, 1, 2, 3))
-] + [Strategy(data=8, tensor=2, shard=3, shard_degree=2), Strategy(data=16, shard=2, shard_degree=4)]
+] + [
+    Strategy(tensor=2, context=8, sequence_parallel=True, context_exchange="all_to_all+ring"),
+    Strategy(data=8, tensor=2, shard=3, shard_degree=2),
+    Strategy(data=16, shard=2, shard_degree=4),
+]
 MIXED = [
     Strategy(data=data, tensor=tensor, context=context, expert=expert, sequence_parallel=tensor > 1, shard=shard)
     for (data, tensor, context, expert), shard in itertools.product(
@@ -73,10 +77,13 @@ def copied_seconds(problem: Problem, plan: Plan) -> dict[str, float]:
     (stage,) = plan.stages
     found = {"forward": 0.0, "backward": 0.0}
     assert problem.cluster is not None
-    axes = mesh(problem.cluster, stage.devices, stage.strategy)
+    axes = mesh(problem.cluster, stage.devices, stage.strategy, head_ranks=stage.strategy.head_ranks(problem.graph))
     devices = [problem.cluster.kinds[kind] for kind in sorted(set(problem.cluster.kind_of_device[:16].tolist()))]
     for op, how in zip(analytic.rows(problem), stage.recompute, strict=True):
-        works = [analytic._works(problem, analytic._shape(stage.strategy, plan.micro_batch), device)[op] for device in devices]
+        works = [
+            analytic._works(problem, analytic._shape(problem, stage.strategy, plan.micro_batch), device)[op]
+            for device in devices
+        ]
         costs = (stage.strategy, problem.training, problem.framework)
         priced = [
             _stage.layer_load(work, how, axes, costs[0], device, *costs[1:])

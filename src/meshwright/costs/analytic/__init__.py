@@ -113,8 +113,8 @@ def row_costs(
     cluster = problem.required_cluster
     if len(devices) != strategy.n_devices:
         raise InputError(f"a stage names {len(devices)} devices; its strategy needs {strategy.n_devices}")
-    axes = mesh(cluster, devices, strategy, inside_only=inside_only)
-    shape = _shape(strategy, micro_batch)
+    shape = _shape(problem, strategy, micro_batch)
+    axes = mesh(cluster, devices, strategy, inside_only=inside_only, head_ranks=shape.head_ranks)
     kinds = _kinds(cluster, devices)
     works = [(cluster.kinds[kind], _works(problem, shape, cluster.kinds[kind])) for kind in kinds]
     found: RowLoads = {}
@@ -171,7 +171,8 @@ def axis_times(
         The times of the collectives that run along every axis, to be compared.
     """
     assert problem.cluster is not None
-    axes = mesh(problem.cluster, devices, strategy, inside_only=inside_only)
+    n_heads = strategy.head_ranks(problem.graph)
+    axes = mesh(problem.cluster, devices, strategy, inside_only=inside_only, head_ranks=n_heads)
     parts = ("all_gather", "reduce_scatter")
     around = ("all_to_all",) if strategy.context_exchange == "all_to_all" else parts
     between = parts if strategy.shard else ("all_reduce",)
@@ -179,7 +180,8 @@ def axis_times(
         between = (*between, "all_to_all")
     kinds = (
         (axes.tensor, (*parts, "all_reduce")), (axes.context, around), (axes.expert, ("all_to_all",)), (axes.shard, between),
-        (axes.replicate, ("all_reduce",)), (axes.expert_data, between),
+        (axes.replicate, ("all_reduce",)), (axes.expert_data, between), (axes.context_heads, ("all_to_all",)),
+        (axes.context_ring, parts),
     )  # fmt: skip
     times = tuple(axis.lines(kind) for axis, own in kinds if axis is not None for kind in own)
     return (axes.n_expert_targets, *times)
@@ -190,11 +192,11 @@ def _kinds(cluster: Cluster, devices: Sequence[int]) -> list[int]:
     return [0] if len(cluster.kinds) == 1 else sorted(set(cluster.kind_of_device[list(devices)].tolist()))
 
 
-def _shape(strategy: Strategy, micro_batch: int) -> Shape:
+def _shape(problem: Problem, strategy: Strategy, micro_batch: int) -> Shape:
     """Return the share of a layer that one device computes."""
     return Shape(
         micro_batch, strategy.tensor, strategy.sequence_parallel, strategy.context, strategy.expert, strategy.folded,
-        strategy.context_exchange,
+        strategy.context_exchange, strategy.head_ranks(problem.graph),
     )  # fmt: skip
 
 
@@ -335,7 +337,8 @@ def _collectives(
 ) -> tuple[Collective, ...]:
     """Return the collectives of a stage; where devices differ, beside the compute of the kind that every layer waits for."""
     cluster, strategy = problem.required_cluster, stage.strategy
-    axes, shape = mesh(cluster, stage.ring_devices, strategy), _shape(strategy, micro_batch)
+    shape = _shape(problem, strategy, micro_batch)
+    axes = mesh(cluster, stage.ring_devices, strategy, head_ranks=shape.head_ranks)
     devices = [cluster.kinds[kind] for kind in _kinds(cluster, stage.ring_devices)]
     works = [_works(problem, shape, device) for device in devices]
 
@@ -361,8 +364,7 @@ def compute_seconds(problem: Problem, strategy: Strategy, micro_batch: int, devi
     `micro_batch`: samples of one micro-batch and replica.
     Returns: seconds of one micro-batch by row.
     """
-    shape = _shape(strategy, micro_batch)
-    works = _works(problem, shape, device)
+    works = _works(problem, _shape(problem, strategy, micro_batch), device)
     return {
         row: sum(
             part.forward_seconds + part.backward_input_seconds + part.backward_weight_seconds

@@ -37,6 +37,8 @@ class Mesh:
         Over how many ranks dense and expert state can be sharded.
     n_expert_targets : int
         Nodes that an expert group spans, or its ranks where it stays inside one.
+    context_heads, context_ring : Axis or None
+        Neighbours of the context axis that split heads, and its ranks of like heads; None where it is split in one way.
     """
 
     tensor: Axis | None
@@ -48,6 +50,8 @@ class Mesh:
     n_shards: int
     n_expert_shards: int
     n_expert_targets: int = 1
+    context_heads: Axis | None = None
+    context_ring: Axis | None = None
 
     def axis(self, name: str) -> Axis | None:
         """Return the axis that a transfer inside a layer names."""
@@ -55,13 +59,16 @@ class Mesh:
         return axis
 
 
-def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside_only: bool = False) -> Mesh:
+def mesh(
+    cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside_only: bool = False, head_ranks: int = 1
+) -> Mesh:
     """Return the axes of a stage's mesh: ``data x context x tensor``, tensor fastest.
 
     `devices`: ids in mesh order; a `range` is recognised again at no cost.
     `inside_only`: whether only the communication inside a micro-batch is wanted, of as few replicas as hold a whole group,
     as if the others kept silent: never more than what all of them together take, and much quicker to find on large
     clusters.
+    `head_ranks`: over how many neighbours of the context axis heads are split.
     Returns: each axis with all of its groups at once; remembered, so that strategies that share an axis share its routes.
     """
     data, context, tensor = strategy.data, strategy.context, strategy.tensor
@@ -83,6 +90,7 @@ def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside
     def axis(kind: str, degrees: tuple[int, ...]) -> Axis:
         return axes.axis(kind, degrees, devices)
 
+    both = 1 < head_ranks < context
     return Mesh(
         tensor=axis("tensor", (tensor,)) if tensor > 1 else None,
         context=axis("consecutive", (context, tensor)) if context > 1 else None,
@@ -93,6 +101,8 @@ def mesh(cluster: Cluster, devices: Sequence[int], strategy: Strategy, *, inside
         n_shards=n_shards,
         n_expert_shards=n_expert_shards,
         n_expert_targets=_targets(cluster, _groups("consecutive", expert_degrees, devices)) if expert > 1 else 1,
+        context_heads=axis("consecutive", (head_ranks, tensor)) if both else None,
+        context_ring=axis("consecutive", (context // head_ranks, head_ranks * tensor)) if both else None,
     )
 
 

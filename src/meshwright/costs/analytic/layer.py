@@ -324,8 +324,8 @@ def _slower(operator: Operator, shape: Shape, framework: Framework) -> float:
 
     The last rank of a causal ring cut into plain chunks attends to all c chunks, an even share is (c + 1) / 2 of them.
     """
-    if operator.kind == "causal_attention" and shape.context > 1 and not shape.by_heads:
-        ring = 1.0 + framework.ring_imbalance_ratio * (shape.context - 1) / (shape.context + 1)
+    if operator.kind == "causal_attention" and shape.query_ranks > 1:
+        ring = 1.0 + framework.ring_imbalance_ratio * (shape.query_ranks - 1) / (shape.query_ranks + 1)
         return framework.compute_ratio * ring
     return framework.compute_ratio * (framework.memory_passes_ratio if operator.kind in PASSES else 1.0)
 

@@ -103,34 +103,37 @@ def _across_context(
     behind, hence ``(c - 1) / c``. Backward, keys and values go round again and their gradients with them. Gathered ones are
     gathered again for the backward pass, where gradients of all of them are scattered; what may run beside is attention on the
     rank's own chunk (`Framework.overlaps_gather` says whether it does). By all-to-all nothing hides: attention needs all that
-    arrives, and what leaves is its result.
+    arrives, and what leaves is its result. By both, neighbours exchange heads before and after, and keys and values of a
+    rank's heads go round between, over axes of their own.
     """
     n_bytes = _key_bytes(operator, shape, width)
-    part = (shape.context - 1) / shape.context
+    part = (shape.query_ranks - 1) / shape.query_ranks
     half = seconds.backward_input * part / 2.0
-    if shape.by_heads:
-        entering, leaving = _head_bytes(operator, shape, width)
-        both = [Transfer("context", "context", "all_to_all", n) for n in (entering, leaving)]
-        return both, both[::-1]
-    own = 1.0 / shape.context if shape.exchange == "all_gather" else part
-    return (
-        [Transfer("context", "context", "all_gather", n_bytes, seconds.forward * own)],
-        [
-            Transfer("context", "context", "all_gather", n_bytes, min(half, seconds.backward_input * own)),
-            Transfer("context", "context", "reduce_scatter", n_bytes, half),
-        ],
+    heads, queries = (
+        ("context", "context") if shape.query_ranks == 1 or shape.head_ranks == 1 else ("context_heads", "context_ring")
     )
+    entering, leaving = _head_bytes(operator, shape, width)
+    before, after = ([Transfer("context", heads, "all_to_all", n)] if shape.head_ranks > 1 else [] for n in (entering, leaving))
+    if shape.query_ranks == 1:
+        return before + after, after + before
+    own = 1.0 / shape.query_ranks if shape.exchange == "all_gather" else part
+    there = [Transfer("context", queries, "all_gather", n_bytes, seconds.forward * own)]
+    back = [
+        Transfer("context", queries, "all_gather", n_bytes, min(half, seconds.backward_input * own)),
+        Transfer("context", queries, "reduce_scatter", n_bytes, half),
+    ]
+    return [*before, *there, *after], [*after, *back, *before]
 
 
 def _key_bytes(operator: Operator, shape: Shape, width: int) -> float:
-    """Return the bytes of the keys and values of a whole sequence, of the heads of one device.
+    """Return the bytes of the keys and values of a whole sequence, of the heads of one device while attention runs.
 
     In a ring, chunks that no query of a window sees need not go on; gathered ones are all gathered.
     """
     keys = operator.size("key_sequence", operator.size("sequence"))
     if shape.exchange == "all_gather" or operator.kind == "causal_attention":  # under a document mask all go round
         keys = max(keys, operator.size("sequence"))
-    heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator))
+    heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator) / shape.head_ranks)
     return shape.micro_batch * keys * heads * (operator.size("head") + operator.size("value", operator.size("head"))) * width
 
 
@@ -153,6 +156,6 @@ def exchange_buffer_bytes(operator: Operator, shape: Shape, width: int) -> float
     """
     if operator.kind not in ("attention", "causal_attention") or shape.context == 1:
         return 0.0
-    if shape.by_heads:
+    if shape.head_ranks > 1:
         return max(_head_bytes(operator, shape, width))
     return 2.0 * _key_bytes(operator, shape, width) if shape.exchange == "all_gather" else 0.0

@@ -30,6 +30,9 @@ def illegal(graph: Graph, strategy: Strategy, micro_batch: int = 1) -> str:
         return f"sequence parallelism needs the sequence of {graph.sequence_length} to divide by tensor, {strategy.tensor}"
     if strategy.tensor > 1 and graph.quantised:
         return f"the tensor degree is {strategy.tensor}, but weights in four bits are quantised as a whole; it must be 1"
+    reason = _both_ways(graph, strategy)
+    if reason:
+        return reason
     for i, op in enumerate(graph.ops):
         if 0 <= op.like < i:
             continue
@@ -71,6 +74,24 @@ def _degrees(strategy: Strategy, micro_batch: int) -> str:
         return f"the offload is '{strategy.offload}'; there are {', '.join(OFFLOADS)}"
     if strategy.sequence_parallel and strategy.tensor == 1:
         return "sequence parallelism splits over the tensor axis, which has one rank"
+    return ""
+
+
+def _both_ways(graph: Graph, strategy: Strategy) -> str:
+    """Check that a context axis that is split by heads and by queries has more than one rank for each."""
+    if strategy.context_exchange != "all_to_all+ring":
+        return ""
+    n_heads = strategy.head_ranks(graph)
+    if n_heads == 1:
+        return (
+            f"the context exchange all_to_all+ring needs tensor, {strategy.tensor}, times a divisor of context, "
+            f"{strategy.context}, to divide the heads of queries and of keys; take ring"
+        )
+    if n_heads == strategy.context:
+        return (
+            f"the context exchange all_to_all+ring leaves nothing to a ring: tensor times context, "
+            f"{strategy.tensor * n_heads}, divides all heads; take all_to_all"
+        )
     return ""
 
 

@@ -45,7 +45,7 @@ class OperatorSeconds(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The share of a layer that one device computes: degrees that split it, whether the tensor axis holds whole experts,
-    how keys and values are exchanged over the context axis, and samples.
+    how keys and values are exchanged over the context axis, over how many of its ranks heads are split, and samples.
     """
 
     micro_batch: int = 1
@@ -55,11 +55,12 @@ class Shape:
     expert: int = 1
     folded: bool = False
     exchange: str = "ring"
+    head_ranks: int = 1
 
     @property
-    def by_heads(self) -> bool:
-        """Whether the context axis splits attention by heads (all-to-all) instead of by queries."""
-        return self.exchange == "all_to_all" and self.context > 1
+    def query_ranks(self) -> int:
+        """Over how many ranks of the context axis attention is split by queries, instead of by heads (all-to-all)."""
+        return self.context // self.head_ranks
 
     def tokens(self, operator: Operator) -> float:
         """Return the positions of one micro-batch on one device before any split over the tensor axis."""
@@ -158,7 +159,7 @@ def _attention(operator: Operator, shape: Shape, device: Device, training: Mixed
     """Fused attention: scores stay on the chip; small heads use the matrix units less, odd ones are padded (`HEAD_TILE`)."""
     heads = operator.size("heads") / shape.split(operator)
     key_heads = max(1.0, operator.size("kv_heads", operator.size("heads")) / shape.split(operator))
-    key_heads /= shape.context if shape.by_heads else 1
+    key_heads /= shape.head_ranks
     head, value = operator.size("head"), operator.size("value", operator.size("head"))
     tokens = shape.tokens(operator)  # with a share of the heads for all tokens the products are as many
     products = 2.0 * tokens * operator.size("key_sequence", operator.size("sequence")) * heads * (head + value)
@@ -184,10 +185,9 @@ def unfused_attention_seconds(operator: Operator, shape: Shape, device: Device, 
     `operator`: of kind ``attention``; the softmax is an operator of its own.
     `shape`, `device`, `training`: as in `operator_seconds`.
     """
-    heads = shape.micro_batch * operator.size("heads") / shape.split(operator)
-    rows, keys = operator.size("sequence") / shape.context, float(operator.size("key_sequence", operator.size("sequence")))
-    if shape.by_heads:
-        rows, heads = float(operator.size("sequence")), heads / shape.context
+    heads = shape.micro_batch * operator.size("heads") / shape.split(operator) / shape.head_ranks
+    rows = operator.size("sequence") / shape.query_ranks
+    keys = float(operator.size("key_sequence", operator.size("sequence")))
     head, value = float(operator.size("head")), float(operator.size("value", operator.size("head")))
     precision, n_aligned = wide_precision(training), math.gcd(int(head), int(value), int(keys))
 

@@ -86,10 +86,13 @@ class _Ledger:
         self._sums: dict[tuple[str, str, int, int, float], list[float]] = {}
         self._costs = (mesh, strategy, framework)
         ranks, tensor = strategy.data * strategy.context, strategy.tensor
+        n_heads = 1 if mesh.context_heads is None else mesh.context_heads.size
         expert_stride = 1 if strategy.folded else tensor
         self._axes: dict[str, tuple[Axis | None, int, int]] = {
             "tensor": (mesh.tensor, tensor, 1),
             "context": (mesh.context, strategy.context, tensor),
+            "context_heads": (mesh.context_heads, n_heads, tensor),
+            "context_ring": (mesh.context_ring, strategy.context // n_heads, n_heads * tensor),
             "expert": (mesh.expert, strategy.expert, expert_stride),
             "shard": (mesh.shard, mesh.n_shards, tensor),
             "replicate": (mesh.replicate, ranks // mesh.n_shards, mesh.n_shards * tensor),

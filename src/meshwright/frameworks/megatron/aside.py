@@ -22,7 +22,6 @@ _ELSEWHERE: Mapping[str, str] = MappingProxyType({
     "--hybrid-layer-pattern": "state-space layers", "--hybrid-override-pattern": "state-space layers",
     "--heterogeneous-layers-config-path": "layers of different sizes", "--experimental-attention-variant": "another attention",
     "--hybrid-context-parallel": "context degrees that differ between samples",
-    "--hierarchical-context-parallel-sizes": "two context axes",
 })  # fmt: skip
 """What changes a step or its memory so that no plan stands for it."""
 

@@ -73,7 +73,7 @@ def no_decoder(spec: str) -> str:
 
 def windows_in_parts(plan: Plan, spec: str, sequence_length: int) -> str:
     """Return that no ring splits sliding windows over a context axis, without a full stop; empty where none has to."""
-    if all(stage.strategy.context == 1 or stage.strategy.context_exchange != "ring" for stage in plan.stages):
+    if all(stage.strategy.context == 1 or "ring" not in stage.strategy.context_exchange for stage in plan.stages):
         return ""
     fields = huggingface.said_of(spec)
     if fields.get("model_type") not in families.FAMILIES:

@@ -19,7 +19,9 @@ __all__ = ["END_KINDS", "EXCHANGES", "arguments", "dispatch", "framework_of", "r
 END_KINDS = ("embedding", "head")
 """Layers that Megatron-LM puts on the first and the last stage by itself."""
 
-EXCHANGES: Mapping[str, str] = MappingProxyType({"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"})
+EXCHANGES: Mapping[str, str] = MappingProxyType(
+    {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a", "all_to_all+ring": "a2a+p2p"}
+)
 """Megatron-LM's ``--cp-comm-type`` of each context exchange."""
 
 Options = list[tuple[str, ...]]
@@ -120,6 +122,9 @@ def arguments(result: Result) -> Options:
         options.append(("--context-parallel-size", str(strategy.context)))
         if strategy.context_exchange != "ring":  # its default
             options.append(("--cp-comm-type", EXCHANGES[strategy.context_exchange]))
+        if strategy.context_exchange == "all_to_all+ring":
+            n_heads = strategy.head_ranks(problem.graph)
+            options.append(("--hierarchical-context-parallel-sizes", str(n_heads), str(strategy.context // n_heads)))
     if strategy.expert > 1:
         options.append(("--expert-model-parallel-size", str(strategy.expert)))
     if strategy.tensor > 1 and strategy.folded:

@@ -27,6 +27,7 @@ _OPTIMIZERS: Mapping[str, str] = MappingProxyType(
 )
 """Ours of each of its own; its SGD has a momentum of 0.9 unless told."""
 _MOST_DEVICES = 10**7
+_SIZES = "--hierarchical-context-parallel-sizes"
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
@@ -82,6 +83,7 @@ def config_of(options: Mapping[str, tuple[str, ...]], path: str, graph: Graph, n
         raise InputError(
             f"{path}: --num-layers: makes {n_layers} layers, but {graph.name} has {len(graph.ops) - 2}: another model?"
         )
+    _head_ranks(options, plan, graph, path)
     length = pipeline.whole(options, "--seq-length", path) if "--seq-length" in options else 0
     return RunConfig(plan, _precision(options), length)
 
@@ -140,7 +142,7 @@ def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int =
     level, degree = _sharding(options, place, data * context, data)
     strategy = Strategy(
         data, tensor, context, expert, "--sequence-parallel" in options and tensor > 1, level, degree,
-        _exchange(options, place) if context > 1 else "ring", _offload(options, place),
+        _exchange(options, place, context), _offload(options, place),
     )  # fmt: skip
     if expert > 1 and tensor > 1 and strategy.folded != (options.get("--expert-tensor-parallel-size") == ("1",)):
         raise InputError(
@@ -160,14 +162,38 @@ def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int =
     )  # fmt: skip
 
 
-def _exchange(options: Mapping[str, tuple[str, ...]], place: str) -> str:
+def _exchange(options: Mapping[str, tuple[str, ...]], place: str, context: int) -> str:
     """Return how keys and values are exchanged over the context axis; layers may be told one by one, but alike."""
+    sizes = options.get(_SIZES)
+    if context == 1 and sizes is None:
+        return "ring"
     words = set(options.get("--cp-comm-type", ("p2p",)))
     known = {word: kind for kind, word in EXCHANGES.items()}
     if len(words) != 1 or not words <= set(known):
         said = " ".join(options["--cp-comm-type"])
         raise InputError(f"{place}: --cp-comm-type is '{said}'; plans have one of {', '.join(known)} for all layers")
-    return known[words.pop()]
+    kind = known[words.pop()]
+    if kind != "all_to_all+ring":
+        if sizes is not None:
+            raise InputError(f"{place}: {_SIZES}: two context axes are of --cp-comm-type a2a+p2p; leave it out, or say that")
+        return kind
+    numbers = [int(size) if size.isdigit() else 0 for size in sizes or ()]
+    if len(numbers) != 2 or numbers[0] * numbers[1] != context:
+        raise InputError(
+            f"{place}: {_SIZES} is '{' '.join(sizes or ())}'; --cp-comm-type a2a+p2p needs two numbers that make "
+            f"--context-parallel-size, {context}: ranks that exchange heads, and ranks of a ring"
+        )
+    return kind
+
+
+def _head_ranks(options: Mapping[str, tuple[str, ...]], plan: Plan, graph: Graph, place: str) -> None:
+    """Refuse other numbers of ranks that exchange heads beside a ring than plans have for a model."""
+    strategy = plan.stages[0].strategy
+    if strategy.context_exchange == "all_to_all+ring" and int(options[_SIZES][0]) != strategy.head_ranks(graph):
+        raise InputError(
+            f"{place}: {_SIZES} {' '.join(options[_SIZES])}: plans exchange heads among as many ranks as they divide over, "
+            f"here {strategy.head_ranks(graph)} of {strategy.context}; other sizes are not priced"
+        )
 
 
 def _offload(options: Mapping[str, tuple[str, ...]], place: str) -> str:

@@ -157,7 +157,7 @@ class Exchanges:
         The question.
     asked : tuple of str
         Those allowed; empty for those of the framework, with ``all_gather`` only where it has no ring: it sends as much, and by our
-        prices waits as long at least and holds more.
+        prices waits as long at least and holds more; and without ``all_to_all+ring``, which is a choice only where it is asked for.
     offloads : tuple of str
         What may lie on the host, as `meshwright.core.strategy.OFFLOADS`.
     """
@@ -165,7 +165,7 @@ class Exchanges:
     def __init__(self, problem: Problem, asked: tuple[str, ...] = (), offloads: tuple[str, ...] = ("none",)) -> None:
         self._problem, self.offloads = problem, offloads
         known = problem.framework.limits.exchanges(problem.graph)
-        usual = tuple(kind for kind in known if kind != "all_gather" or "ring" not in known)
+        usual = tuple(kind for kind in known if kind != "all_to_all+ring" and (kind != "all_gather" or "ring" not in known))
         self.allowed = tuple(dict.fromkeys(kind for kind in asked if kind in known)) if asked else usual
         self._model = registry.load("costs", problem.costs, "cost model")
         self._reasons: dict[tuple[int, ...], dict[str, str]] = {}

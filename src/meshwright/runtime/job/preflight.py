@@ -71,10 +71,10 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     seen: set[tuple[int, str]] = set()
     for i, stage in enumerate(plan.stages):
         strategy, stage_place = stage.strategy, f"{place}: stage {i}"
-        if strategy.context > 1 and strategy.context_exchange == "all_to_all":
+        if strategy.context > 1 and strategy.context_exchange.startswith("all_to_all"):
             raise InputError(
-                f"{stage_place}: context exchange all_to_all, but 'meshwright run' gathers keys and values; plan again with "
-                "--set context_exchange=ring"
+                f"{stage_place}: context exchange {strategy.context_exchange}, but 'meshwright run' gathers keys and "
+                "values; plan again with --set context_exchange=ring"
             )
         if strategy.offload != "none":
             raise InputError(

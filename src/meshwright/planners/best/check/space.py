@@ -279,7 +279,8 @@ def exchanges(problem: Problem, mesh: CheckedMesh, limits: Mapping[str, Any]) ->
     """Return how a mesh may exchange keys and values over its context axis; empty where none is legal for the model.
 
     Without a context axis that is told as a ring. By heads every device needs whole ones, of queries, keys and values. Gathered keys
-    and values are part of the space where nothing is asked for and the framework has no ring, or where they are asked for.
+    and values are part of the space where nothing is asked for and the framework has no ring, or where they are asked for. By heads
+    and a ring at once needs more than one rank for each, and to be asked for.
     """
     if mesh.context == 1:
         return ["ring"]
@@ -291,11 +292,12 @@ def exchanges(problem: Problem, mesh: CheckedMesh, limits: Mapping[str, Any]) ->
         known = [kind for kind in known if kind in framework.window_exchanges]
     if limits["context_exchange"]:
         known = [kind for kind in dict.fromkeys(limits["context_exchange"]) if kind in known]
-    elif "ring" in known:
-        known = [kind for kind in known if kind != "all_gather"]
-    split = mesh.tensor * mesh.context
-    whole = all(heads % split == 0 and keys % split == 0 for heads, keys, *_ in cores)
-    return [kind for kind in known if kind != "all_to_all" or whole]
+    else:
+        known = [kind for kind in known if kind != "all_to_all+ring" and (kind != "all_gather" or "ring" not in known)]
+    parts = [n for n in range(2, mesh.context + 1) if mesh.context % n == 0]
+    whole = [n for n in parts if all(heads % (mesh.tensor * n) == keys % (mesh.tensor * n) == 0 for heads, keys, *_ in cores)]
+    refused = {"all_to_all": mesh.context not in whole, "all_to_all+ring": not whole or mesh.context in whole}
+    return [kind for kind in known if not refused.get(kind)]
 
 
 def _cores(graph: Graph) -> set[tuple[int, int, int, int, bool]]:
