@@ -30,6 +30,7 @@ _MOST_SIMPLER = 16  # plans played at most to find a simpler one
 _MOST_OTHERS = 5  # for each runner-up: plans played at most,
 _MOST_MOVED = 10  # moves of its layers,
 _MOST_SPLIT = 16  # and other splits of the layers of any plan of its degrees
+_STOPPED_NEAREST = "time was up before all was looked at that comes near, or would be enough: there may be something nearer"
 _MOST_LOOKED = 400  # sets of plans that may always be looked at for a simpler plan, and for runners-up
 
 
@@ -70,14 +71,23 @@ def answer(problem: Problem, params: Limits, stop: Stop, notes: tuple[str, ...] 
         first += [found.plan for found in sorted(plain.found, key=rank)[: params.alternatives]]
     left = max(stop.seconds - (time.monotonic() - started), 1e-3) if stop.seconds else 0.0
     state = _searched(problem, params, replace(stop, seconds=left), first)
-    if state.found:
+    if state.found and not state.was_stopped:  # once time is up nothing more is looked at
         _simplify(state)
         _find_others(state)
     found = replace(state.answer(notes), certificate=state.certificate())
     if found.nearest:
-        away = _on_hosts(problem, params, stop)
-        found = replace(found, nearest=_enough_devices(problem, params, stop) or found.nearest, notes=(*found.notes, *away))
+        found = _with_more(problem, params, stop, found, state)
     return _with_splits(problem, found) if problem.costs == "sharded" and found.plan is not None else found
+
+
+def _with_more(problem: Problem, params: Limits, stop: Stop, found: Answer, state: BestFirstSearch) -> Answer:
+    """Say of an answer without a plan with what more it would have one, as far as there is time left for it."""
+    stop = replace(stop, seconds=0.0, asked=lambda: state.is_over)  # one limit of time for all that is looked at
+    away = _on_hosts(problem, params, stop)
+    nearest = _enough_devices(problem, params, stop) or found.nearest
+    late = (_STOPPED_NEAREST,) if state.was_stopped else ()
+    extra = {**found.extra, "stopped_early": state.was_stopped}
+    return replace(found, nearest=nearest, notes=(*found.notes, *away, *late), extra=extra)
 
 
 def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Plan]) -> BestFirstSearch:
@@ -164,7 +174,12 @@ def _on_hosts(problem: Problem, params: Limits, stop: Stop) -> tuple[str, ...]:
     """
     framework = problem.framework
     known = "optimizer" in framework.limits.offloads
-    if "optimizer" in params.offload or analytic.unknown_host(problem) or (problem.framework_asked and not known):
+    if (
+        stop.is_asked()
+        or "optimizer" in params.offload
+        or analytic.unknown_host(problem)
+        or (problem.framework_asked and not known)
+    ):
         return ()
     if not known:  # of the runtime that is assumed, all but this
         problem = replace(problem, framework=replace(framework, limits=replace(framework.limits, offloads=OFFLOADS)))
@@ -193,6 +208,8 @@ def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
     if not count.isdigit() or params.data:
         return ""
     for usual, doubling in itertools.product((True, False), range(1, 8)):
+        if stop.is_asked():
+            return ""
         n_devices = int(count) * 2**doubling
         larger = replace(problem, cluster=clusters.cluster(f"{kind}:{n_devices}"))
         if "optimizer" in params.offload and analytic.unknown_host(larger):

@@ -19,7 +19,7 @@ from meshwright.planners.best import bounds, limits, plans, ranks, runners_up, s
 from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.goals import Allowance, Goal
-from meshwright.planners.best.incumbents import Incumbent, describe, memory_notes
+from meshwright.planners.best.incumbents import Incumbent, describe, memory_notes, place_of
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import ANY, ANY_SPREAD, Config, DevicePool, Exchanges, MeshDegrees, meshes, schedules_of
@@ -145,7 +145,7 @@ class BestFirstSearch:
 
     def know(self, plan: Plan) -> None:
         """Take a plan for found where it is one of the space and fits."""
-        place = plans.place_of(plan, self.costs)
+        place = place_of(plan, self.costs)
         found = None if place is None else self.play(*place, plan)
         if found is not None:
             self.found.append(found)
@@ -373,7 +373,8 @@ class BestFirstSearch:
         """Say which configuration misses the least memory, and by how much."""
         if self.was_stopped:
             return Answer(None, notes=notes, extra=extra)
-        closest = plans.closest(self.problem, self.costs, self.too_large, self.params.shard)
+        closest = plans.closest(self.problem, self.costs, self.too_large, self.params.shard, lambda: self.is_over)
+        extra["stopped_early"] = self.was_stopped
         if closest is None and not self.open:
             reasons = "; ".join(sorted(self.refused)) or limits.impossible(self.problem, self.params, len(self.chain.layers))
             return Answer(
@@ -391,5 +392,5 @@ class BestFirstSearch:
             held = "a plan under zb_h1 or zb_h2 must fit with as many micro-batches as its order may hold"
             notes = (*notes, f"{held}; 1f1b, which is not allowed here, holds fewer")
         missing, config = closest or (1.0, min(config for _, _, config in self.open))
-        nearest = f"closest with these devices: {describe(config)}"
+        nearest = f"closest {'of what there was time for' if self.was_stopped else 'with these devices'}: {describe(config)}"
         return Answer(None, missing_bytes=missing, nearest=nearest, infeasible_proven=not self.open, notes=notes, extra=extra)

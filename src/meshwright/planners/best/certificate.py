@@ -11,7 +11,7 @@ from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits, runnable
 from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, schedules_of, spreads_of
 
-__all__ = ["FORMAT", "Record", "certificate", "question"]
+__all__ = ["FORMAT", "Counts", "Record", "certificate", "question"]
 
 FORMAT = "meshwright/certificate/best/1"
 
@@ -94,7 +94,7 @@ def certificate(
         ``configurations``, at the bound of the answer; or ``memory`` where nothing fits.
     """
     limit, chain = bound_seconds * (1.0 - _ROUNDING), chain_of(problem.graph)
-    pinned = (bool(chain.prefix), bool(chain.suffix))
+    counts = Counts(problem, params, n_layers, (bool(chain.prefix), bool(chain.suffix)))
     exchanges = exchanges or Exchanges(problem, params.context_exchange, params.offload)
     sets: dict[tuple[int, int, int, int, int, str], list[Any]] = {}
     for pool, mesh in record.illegal:
@@ -105,7 +105,7 @@ def certificate(
         own = sets.setdefault((pool, *_shape(mesh), by), [0, math.inf, 0])
         own[0] += 1
         own[1] = min(own[1], seconds)
-        own[2] += 0 if closed else _n_configurations(problem, params, pools[pool], mesh, n_layers, exchanges.of(mesh), pinned)
+        own[2] += 0 if closed else counts.of(pools[pool], mesh, exchanges.of(mesh))
     names = ("pool", "tensor", "context", "expert", "micro_batch", "by")
     return {
         "format": FORMAT,
@@ -125,20 +125,46 @@ def _shape(mesh: MeshDegrees) -> tuple[int, int, int, int]:
     return mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch
 
 
-def _n_configurations(
-    problem: Problem,
-    params: Limits,
-    pool: DevicePool,
-    mesh: MeshDegrees,
-    n_layers: int,
-    exchanges: tuple[str, ...] = ("ring",),
-    pinned: tuple[bool, bool] = (True, True),
-) -> int:
-    """Return how many configurations a mesh falls into."""
-    n_microbatches = problem.batch.global_batch // (mesh.data * mesh.micro_batch)
-    every = [chunks for _, chunks in schedules_of(mesh, n_microbatches, n_layers, params.schedules)]
-    n_forms = sum(n_layers % (mesh.pipeline * chunks) == 0 for chunks in every) if params.uniform else sum(
-        len(spreads_of(n_layers, mesh.pipeline, chunks, pinned)) for chunks in every
-    )  # fmt: skip
-    config = Config(mesh, 0, 0, "1f1b", 1, "")
-    return n_forms * len(runnable(config, problem, pool, params.shard, exchanges, params.offload))
+class Counts:
+    """How many configurations meshes fall into, each of the two factors worked out once for all meshes that share it.
+
+    Lemma: a mesh has as many as forms (schedules and spreads of the layers over virtual stages) times variants (shardings, layouts,
+    exchanges, offloads). Forms depend on its pipeline degree and number of micro-batches only (`schedules_of`, `spreads_of`), variants
+    on how many kinds of device the pool has, on the exchanges, whether there is a pipeline, and all degrees but that (`runnable`).
+
+    Parameters
+    ----------
+    problem, params
+        The question, and what may be fixed.
+    n_layers : int
+        Layers that stages are made of.
+    pinned : tuple of bool
+        Whether something is pinned to the first and to the last stage.
+    """
+
+    def __init__(self, problem: Problem, params: Limits, n_layers: int, pinned: tuple[bool, bool]) -> None:
+        self._problem, self._params, self._n_layers, self._pinned = problem, params, n_layers, pinned
+        self._forms: dict[tuple[int, int], int] = {}
+        self._variants: dict[tuple[object, ...], int] = {}
+
+    def of(self, pool: DevicePool, mesh: MeshDegrees, exchanges: tuple[str, ...]) -> int:
+        """Return how many configurations a mesh of a pool falls into."""
+        n_microbatches = self._problem.batch.global_batch // (mesh.data * mesh.micro_batch)
+        form = (mesh.pipeline, n_microbatches)
+        if form not in self._forms:
+            self._forms[form] = self._n_forms(mesh, n_microbatches)
+        degrees = (mesh.data, mesh.context, mesh.tensor, mesh.expert)
+        variant = (len(pool.devices), mesh.pipeline > 1, degrees, exchanges)
+        if variant not in self._variants:
+            config = Config(mesh, 0, 0, "1f1b", 1, "")
+            every = runnable(config, self._problem, pool, self._params.shard, exchanges, self._params.offload)
+            self._variants[variant] = len(every)
+        return self._forms[form] * self._variants[variant]
+
+    def _n_forms(self, mesh: MeshDegrees, n_microbatches: int) -> int:
+        """Return how many schedules and spreads of the layers a mesh has."""
+        n_layers, n_ranks = self._n_layers, mesh.pipeline
+        every = [chunks for _, chunks in schedules_of(mesh, n_microbatches, n_layers, self._params.schedules)]
+        if self._params.uniform:
+            return sum(n_layers % (n_ranks * chunks) == 0 for chunks in every)
+        return sum(len(spreads_of(n_layers, n_ranks, chunks, self._pinned)) for chunks in every)

@@ -1,17 +1,20 @@
-"""Plans that the joint search played: how they are ranked, told apart, described and compared."""
+"""Plans that the joint search played: how they are ranked, told apart, described, compared and found in the space."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from meshwright.base.units import format_bytes
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.timeline import Timeline
+from meshwright.planners.best import virtual
+from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.space import Config, MeshDegrees
 from meshwright.sim import fits
 
-__all__ = ["Degrees", "Incumbent", "causes_of_loss", "degrees_of", "describe", "memory_notes", "rank"]
+__all__ = ["Degrees", "Incumbent", "causes_of_loss", "degrees_of", "describe", "memory_notes", "place_of", "rank"]
 
 Degrees = tuple[int, int, int, int, int]
 """Pipeline, data, context, tensor, expert."""
@@ -98,3 +101,40 @@ def _device_notes(problem: Problem, found: Incumbent) -> tuple[str, ...]:
         f"the fullest device is filled to {max(shares):.1%}; where the memory model errs by more than the rest, the plan does not "
         "fit: --set memory_ratio=0.9 leaves a tenth free",
     )
+
+
+def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
+    """Return where a plan stands in the joint space: which of some costs, and the configuration; None where it is none of the space."""
+    own, ranks = plan.stages[0].strategy, list(plan.ranks())
+    if any(stage.strategy != own or stage.ring for stage in plan.stages):
+        return None
+    mesh = MeshDegrees(len(ranks), own.data, own.context, own.tensor, own.expert, plan.micro_batch)
+    used = {word for stage in plan.stages for word in stage.recompute} - {"none"}
+    for layout in ("pipeline", "data"):
+        config = Config(
+            mesh,
+            own.shard,
+            own.shard_degree,
+            plan.schedule,
+            len(plan.stages) // len(ranks),
+            layout,
+            own.context_exchange,
+            offload=own.offload,
+        )
+        for place, known in enumerate(costs if config.strategy == own else ()):
+            pool = known.pool
+            one_kind = layout == "pipeline" or len(pool.devices) == 1
+            if config.exchange not in known.exchanges.of(mesh) or config.offload not in known.exchanges.offloads:
+                continue
+            if not used <= set(known.recompute) or not one_kind or pool.n_devices < mesh.rank_size * mesh.pipeline:
+                continue
+            if [tuple(devices.tolist()) for devices in pool.ranks(config)] != ranks:
+                continue
+            if config.chunks > 1:
+                held = tuple(sum(op in known.chain.layers for op in stage.ops) for stage in plan.stages)
+                fewer = virtual.fewer_of(known, config, held)
+                if fewer is None:
+                    continue
+                config = replace(config, fewer=fewer)
+            return place, config
+    return None

@@ -179,16 +179,15 @@ def usual(problem: Problem, params: Limits) -> Callable[[MeshDegrees], int]:
     least = {name: min(values, default=1) for name, values in degrees.items()}
 
     widest = max((degree for degree in degrees["tensor"] if degree <= node), default=least["tensor"])
+    widest_usual, n_devices = max(node, least["tensor"]), cluster.n_devices
 
     def rank(mesh: MeshDegrees) -> int:
+        if mesh.micro_batch != least["micro_batch"] or mesh.tensor > widest_usual:
+            return N_USUAL
+        if mesh.rank_size * mesh.pipeline not in (n_devices, node):
+            return N_USUAL
         most_expert = max((degree for degree in degrees["expert"] if mesh.data * mesh.context % degree == 0), default=1)
-        is_usual = (
-            mesh.rank_size * mesh.pipeline in (cluster.n_devices, node)
-            and mesh.tensor <= max(node, least["tensor"])
-            and mesh.micro_batch == least["micro_batch"]
-            and mesh.expert in (least["expert"], most_expert)
-        )
-        if not is_usual:
+        if mesh.expert not in (least["expert"], most_expert):
             return N_USUAL
         if mesh.context != least["context"]:
             return 2

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,13 +16,16 @@ from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import RowLoads
 from meshwright.planners.best.limits import runnable
 from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RankLayers, RowFigures, peaks_of
-from meshwright.planners.best.space import Config, MeshDegrees
+from meshwright.planners.best.space import Config
 from meshwright.solvers.pipeline import layer_split
 
 __all__ = [
-    "bare", "build", "closest", "counts_of", "even", "missing_bytes", "never_fits", "only_split_never_fits", "own_peaks", "place_of",
-    "ranks_of", "with_counts",
+    "bare", "build", "closest", "counts_of", "even", "missing_bytes", "never_fits", "only_split_never_fits", "own_peaks", "ranks_of",
+    "with_counts",
 ]  # fmt: skip
+
+_Missing = tuple[float, bool, bool, Config, int, bool]
+"""Bytes that a configuration misses, whether of all ranks, and what `closest` orders and looks at again."""
 
 
 def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: float) -> tuple[int, ...] | None:
@@ -204,8 +206,10 @@ def _plan(costs: Costs, config: Config, n_microbatches: int, ops: list[tuple[int
     return Plan(stages, n_microbatches, mesh.micro_batch, config.schedule, n_microbatches * mesh.data * mesh.micro_batch)
 
 
-def ranks_of(costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Peaks, light: bool = False) -> list[RankLayers]:
-    """Return the layers of every rank; with `light`, their loads leave out what is slow to find, as for bounds.
+def ranks_of(
+    costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Peaks, *, light: bool = False, n_first: int | None = None
+) -> list[RankLayers]:
+    """Return the layers of every rank, or of the first ones; with `light`, loads leave out what is slow to find, as for bounds.
 
     Parameters
     ----------
@@ -219,9 +223,11 @@ def ranks_of(costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: P
     classes, of_class = costs.classes(config, light=light), costs.rows(config, light=light)
     rank_of_stage = schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)
     figures = [_figures(costs, stage_costs) for stage_costs in of_class]
-    stages = [[rows[stage] for stage in np.flatnonzero(rank_of_stage == rank)] for rank in range(config.mesh.pipeline)]
     return [
-        figures[own].layers(stages[rank], peaks.held[rank], peaks.at[rank]) for rank, own in enumerate(classes.of_rank.tolist())
+        figures[own].layers(
+            [rows[stage] for stage in np.flatnonzero(rank_of_stage == rank).tolist()], peaks.held[rank], peaks.at[rank]
+        )
+        for rank, own in enumerate(classes.of_rank[:n_first].tolist())
     ]
 
 
@@ -298,7 +304,9 @@ def never_fits(costs: Costs, config: Config, n_microbatches: int, counts: tuple[
     return any(own.least_bytes > memory for own, memory in zip(ranks, memory_bytes, strict=True))
 
 
-def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: bool = True) -> float:
+def missing_bytes(
+    costs: Costs, config: Config, n_microbatches: int, *, light: bool = True, n_first: int | None = None
+) -> float:
     """Return by how much the fullest device exceeds its memory at least when layers are spread evenly.
 
     Parameters
@@ -307,24 +315,30 @@ def missing_bytes(costs: Costs, config: Config, n_microbatches: int, *, light: b
         As in `counts_of`.
     light : bool
         Whether the loads may leave out what is slow to find, as for bounds.
+    n_first : int or None
+        How many ranks are looked at, from the first on; None for all of them.
 
     Returns
     -------
     float
-        Bytes with everything recomputed; not positive where it fits.
+        Bytes with everything recomputed; not positive where it fits. Of the first ranks only: no more than of all.
     """
     _, rows = costs.chain.stages(virtual.counts(costs, config))
-    ranks = ranks_of(costs, config, rows, costs.peaks(config, n_microbatches), light=light)
+    ranks = ranks_of(costs, config, rows, costs.peaks(config, n_microbatches), light=light, n_first=n_first)
     return float(
         max(
             own.peak_bytes(np.full(len(own.stage), len(own.words) - 1)) - memory
-            for own, memory in zip(ranks, costs.memory_bytes(config), strict=True)
+            for own, memory in zip(ranks, costs.memory_bytes(config)[: len(ranks)], strict=True)
         )
     )
 
 
 def closest(
-    problem: Problem, costs: Sequence[Costs], too_large: Sequence[tuple[int, Config, bool]], shards: tuple[int, ...]
+    problem: Problem,
+    costs: Sequence[Costs],
+    too_large: Sequence[tuple[int, Config, bool]],
+    shards: tuple[int, ...],
+    is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[float, Config] | None:
     """Return what misses the least memory of all that is too large, layers spread evenly, and how much; None where nothing is.
 
@@ -338,62 +352,41 @@ def closest(
         Of each: which of the costs, the configuration, and whether its loads may leave out what is slow to find.
     shards : tuple of int
         Sharding levels allowed.
+    is_over : callable
+        Says when to stop; from then on only the one that looks nearest is looked at whole.
 
     Notes
     -----
-    What all shardings miss at least tells which meshes are worth a look at each of theirs.
+    What all shardings miss at least tells which meshes are worth a look at each of theirs; what the first rank misses, which
+    under most schedules holds the most micro-batches, tells which configurations are worth a look at all ranks. Neither is more
+    than what is missed in the end, so the first that comes out whole misses the least.
     """
 
-    def missing(place: int, config: Config, light: bool) -> tuple[float, bool, Config, int]:
+    def missing(place: int, config: Config, light: bool, n_first: int | None) -> _Missing:
         n_microbatches = problem.batch.global_batch // (config.mesh.data * config.mesh.micro_batch)
-        return missing_bytes(costs[place], config, n_microbatches, light=light), config.exchange != "ring", config, place
+        n_bytes = missing_bytes(costs[place], config, n_microbatches, light=light, n_first=n_first)
+        return n_bytes, n_first is None, config.exchange != "ring", config, place, light
 
-    heap = [missing(*own) for own in too_large]
+    heap: list[_Missing] = []
+    aside: list[_Missing] = []
+    for own in too_large:
+        heap.append(missing(*own, 1))
+        if is_over():
+            break
     heapq.heapify(heap)
-    while heap:
-        n_bytes, _, config, place = heapq.heappop(heap)
-        if config.is_any:
-            known = costs[place]
-            of_mesh = known.exchanges.of(config.mesh)
-            for variant in runnable(config, problem, known.pool, shards, of_mesh, known.exchanges.offloads):
-                heapq.heappush(heap, missing(place, variant, True))
-        elif n_bytes > 0.0:
-            return n_bytes, config
-    return None
-
-
-def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
-    """Return where a plan stands in the joint space: which of some costs, and the configuration; None where it is none of the space."""
-    own, ranks = plan.stages[0].strategy, list(plan.ranks())
-    if any(stage.strategy != own or stage.ring for stage in plan.stages):
-        return None
-    mesh = MeshDegrees(len(ranks), own.data, own.context, own.tensor, own.expert, plan.micro_batch)
-    used = {word for stage in plan.stages for word in stage.recompute} - {"none"}
-    for layout in ("pipeline", "data"):
-        config = Config(
-            mesh,
-            own.shard,
-            own.shard_degree,
-            plan.schedule,
-            len(plan.stages) // len(ranks),
-            layout,
-            own.context_exchange,
-            offload=own.offload,
-        )
-        for place, known in enumerate(costs if config.strategy == own else ()):
-            pool = known.pool
-            one_kind = layout == "pipeline" or len(pool.devices) == 1
-            if config.exchange not in known.exchanges.of(mesh) or config.offload not in known.exchanges.offloads:
-                continue
-            if not used <= set(known.recompute) or not one_kind or pool.n_devices < mesh.rank_size * mesh.pipeline:
-                continue
-            if [tuple(devices.tolist()) for devices in pool.ranks(config)] != ranks:
-                continue
-            if config.chunks > 1:
-                held = tuple(sum(op in known.chain.layers for op in stage.ops) for stage in plan.stages)
-                fewer = virtual.fewer_of(known, config, held)
-                if fewer is None:
-                    continue
-                config = replace(config, fewer=fewer)
-            return place, config
+    while heap or aside:
+        n_bytes, is_whole, _, config, place, light = heapq.heappop(heap or aside)
+        if is_whole and not config.is_any:
+            if n_bytes > 0.0:
+                return n_bytes, config
+            continue
+        if is_over():
+            aside, heap = [*aside, *heap], []
+        if not is_whole:
+            heapq.heappush(heap, missing(place, config, light, None))
+            continue
+        known = costs[place]
+        of_mesh = known.exchanges.of(config.mesh)
+        for variant in runnable(config, problem, known.pool, shards, of_mesh, known.exchanges.offloads):
+            heapq.heappush(heap, missing(place, variant, True, 1))
     return None

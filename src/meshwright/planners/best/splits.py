@@ -50,7 +50,10 @@ def close(search: BestFirstSearch, n_most: int | None = None) -> None:
             still_open += [(bound, pool, config)] * (bound < math.inf)
             continue
         left -= len(splits)
-        least = min((_settle(search, pool, config, counts) for counts in splits), default=math.inf)
+        least = math.inf
+        for counts in splits:
+            # what there was no time for is open from the configuration's bound on
+            least = min(least, bound if search.is_over else _settle(search, pool, config, counts))
         # splits that were left out take as long as the limit at least
         if min(least, limit) < math.inf:
             still_open.append((max(bound, min(least, limit)), pool, config))

@@ -12,7 +12,7 @@ from meshwright import api, sim
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.planners.best import answer as joint
-from meshwright.planners.best import layer_sums, limits, plans
+from meshwright.planners.best import incumbents, layer_sums, limits, plans
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
@@ -105,19 +105,21 @@ def test_where_a_plan_stands_in_the_space() -> None:
     for layout in ("pipeline", "data"):
         config = Config(MeshDegrees(2, 2, 1, 1, 1, 1), 1, 0, "1f1b", 1, layout)
         plan = plans.bare(every, config, 4, (2, 3))
-        assert plan is not None and plans.place_of(plan, costs) == (0, config), "what recomputes nothing stands in the first"
+        assert plan is not None and incumbents.place_of(plan, costs) == (0, config), (
+            "what recomputes nothing stands in the first"
+        )
         first, last = plan.stages
         half = dataclasses.replace(first, recompute=("none", "selective", "none"))
         told = dataclasses.replace(plan, stages=(half, last))
-        assert plans.place_of(told, costs) == (1, config) and plans.place_of(told, costs[:1]) is None
+        assert incumbents.place_of(told, costs) == (1, config) and incumbents.place_of(told, costs[:1]) is None
         other = dataclasses.replace(last, strategy=dataclasses.replace(last.strategy, shard=2))
         ring = dataclasses.replace(last, ring=tuple(range(len(last.devices))))
         moved = dataclasses.replace(last, devices=last.devices[::-1])
         for changed in (other, ring, moved):
-            assert plans.place_of(dataclasses.replace(plan, stages=(first, changed)), costs) is None
+            assert incumbents.place_of(dataclasses.replace(plan, stages=(first, changed)), costs) is None
     virtual = Config(MeshDegrees(2, 1, 1, 2, 1, 2), 0, 0, "interleaved_1f1b", 2, "pipeline")
     plan = plans.bare(every, virtual, 4, (1, 2, 1, 1))
-    assert plan is not None and plans.place_of(plan, costs) == (0, virtual)
+    assert plan is not None and incumbents.place_of(plan, costs) == (0, virtual)
 
 
 def test_what_is_pinned_adds_up_but_for_what_only_the_largest_needs() -> None:

@@ -68,12 +68,13 @@ def test_the_space(recorded: Recorded, cluster: str) -> None:
         own, n_layers = limits.inside_framework(given, problem), 5
         degrees = limits.allowed_degrees(problem, own, problem.required_cluster.n_devices)
         usual, found = limits.usual(problem, own), []
+        counts = certificate.Counts(problem, own, n_layers, (True, True))
         for pool in joint.pools(problem.required_cluster):
             found.append([pool.name, pool.devices, pool.n_devices, pool.in_order, ranks.allowed_pool(pool, problem)])
             for i, mesh in enumerate(joint.meshes(pool, n_layers=n_layers, global_batch=8, degrees=degrees)):
                 m = 8 // (mesh.data * mesh.micro_batch)
                 every = list(joint.schedules_of(mesh, m, n_layers, own.schedules))
-                found.append([mesh, usual(mesh), every, certificate._n_configurations(problem, own, pool, mesh, n_layers)])
+                found.append([mesh, usual(mesh), every, counts.of(pool, mesh, ("ring",))])
                 if i % 7 == 0 and every:
                     config = Config(mesh, 0, 0, *every[-1], "pipeline")
                     found.append(
@@ -197,7 +198,7 @@ def test_bounds_and_plans_of_a_configuration(recorded: Recorded, case: int) -> N
         "work": gist([costs.least_work(any_config, with_communication=sent) for sent in (False, True)]),
         "mesh": [bounds.of_mesh(costs, config.mesh, m, with_communication=sent) for sent in (False, True)],
         "stages": gist(stage_costs), "hops": hops, "step": step, "kinds": costs.kind_of_rank(config), "full": full,
-        "place": gist(plans.place_of(even, [costs])), "own": gist(plans.own_peaks(costs, config, even)),
+        "place": gist(incumbents.place_of(even, [costs])), "own": gist(plans.own_peaks(costs, config, even)),
     }, "prices")  # fmt: skip
     for share in (1.1, 0.88, 0.7, 0.5):
         costs, config, m = posed(CASES[case], share * full / 1e9)
@@ -309,7 +310,7 @@ def test_plans_in_words(recorded: Recorded) -> None:
     costs = Costs(result.problem, joint.pools(problem.required_cluster)[0], chain_of(problem.graph))
     found = []
     for plan in (result.plan, *(one.plan for one in result.answer.alternatives)):
-        place = plans.place_of(plan, [costs])
+        place = incumbents.place_of(plan, [costs])
         assert place is not None
         config = place[1]
         timeline = sim.simulate(problem, plan, costs.stage_costs(config, plan))

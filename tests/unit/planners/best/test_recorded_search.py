@@ -108,7 +108,9 @@ def test_a_certificate_counts_meshes_by_what_closes_them() -> None:
     found = certificate.certificate(problem, Limits(shard=(0, 1)), pool, record, 5, 2.0)
     shape = {"pool": 0, "tensor": 1, "context": 1, "expert": 1, "micro_batch": 1}
     assert found["bound_seconds"] == 2.0 and found["format"] == certificate.FORMAT
-    n = certificate._n_configurations(problem, Limits(shard=(0, 1)), pool[0], dataclasses.replace(third, pipeline=2), 5)
+    two_ranks = dataclasses.replace(third, pipeline=2)
+    counts = certificate.Counts(problem, Limits(shard=(0, 1)), 5, (True, True))
+    n = counts.of(pool[0], two_ranks, ("ring",))
     # 1F1B, ZB-H1, two virtual stages in three spreads, three in one (the last has no layer); two shardings, two layouts
     assert n == (2 + 3 + 1) * 2 * 2
     assert found["sets"] == [

@@ -8,7 +8,7 @@ import pytest
 
 from meshwright import api
 from meshwright.core.problem import Batch
-from meshwright.planners.best import plans, virtual
+from meshwright.planners.best import incumbents, plans, virtual
 from meshwright.planners.best.check import member, space
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
@@ -58,11 +58,11 @@ def test_a_plan_of_a_spread_is_known_again_and_one_of_none_is_refused() -> None:
     for fewer in every:
         own = dataclasses.replace(config, fewer=fewer)
         plan = plans.even(costs, own, m)
-        assert plan is not None and plans.place_of(plan, [costs]) == (0, own)
+        assert plan is not None and incumbents.place_of(plan, [costs]) == (0, own)
         assert member.outside(problem, plan, limits) == ""
     n = len(chain.layers)
     strange = plans.bare(costs, config, m, (n - 3, 1, 1, 1))
-    assert strange is not None and plans.place_of(strange, [costs]) is None
+    assert strange is not None and incumbents.place_of(strange, [costs]) is None
     assert "no spread of the space" in member.outside(problem, strange, limits)
 
 
