@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from io import TextIOWrapper
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -133,6 +134,8 @@ def main() -> None:
 
     gc.set_threshold(50_000, 20, 100)  # searches make many small objects and few circles: a twentieth of their time went here
     warnings.formatwarning = partial(_one_line, warnings.formatwarning)
+    if isinstance(sys.stdout, TextIOWrapper):  # what the encoding lacks is a question mark, no error
+        sys.stdout.reconfigure(errors="replace")
     output = None if sys.stdout is None else _Output(sys.stdout)  # none where it was closed before the start
     sys.stdout = cast("TextIO", output)
     app = Program(

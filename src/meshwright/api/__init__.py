@@ -263,7 +263,7 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     if lengths or batching:
         from meshwright.api.sizes import unlike
 
-        problem = unlike.posed(problem, lengths, batching, seed)
+        problem = unlike.posed(problem, lengths, batching)
     if fix is not None:
         if search not in ("", "best") or problem.model_spec.search != "best":
             raise InputError(f"fix: only search best completes a plan of which a part is given, not {search or 'this file'}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from meshwright import api, sim
@@ -11,12 +13,12 @@ from meshwright.api.evaluation import judged
 from meshwright.base import fields, files
 from meshwright.base.errors import InputError
 from meshwright.core import peaks, plan_fields
-from meshwright.core.problem import Batch, MixedPrecision
+from meshwright.core.problem import Batch, MixedPrecision, Problem
 from meshwright.core.result import Answer, Bound, Objective, Result
 from meshwright.models.documents import masked
 from meshwright.writers import plan_json
 
-__all__ = ["load", "missing_bytes", "read_plan", "resimulate"]
+__all__ = ["load", "missing_bytes", "problem_as_long", "read_plan", "resimulate"]
 
 _FULL = ("lengths", None)  # as a plan for full samples says it
 
@@ -67,7 +69,7 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
         place = cluster or plan_json.cluster_from_json(entry, path)
         spec, file_format = (model, "") if model else (entry["model"]["spec"], entry["model"]["format"])
         length = entry.get("batch", {}).get("sequence_length", 0)
-        batch = Batch(entry["schedule"]["global_batch"], entry["schedule"]["micro_batch"], 0 if length == 1 else length)
+        batch = Batch(entry["schedule"]["global_batch"], entry["schedule"]["micro_batch"], length)
         known = MixedPrecision.__dataclass_fields__
         training = MixedPrecision(**{key: value for key, value in entry.get("training", {}).items() if key in known})
         memory_risk = peaks.risk(entry.get("memory_risk", peaks.PLAIN_RISK), f"{path}: memory_risk")
@@ -79,10 +81,10 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: a field is missing or of the wrong kind: {error}") from None
     _as_asked(entry, batch, path)
-    asked = api.make_problem(
-        spec, place or None, file_format=file_format, freeze=freeze, lora=lora, costs=costs, batch=batch, training=training,
-        framework=run_by, memory_risk=memory_risk, objective=objective,
-    )  # fmt: skip
+    asked = problem_as_long(partial(
+        api.make_problem, spec, place or None, file_format=file_format, freeze=freeze, lora=lora, costs=costs,
+        training=training, framework=run_by, memory_risk=memory_risk, objective=objective,
+    ), batch)  # fmt: skip
     asked = replace(asked, model_spec=masked(asked.model_spec, pairs_ratio)) if pairs_ratio != 1.0 else asked
     problem = api.completed(asked, search, settings)
     plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(problem.graph.ops)}, path)
@@ -100,6 +102,29 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
     targets.checked(Result(problem, search, seed, Answer(plan=plan)))
     answer = Answer(plan=plan) if cluster or model or framework else _answer(entry, Answer(plan=plan), path)
     return judged(Result(problem, search, seed, answer, (), None, planning_seconds, settings, asked))
+
+
+def problem_as_long(make: Callable[..., Problem], batch: Batch) -> Problem:
+    """Return the question of a file, its model read at the file's length.
+
+    Parameters
+    ----------
+    make : callable
+        `meshwright.api.make_problem` with all but ``batch``.
+    batch : Batch
+        With the file's `sequence_length`. One token is also what files of models without a length say: these are read as they
+        are.
+
+    Raises
+    ------
+    InputError
+        As `meshwright.api.make_problem`.
+    """
+    if batch.sequence_length == 1:
+        asked = make(batch=replace(batch, sequence_length=0))
+        if asked.graph.sequence_length == 1:
+            return asked
+    return make(batch=batch)
 
 
 def _as_asked(entry: dict[str, Any], batch: Batch, place: str) -> None:

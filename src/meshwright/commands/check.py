@@ -95,7 +95,10 @@ def _changed(expected: Any, found: Any, place: str = "") -> str:
 
 def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
     """Return what is found of the answer that nothing fits."""
+    from functools import partial
+
     from meshwright import api
+    from meshwright.api.plan_files import problem_as_long
     from meshwright.base import registry
     from meshwright.base.errors import InputError
     from meshwright.core import plan_fields
@@ -117,12 +120,11 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     cluster = plan_json.cluster_from_json(entry, place)
-    batch = Batch(sequence_length=0 if length == 1 else length)
     freeze, lora, objective = plan_json.trained_part(entry)
-    problem = api.make_problem(
-        spec, cluster, file_format=file_format, freeze=freeze, lora=lora, costs=costs, batch=batch, framework=framework,
+    problem = problem_as_long(partial(
+        api.make_problem, spec, cluster, file_format=file_format, freeze=freeze, lora=lora, costs=costs, framework=framework,
         memory_risk=memory_risk, objective=objective,
-    )  # fmt: skip
+    ), Batch(sequence_length=length))  # fmt: skip
     pairs_ratio = float(entry["model"].get("pairs_ratio", 1.0))
     if pairs_ratio != 1.0:
         problem = replace(problem, model_spec=masked(problem.model_spec, pairs_ratio))

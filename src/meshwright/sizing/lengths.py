@@ -19,7 +19,7 @@ __all__ = ["LONGEST", "Lengths", "drawn_pieces", "lengths", "mean_packed_pairs",
 LONGEST = 10**9
 """Tokens that a document may have."""
 
-_N_DRAWN = 1 << 16  # documents that a distribution stands for where a mean is asked
+_N_PARTS = 1 << 16  # documents that stand for a distribution where a mean is asked
 _HELP = "write a file with one length a line, or lognormal:MEDIAN,SIGMA as in lognormal:2k,1"
 
 
@@ -64,21 +64,16 @@ class Lengths:
         logs = math.log(self.median_tokens) + self.spread_ratio * rng.standard_normal(n_documents)
         return np.rint(np.exp(np.clip(logs, 0.0, math.log(LONGEST)))).astype(np.int64)
 
-    def sample(self, seed: int) -> NDArray[np.int64]:
-        """Return the documents that shares are counted over: all of a file in a drawn order, or 65,536 of a distribution.
-
-        Parameters
-        ----------
-        seed : int
-            Of the order, or of the documents.
+    def documents(self) -> NDArray[np.int64]:
+        """Return the documents that means are taken over, each as likely as the others.
 
         Returns
         -------
         ndarray, shape (n_documents,), int64
-            Tokens.
+            Tokens: all of a file; of a distribution the means of 65,536 parts that are as likely as each other, so that the
+            mean of all is the distribution's, however far its tail goes.
         """
-        rng = np.random.default_rng(seed)
-        return rng.permutation(self.held) if len(self.held) else self.drawn(_N_DRAWN, rng)
+        return self.held if len(self.held) else _parts(self.median_tokens, self.spread_ratio)
 
 
 def lengths(told: str) -> Lengths:
@@ -133,6 +128,21 @@ def _lognormal(told: str, rest: str) -> Lengths:
             "lognormal:2k,1"
         )
     return Lengths(told, np.empty(0, dtype=np.int64), median, sigma)
+
+
+def _parts(median_tokens: int, spread_ratio: float) -> NDArray[np.int64]:
+    """Return the mean of each of as many equally likely parts of a log-normal distribution that ends at `LONGEST`."""
+    from scipy.special import ndtr, ndtri
+
+    if not spread_ratio:
+        return np.full(_N_PARTS, median_tokens)
+    ends = ndtri(np.arange(_N_PARTS + 1) / _N_PARTS)
+    longest = math.log(LONGEST / median_tokens) / spread_ratio
+    below = np.diff(ndtr(np.minimum(ends, longest) - spread_ratio))
+    beyond = np.diff(np.maximum(ends, longest), prepend=0.0)[1:] > 0.0
+    share_beyond = np.where(beyond, ndtr(-np.maximum(ends[:-1], longest)) - ndtr(-np.maximum(ends[1:], longest)), 0.0)
+    means = _N_PARTS * (median_tokens * math.exp(spread_ratio**2 / 2.0) * below + LONGEST * share_beyond)
+    return np.asarray(np.maximum(1, np.rint(means)), dtype=np.int64)
 
 
 def _from_file(path: str) -> list[int]:
@@ -235,26 +245,23 @@ def packed_pairs(documents: NDArray[np.int64], sequence_length: int) -> NDArray[
 
 
 def mean_packed_pairs(documents: NDArray[np.int64], sequence_length: int) -> float:
-    """Return the mean of `packed_pairs`, in time that goes with the documents and not with the samples.
+    """Return the mean of `packed_pairs` over an endless row of documents, each drawn from those given.
 
     Parameters
     ----------
     documents, sequence_length
-        As of `packed_pairs`, with at least one full sample.
+        As of `packed_pairs`; their order does not count.
 
-    Raises
-    ------
-    ValueError
-        When they do not fill a sample (an error of ours).
+    Returns
+    -------
+    float
+        sum_d (S - |d|) E[(l - |d|)+] / (S^2 E[l]), for d from -S to S: two places of a sample that are d apart lie in one
+        document as often as a document has such places, since every place of a document comes first in a sample as often as
+        every other. Where all lengths and S have a common divisor, places are counted in that.
     """
-    ends = np.cumsum(documents)
-    n_samples = int(ends[-1]) // sequence_length
-    if not n_samples:
-        raise ValueError(f"{int(ends[-1])} tokens do not fill a sample of {sequence_length}")
-    ends = np.minimum(ends, n_samples * sequence_length)
-    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
-    first, last = -(-starts // sequence_length) * sequence_length, ends // sequence_length * sequence_length
-    inside = ends < first  # neither begins nor ends with a sample
-    n_whole = int(((last - first) // sequence_length)[~inside].sum())
-    parts = np.concatenate(((ends - starts)[inside], (first - starts)[~inside], (ends - last)[~inside])) / sequence_length
-    return (n_whole + float((parts * parts).sum())) / n_samples
+    unit = int(np.gcd.reduce(documents, initial=sequence_length))
+    held, size = documents / unit, sequence_length / unit
+    n = np.minimum(held, size)
+    apart = n * (n - 1.0) / 2.0  # sum of d from 1 to n - 1; below that of (S - d) (l - d)
+    pairs = size * held * (n - 1.0) - (size + held) * apart + apart * (2.0 * n - 1.0) / 3.0
+    return float((size * held + 2.0 * pairs).mean() / (size * size * held.mean()))

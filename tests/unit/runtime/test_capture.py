@@ -689,13 +689,13 @@ def test_key_heads_that_fused_attention_shares_are_kept_once() -> None:
     assert [operator.kind for operator in body] == ["matmul", "matmul", "causal_attention", "matmul", "elementwise"]
 
 
-def test_a_recurrent_module_is_one_operator() -> None:
+def test_a_recurrent_module_is_one_operator_behind_the_products_with_an_input_that_carries_no_gradient() -> None:
     found = _of("recurrent")
-    cells = found.graph.ops[0].body
-    assert [operator.kind for operator in cells] == ["other"]
-    weights = 3 * 8 * (4 + 8) + 3 * 8 * (8 + 8)
-    assert forward_flops(cells[0]) == 2 * 5 * weights
-    assert cells[0].n_parameters == weights + 2 * 2 * 3 * 8
+    reading, cells = found.graph.ops[0].body
+    assert (reading.kind, reading.input_gradient) == (cells.kind, not cells.input_gradient) == ("other", False)
+    weights = 3 * 8 * 8 + 3 * 8 * (8 + 8)
+    assert (forward_flops(reading), forward_flops(cells)) == (2 * 5 * 3 * 8 * 4, 2 * 5 * weights)
+    assert (reading.n_parameters, cells.n_parameters) == (3 * 8 * 4, weights + 2 * 2 * 3 * 8)
 
 
 def test_tables_that_are_summed_up_are_look_ups_and_inputs_may_be_nested() -> None:

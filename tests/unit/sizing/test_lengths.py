@@ -7,7 +7,7 @@ import pytest
 
 from meshwright.base.errors import InputError
 from meshwright.sizing import batching
-from meshwright.sizing.lengths import drawn_pieces, lengths, mean_packed_pairs, mean_piece, packed_pairs
+from meshwright.sizing.lengths import LONGEST, drawn_pieces, lengths, mean_packed_pairs, mean_piece, packed_pairs
 
 
 def test_files_of_each_kind_hold_the_same(tmp_path: pathlib.Path) -> None:
@@ -44,12 +44,21 @@ def test_nonsense_after_the_option_is_refused(told: str) -> None:
 
 
 def test_a_distribution_has_its_median_and_its_spread() -> None:
-    drawn = lengths("lognormal:2k,0.7").sample(3)
-    assert np.median(drawn) == pytest.approx(2048, rel=0.02)
-    assert np.std(np.log(drawn)) == pytest.approx(0.7, rel=0.02)
-    assert np.array_equal(drawn, lengths("lognormal:2k,0.7").sample(3))
-    assert not np.array_equal(drawn, lengths("lognormal:2k,0.7").sample(4))
-    assert set(lengths("lognormal:300,0").sample(0)) == {300}
+    held = lengths("lognormal:2k,0.7").documents()
+    assert np.median(held) == pytest.approx(2048, rel=1e-3)
+    assert np.std(np.log(held)) == pytest.approx(0.7, rel=1e-3)
+    assert set(lengths("lognormal:300,0").documents()) == {300}
+    drawn = lengths("lognormal:2k,0.7").drawn(1 << 16, np.random.default_rng(3))
+    assert np.mean(drawn) == pytest.approx(held.mean(), rel=0.02)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 3.0, 5.0])
+def test_the_mean_of_a_distribution_is_its_own_with_all_of_its_tail(sigma: float) -> None:
+    """The mean of a log-normal distribution is exp(mu + sigma^2 / 2), here up to 10^9 tokens, summed on a fine grid."""
+    normal = np.linspace(-12.0, 12.0 + sigma, 1_000_001)
+    weight = np.exp(-(normal**2) / 2.0)
+    expected = float((np.minimum(LONGEST, 2048 * np.exp(sigma * normal)) * weight).sum() / weight.sum())
+    assert lengths(f"lognormal:2k,{sigma}").documents().mean() == pytest.approx(expected, rel=1e-3)
 
 
 def _token_by_token(documents: list[int], size: int) -> list[float]:
@@ -64,8 +73,9 @@ def test_packing_is_what_it_is_token_by_token(seed: int) -> None:
     dice = np.random.default_rng(seed)
     documents, size = dice.integers(1, 25, dice.integers(1, 15)), int(dice.integers(2, 20))
     assert packed_pairs(documents, size).tolist() == pytest.approx(_token_by_token(documents.tolist(), size), rel=1e-12)
-    if documents.sum() >= size:
-        assert mean_packed_pairs(documents, size) == pytest.approx(packed_pairs(documents, size).mean(), rel=1e-12)
+    endless = packed_pairs(documents[dice.integers(0, len(documents), 1 << 18)], size)
+    assert mean_packed_pairs(documents, size) == pytest.approx(endless.mean(), abs=6.0 * endless.std() / len(endless) ** 0.5)
+    assert mean_packed_pairs(documents, size) == pytest.approx(mean_packed_pairs(np.tile(documents[::-1], 3), size), rel=1e-12)
     cut = [min(size, length - at) for length in documents for at in range(0, length, size)]
     assert mean_piece(documents, size) == pytest.approx(np.mean(cut))
     drawn = drawn_pieces(documents, size, 4000, dice)
@@ -77,13 +87,26 @@ def test_documents_as_long_as_a_sample_leave_nothing_out() -> None:
     assert packed_pairs(np.full(9, 64), 64).tolist() == [1.0] * 9
     assert mean_packed_pairs(np.full(9, 64), 64) == 1.0
     assert mean_packed_pairs(np.full(9, 10**9), 64) == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="do not fill"):
-        mean_packed_pairs(np.array([5]), 64)
     assert packed_pairs(np.full(9, 32), 64).tolist() == [0.5] * 4
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_documents_of_one_length_pack_as_their_whole_cycle_does(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    length, size = int(dice.integers(1, 40)), int(dice.integers(1, 40))
+    cycle = packed_pairs(np.full(size, length), size)  # length x size tokens: cut and boundary meet again
+    assert mean_packed_pairs(np.array([length]), size) == pytest.approx(cycle.mean(), rel=1e-12)
+
+
+def test_lengths_with_a_common_divisor_are_cut_only_there() -> None:
+    dice = np.random.default_rng(5)
+    held = np.array([512, 1536, 512, 4096])
+    endless = packed_pairs(held[dice.integers(0, 4, 1 << 18)], 2048)
+    assert mean_packed_pairs(held, 2048) == pytest.approx(endless.mean(), rel=0.005)
+
+
 def test_the_share_of_pairs_grows_with_the_spread() -> None:
-    shares = [packed_pairs(lengths(f"lognormal:500,{sigma}").sample(0), 4096).mean() for sigma in (0, 0.5, 1, 1.5, 2)]
+    shares = [mean_packed_pairs(lengths(f"lognormal:500,{sigma}").documents(), 4096) for sigma in (0, 0.5, 1, 1.5, 2)]
     assert shares == sorted(shares)
     assert shares[0] < 500 / 4096 + 1e-9
 

@@ -29,7 +29,7 @@ _MOST_TASKS = 1 << 25  # played, of all replicas and steps
 _SIMPLEST = ("pad", "bucket", "pack", "mask", "mask_dealt")
 
 
-def posed(problem: Problem, told: str, batching: str, seed: int = 0) -> Problem:
+def posed(problem: Problem, told: str, batching: str) -> Problem:
     """Return a question for documents of unlike length.
 
     Parameters
@@ -40,8 +40,6 @@ def posed(problem: Problem, told: str, batching: str, seed: int = 0) -> Problem:
         As of `meshwright.sizing.lengths.lengths`; empty for full samples.
     batching : str
         One of `meshwright.sizing.batching.WAYS`; empty for ``pack``.
-    seed : int
-        Of the documents drawn, or of the order of those of a file.
 
     Returns
     -------
@@ -68,7 +66,7 @@ def posed(problem: Problem, told: str, batching: str, seed: int = 0) -> Problem:
         )
     if spec.pairs_ratio != 1.0:
         raise InputError(f"--lengths: model {spec.name} has a document mask already; read it anew")
-    ratio = _pairs_ratio(lengths(told), problem.graph.sequence_length, seed)
+    ratio = mean_packed_pairs(lengths(told).documents(), problem.graph.sequence_length)
     under_mask = masked(spec, ratio)
     return replace(problem, model_spec=under_mask) if batching == "mask" else problem
 
@@ -83,8 +81,10 @@ def with_lengths(result: Result, plain: Problem, told: str, batching: str, seed:
         The answer to what `posed` returned.
     plain : Problem
         The question before `posed`.
-    told, batching, seed
+    told, batching
         As of `posed`.
+    seed : int
+        Of the steps that are drawn.
 
     Returns
     -------
@@ -100,8 +100,8 @@ def with_lengths(result: Result, plain: Problem, told: str, batching: str, seed:
         return result
     found, problem = lengths(told), replace(result.problem, model_spec=plain.model_spec)
     length = problem.graph.sequence_length
-    documents = found.sample(seed)
-    ratio = _pairs_ratio(found, length, seed)
+    documents = found.documents()
+    ratio = mean_packed_pairs(documents, length)
     step = _Step.of(result, problem, ratio, float(documents.mean()))
     rows = step.rows(found, documents, np.random.default_rng((seed, 1)))
     best = max(row["real_tokens_per_second"] for row in rows.values())
@@ -112,13 +112,6 @@ def with_lengths(result: Result, plain: Problem, told: str, batching: str, seed:
         "n_steps_drawn": step.n_steps, "ways": rows, "recommended": close[0], "notes": step.notes(result, plain),
     }  # fmt: skip
     return replace(result, answer=replace(result.answer, extra={**result.answer.extra, "lengths": entry}))
-
-
-def _pairs_ratio(told: Lengths, sequence_length: int, seed: int) -> float:
-    """Return the mean share of pairs inside documents of packed samples; a data set below one sample is padded with itself."""
-    documents = told.sample(seed)
-    n_times = -(-sequence_length // max(1, int(documents.sum())))
-    return mean_packed_pairs(np.tile(documents, n_times), sequence_length)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-__all__ = ["attention_flops", "flops", "is_causal", "recurrent_flops", "recurrent_kept"]
+__all__ = ["attention_flops", "flops", "is_causal", "reading_weights", "recurrent_flops", "recurrent_kept"]
 
 _BACKWARD_PRODUCTS = 2.5  # fused attention computes the scores once more: five products for the two of the forward pass
 
@@ -58,12 +58,22 @@ def is_causal(name: str, args: Any, kwargs: Any) -> bool:
     return bool(kwargs.get("is_causal", args[place] if len(args) > place else False))
 
 
-def recurrent_flops(module: torch.nn.Module, inputs: list[torch.Tensor]) -> float:
+def recurrent_flops(
+    module: torch.nn.Module, inputs: list[torch.Tensor], weights: list[torch.nn.Parameter] | None = None
+) -> float:
     """Return the forward products of a recurrent module: every weight matrix meets every step of every sample once.
 
     `inputs`: what it was called with; the first holds the steps, its last axis the features.
+    `weights`: those counted; all where none are given.
     """
-    return 2.0 * _steps(inputs) * sum(parameter.numel() for parameter in module.parameters() if parameter.ndim == 2)
+    counted = list(module.parameters()) if weights is None else weights
+    return 2.0 * _steps(inputs) * sum(weight.numel() for weight in counted if weight.ndim == 2)
+
+
+def reading_weights(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Return the weights of a recurrent module that meet what it reads: those of its first layer, in each direction."""
+    names = ("weight_ih", "weight_ih_l0", "weight_ih_l0_reverse")
+    return [weight for name, weight in module.named_parameters() if name in names]
 
 
 def recurrent_kept(module: torch.nn.Module, inputs: list[torch.Tensor]) -> int:

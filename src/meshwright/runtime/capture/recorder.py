@@ -178,21 +178,43 @@ class Recorder(TorchDispatchMode):
             self._leaf_inputs = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
 
     def leave(self, out: Any) -> None:
-        """Note that a module ends; a recurrent one is recorded as one operator."""
+        """Note that a module ends; a recurrent one is recorded as one operator, or as two (see `_recurrent`)."""
         path, module = self.stack.pop()
         if self._leaf is not module:
             return
-        self._leaf = ""
-        outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
         self.stack.append((path, module))
-        row = self._row(f"leaf:{type(module).__name__}", [*self._leaf_inputs, *module.parameters()], outputs)
+        self._recurrent(module, [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)])
         self.stack.pop()
-        row["forward_flops"] = formulas.recurrent_flops(module, self._leaf_inputs)
-        n_inputs = len(self._leaf_inputs)
-        gradients = any(row["differentiated"][:n_inputs]) + any(row["differentiated"][n_inputs:])
-        row["backward_flops"] = gradients * row["forward_flops"]
-        row["saved_bytes"] = formulas.recurrent_kept(module, self._leaf_inputs) * self.dtype.itemsize
+        self._leaf = ""
         self._book(self._leaf_number)
+
+    def _recurrent(self, module: torch.nn.Module, outputs: list[torch.Tensor]) -> None:
+        """Record a recurrent module. Where what it reads carries no gradient, its products with that are an operator of their
+        own: the states, which every other weight meets, carry one as soon as a weight is trained.
+        """  # fmt: skip
+        name, inputs, weights = f"leaf:{type(module).__name__}", self._leaf_inputs, list(module.parameters())
+        flops = formulas.recurrent_flops(module, inputs)
+        if inputs and not self._carries(inputs[0]) and any(weight.requires_grad for weight in weights):
+            reading = formulas.reading_weights(module)
+            shape = (*inputs[0].shape[:-1], sum(weight.shape[0] for weight in reading))
+            gates = inputs[0].new_empty(shape)
+            of_reading = formulas.recurrent_flops(module, inputs, reading)
+            self._leaf_row(f"{name}_input", inputs[:1], reading, [gates], of_reading)
+            if isinstance(module, torch.nn.RNNBase):
+                self._differentiated.add(id(gates.requires_grad_()))
+            taken = {id(weight) for weight in reading}
+            inputs, weights = [gates, *inputs[1:]], [weight for weight in weights if id(weight) not in taken]
+            flops -= of_reading
+        row = self._leaf_row(name, inputs, weights, outputs, flops)
+        row["saved_bytes"] = formulas.recurrent_kept(module, self._leaf_inputs) * self.dtype.itemsize
+
+    def _leaf_row(self, name: str, inputs: list[Any], weights: list[Any], outputs: list[Any], flops: float) -> dict[str, Any]:
+        """Record products of `weights` with `inputs` as one operator."""
+        row = self._row(name, [*inputs, *weights], outputs)
+        carried = row["differentiated"]
+        row["forward_flops"] = flops
+        row["backward_flops"] = (any(carried[: len(inputs)]) + any(carried[len(inputs) :])) * flops * torch.is_grad_enabled()
+        return row
 
     def one_operator(
         self,

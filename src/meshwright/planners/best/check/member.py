@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.core.plan import Plan
-from meshwright.core.plan_forms.exceeded import exceeded
+from meshwright.core.plan_forms.exceeded import exceeded, exceeded_by_any
 from meshwright.core.problem import Problem
 from meshwright.planners.best.check.device_pools import pools
 from meshwright.planners.best.check.space import (
@@ -52,7 +52,7 @@ def outside(problem: Problem, plan: Plan, limits: Mapping[str, Any]) -> str:
     counts = [sum(op in set(chain.layers) for op in stage.ops) for stage in plan.stages]
     if limits["uniform"] and counts != even_counts(len(chain.layers), len(counts)):
         return "its stages do not hold equally many layers, and uniform was asked for"
-    beyond = exceeded(problem.framework.limits, plan, problem.graph, problem.training.precision)
+    beyond = _beyond(problem, plan)
     if beyond:
         return f"{problem.framework.word} does not run it: {beyond[0]}"
     why = _spread(counts, chain, form, len(ranks), limits) or _recomputes(problem, plan, limits, chain)
@@ -67,6 +67,13 @@ def outside(problem: Problem, plan: Plan, limits: Mapping[str, Any]) -> str:
             if strategy == own and [tuple(devices.tolist()) for devices in ranks_of(pool, mesh, layout)[0]] == list(ranks):
                 return ""
     return "its degrees, its sharding or its devices are not those of any mesh that the options allow"
+
+
+def _beyond(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """Return what of a plan its framework does not run; of one that is assumed not what it lacks for every plan of the question."""
+    told, precision = problem.framework.limits, problem.training.precision
+    lacking = () if problem.framework_asked else exceeded_by_any(told, problem.graph, precision)
+    return tuple(why for why in exceeded(told, plan, problem.graph, precision) if why not in lacking)
 
 
 def _spread(counts: list[int], chain: CheckedChain, form: Form, n_ranks: int, limits: Mapping[str, Any]) -> str:

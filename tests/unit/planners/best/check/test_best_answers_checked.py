@@ -217,3 +217,24 @@ def test_a_plan_outside_the_framework_of_its_question_is_refused(
     entry["stages"][0]["recompute"][1] = word
     code, said, err = checked(entry, tmp_path / "plan.json")
     assert code == 2 and not said.get("valid"), (said, err)
+
+
+@pytest.mark.parametrize(
+    "more", [("--objective", "dpo"), ("--objective", "dpo,reference=precomputed"), ("--sequence-length", "1")]
+)
+def test_an_answer_that_nobody_touched_is_confirmed(more: tuple[str, ...], tmp_path: pathlib.Path) -> None:
+    file = str(tmp_path / "plan.json")
+    assert (
+        run("plan", str(TINY), "--cluster", "pcie-a100:2", "--global-batch", "8", "--no-what-if", *more, "--out", file)[0] == 0
+    )
+    code, _, err = run("check", file)
+    assert (code, "refused" in err) == (0, False), err
+    entry, again = json.loads(pathlib.Path(file).read_text()), json.loads(run("simulate", file, "--json")[1])
+    assert again["step_seconds"] == pytest.approx(entry["step_seconds"], rel=1e-12)
+
+
+def test_that_nothing_fits_is_confirmed_at_one_token_a_sample(tmp_path: pathlib.Path) -> None:
+    file = str(tmp_path / "nothing.json")
+    asked = ("llama-3.1-8b", "--cluster", "flat:2,device=l4-24gb", "--global-batch", "8", "--sequence-length", "1")
+    assert run("plan", *asked, "--no-what-if", "--out", file)[0] == 3
+    assert run("check", file)[0] == 0
