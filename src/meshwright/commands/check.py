@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-_FIGURES = ("stages", "schedule", "step_seconds", "samples_per_second", "tokens_per_second", "model_flops_utilization_ratio")
+_FIGURES = (
+    "stages", "schedule", "step_seconds", "samples_per_second", "tokens_per_second", "model_flops_utilization_ratio",
+    "model_flops_utilization_causal_ratio",
+)  # fmt: skip
 
 
 def posed_again(entry: dict[str, Any], place: str) -> Problem:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.core import interval, peaks
+from meshwright.core.flops import model_flops
 from meshwright.core.result import Result
 from meshwright.core.timeline import PHASES
 from meshwright.core.words import axes_of, describe, devices_of, layers_of, ranges_of
 
 __all__ = [
-    "axes_of", "describe", "devices_of", "fullest", "layers_of", "peak_margin", "ranges_of", "seen_from", "shown_risk", "step_interval", "utilization",  # noqa: E501
+    "axes_of", "describe", "devices_of", "fullest", "layers_of", "peak_margin", "ranges_of", "seen_from", "shown_risk", "step_interval", "utilization", "utilization_causal",  # noqa: E501
 ]  # fmt: skip
 
 
@@ -72,7 +73,10 @@ def shown_risk(result: Result) -> float:
 
 
 def utilization(result: Result) -> float | None:
-    """Return model FLOPs per second over the peak of the devices used; None where FLOPs are not known."""
+    """Return model FLOPs per second over the peak of the devices used; None where FLOPs are not known.
+
+    Causal attention counts the full square, masked half included, as most published figures do.
+    """
     cluster, timeline, plan = result.problem.cluster, result.timeline, result.plan
     if cluster is None or timeline is None:
         return None
@@ -84,3 +88,12 @@ def utilization(result: Result) -> float | None:
     for device in {device for stage in plan.stages for device in stage.devices}:
         peak += cluster.device(device).peak(result.problem.training.precision)
     return done / timeline.step_seconds / peak
+
+
+def utilization_causal(result: Result) -> float | None:
+    """Return the same with what causal attention masks left out (half of its square); None where FLOPs are not known."""
+    share = utilization(result)
+    if share is None:
+        return None
+    graph = result.problem.graph
+    return share * (model_flops(graph, halve_causal=True) / model_flops(graph))

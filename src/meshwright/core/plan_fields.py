@@ -18,8 +18,9 @@ __all__ = ["FIELDS", "OF_SEARCHES", "check"]
 FIELDS = (
     "format", "model", "cluster", "search", "settings", "costs", "seed", "feasible", "objective", "bound", "step_seconds",
     "step_interval", "step_seconds_interval", "peak_bytes_interval", "samples_per_second", "tokens_per_second",
-    "model_flops_utilization_ratio", "stages", "schedule", "planning_seconds", "iterations", "notes", "for", "framework",
-    "memory_risk", "missing_bytes", "nearest", "infeasible_proven", "batch", "training", "causes", "alternatives",
+    "model_flops_utilization_ratio", "model_flops_utilization_causal_ratio", "stages", "schedule", "planning_seconds",
+    "iterations", "notes", "for", "framework", "memory_risk",
+    "missing_bytes", "nearest", "infeasible_proven", "batch", "training", "causes", "alternatives",
 )  # fmt: skip
 """Fields that every search's answer has; others are the search's own (`Answer.extra`)."""
 

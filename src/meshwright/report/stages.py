@@ -14,9 +14,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.result import Result
 from meshwright.core.words import plural
 
-__all__ = ["every_stage", "folded", "memory_line", "table"]
-
-_MOST_ROWS = 12
+__all__ = ["every_stage", "folded", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +62,12 @@ def every_stage(result: Result, plan: Plan) -> Table:
     return made
 
 
-def folded(result: Result, plan: Plan) -> list[object]:
-    """Return a row for every pipeline rank, neighbours that are alike in one, and what is left out in a sentence."""
-    axes = axes_of(plan)
+def folded(result: Result, plan: Plan, n_lines: int, n_columns: int) -> list[str]:
+    """Return a table with a row for every pipeline rank, neighbours that are alike in one, in at most so many lines.
+
+    Degrees have a column where stages differ in them; elsewhere the line of the plan says them.
+    """
+    axes = [axis for axis in axes_of(plan) if len({getattr(stage.strategy, axis) for stage in plan.stages}) > 1]
     rows: list[_Row] = []
     for rank in range(len(plan.ranks())):
         row = _row(result, plan, rank, axes)
@@ -78,40 +79,40 @@ def folded(result: Result, plan: Plan) -> list[object]:
             )  # fmt: skip
         else:
             rows.append(row)
-    virtual = len(plan.stages) > len(plan.ranks())
-    kind = "rank" if virtual else "stage"
-    made = table("", kind, "layers", "devices", *axes, "recompute", "forward", "backward", "peak memory", left=3)
-    shown = rows if len(rows) <= _MOST_ROWS else [*rows[: _MOST_ROWS - 2], rows[-1]]
-    for i, row in enumerate(shown):
-        if i == len(shown) - 1 and len(shown) < len(rows):
-            made.add_row("...", f"and {plural(len(rows) - len(shown), 'row')} (-v shows all)", *[""] * (5 + len(axes)))
-        devices = ranges_of(sorted(row.devices))
-        if result.problem.cluster is not None and len(result.problem.cluster.kinds) > 1:
-            cluster = result.problem.cluster
-            devices = " ".join((devices, *dict.fromkeys(cluster.device(device).name for device in row.devices)))
-        made.add_row(ranges_of(row.numbers), row.layers, devices, *row.cells, _span(row.peaks_bytes))
-    n_folded = sum(len(row.numbers) - 1 for row in rows)
-    said = f"each rank holds {len(plan.stages) // len(plan.ranks())} virtual stages" if virtual else ""
-    said += ("; " if said and n_folded else "") + (f"{kind}s that are alike share a row" if n_folded else "")
-    return [made, *([f"{said} (-v shows all)", ""] if said else [])]
+    virtual = len(plan.stages) // len(plan.ranks())
+    kind = "rank" if virtual > 1 else "stage"
+    cells = [(kind, "layers", "devices", *axes, "recompute", "forward", "backward", "peak memory")]
+    n_rows = max(n_lines - 1, 1)
+    cut = len(rows) > n_rows
+    shown = rows[: max(n_rows - 2, 1)] if cut else rows
+    cells += [_cells(result, row) for row in shown]
+    if cut:
+        last = [_cells(result, rows[-1])] if n_rows >= 3 else []
+        n_left = len(rows) - len(shown) - len(last)
+        cells += [("...", f"{plural(n_left, 'row')} more (-v)", *[""] * (len(cells[0]) - 2)), *last]
+    if virtual > 1:
+        cells[0] = (cells[0][0], f"layers (in {virtual} virtual stages)", *cells[0][2:])
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    for column in (1, 2):  # long names of layers, then of devices, give way
+        too_wide = max(0, sum(widths) + 2 * (len(widths) - 1) - n_columns)
+        widths[column] = max(min(widths[column], 9), widths[column] - too_wide)
+    return ["  ".join(_padded(row, widths)).rstrip() for row in cells]
 
 
-def memory_line(result: Result) -> list[str]:
-    """Return what fills the device with the least room, in one sentence; nothing where nothing was played."""
-    from meshwright.sim import fits
+def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Return cells padded to their columns, the first three to the left and cut where they are too long."""
+    cut = [text if len(text) <= width else f"{text[: width - 3]}..." for text, width in zip(row, widths, strict=True)]
+    return [
+        f"{text:<{width}}" if i < 3 else f"{text:>{width}}" for i, (text, width) in enumerate(zip(cut, widths, strict=True))
+    ]
 
-    timeline, cluster = result.timeline, result.problem.cluster
-    if timeline is None or not timeline.peak_bytes:
-        return []
-    ranks = result.plan.ranks()
-    limits = [fits.tightest(cluster, devices).memory_bytes if cluster is not None else 0.0 for devices in ranks]
-    at = min(range(len(ranks)), key=lambda i: (limits[i] - timeline.peak_bytes[i], i))
-    parts = sorted(((n_bytes, cause) for cause, n_bytes in timeline.memory_causes[at] if n_bytes > 0.0), reverse=True)
-    held = ", ".join(f"{cause} {format_bytes(n_bytes)}" for n_bytes, cause in parts)
-    text = f"memory of the fullest device (rank {at}): {format_bytes(timeline.peak_bytes[at])}"
-    if limits[at]:
-        text += f" of {format_bytes(limits[at])}, {format_bytes(limits[at] - timeline.peak_bytes[at])} free"
-    return [f"{text}: {held}", ""]
+
+def _cells(result: Result, row: _Row) -> tuple[str, ...]:
+    """Return a row as it is shown."""
+    devices, cluster = ranges_of(sorted(row.devices)), result.problem.cluster
+    if cluster is not None and len(cluster.kinds) > 1:
+        devices = " ".join((devices, *dict.fromkeys(cluster.device(device).name for device in row.devices)))
+    return ranges_of(row.numbers), row.layers, devices, *row.cells, _span(row.peaks_bytes)
 
 
 def _row(result: Result, plan: Plan, rank: int, axes: Sequence[str]) -> _Row:

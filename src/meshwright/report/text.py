@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from meshwright import sim
 from meshwright.api.sensitivity import Change
 from meshwright.base.units import format_bytes, format_count, format_seconds
 from meshwright.core import words
@@ -20,12 +19,13 @@ from meshwright.core.formatting import (
     shown_risk,
     step_interval,
     utilization,
+    utilization_causal,
 )  # fmt: skip
 from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Problem
 from meshwright.core.result import Result
-from meshwright.report import comparisons, stages
+from meshwright.report import comparisons, screen, stages
+from meshwright.report.infeasible import nothing_fits
 from meshwright.report.operators import operators
 from meshwright.report.progress import progress
 from meshwright.writers import plan_json
@@ -33,14 +33,17 @@ from meshwright.writers import plan_json
 __all__ = ["change_row", "compared", "explain", "progress", "render"]
 
 _WIDTH = 118
-_LONG_NOTE = 230  # characters: two lines
-_SHORT_NOTE = 40  # a beginning that says something
 
 
 def render(*parts: object) -> str:
     """Return rich tables and strings as plain text."""
+    return _at_width(_WIDTH, parts)
+
+
+def _at_width(width: int, parts: Sequence[object]) -> str:
+    """Return the same in lines of so many characters."""
     buffer = io.StringIO()
-    console = Console(file=buffer, width=_WIDTH, highlight=False, markup=False)
+    console = Console(file=buffer, width=width, highlight=False, markup=False)
     for part in parts:
         console.print(part)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
@@ -50,53 +53,46 @@ def explain(result: Result, changes: Sequence[Change] = (), *, verbose: bool = T
     """Return the answer as text.
 
     `changes`: what would help.
-    `verbose`: every stage, rank and note; otherwise about a screen, a sentence with the verdict first.
-    Returns: sections: the question, the answer, stages, seconds by cause, memory by cause, alternatives, notes.
+    `verbose`: every stage, rank and note; otherwise a screen (`meshwright.report.screen`).
+    Returns: sections: the verdict, the question, the answer, stages, seconds by cause, memory by cause, alternatives, notes.
     """
-    parts: list[object] = [] if verbose else [f"{words.verdict(plan_json.as_json(result))}\n"]
-    parts.append(_question(result))
+    if not verbose:
+        besides = [*_operators(result), *comparisons.why_not(result), *comparisons.fixed(result)]
+        asked = _at_width(screen.COLUMNS, besides).splitlines() if besides else []
+        return "\n".join(screen.lines(result, changes, asked))
+    parts: list[object] = [f"{words.verdict(plan_json.as_json(result))}\n", _question(result)]
     if result.answer.plan is None:
-        parts.append(_nothing_fits(result))
+        parts.append(nothing_fits(result))
     else:
         plan = result.answer.plan
-        parts.append(_answer(result, verbose=verbose))
-        parts += [stages.every_stage(result, plan)] if verbose else stages.folded(result, plan)
-        rows = result.answer.extra.get("operators")
-        if isinstance(rows, list):
-            parts.append(operators(rows))
+        parts += [_answer(result), stages.every_stage(result, plan), *_operators(result)]
         if result.timeline is not None:
-            parts.append(_causes(result, 0.0005 if verbose else 0.005))
-            parts += [_memory(result), _room(result, plan)] if verbose else stages.memory_line(result)
-            parts += _margin(result)
+            parts += [_causes(result), _memory(result), _room(result, plan), *_margin(result)]
         if result.answer.alternatives:
-            parts.append(_alternatives(result, brief=not verbose))
+            parts.append(_alternatives(result))
         parts += [*comparisons.others(result), *comparisons.why_not(result)]
     parts += comparisons.fixed(result)
     if changes:
         table = stages.table("what would help most (each planned again)", "change", "step", "samples/s", "plan then", left=1)
         for change in changes:
-            table.add_row(*change_row(change, brief=not verbose))
+            table.add_row(*change_row(change))
         table.columns[3].justify = "left"
         parts.append(table)
-    parts += [f"note: {note if verbose else _short(note)}" for note in result.answer.notes]
+    parts += [f"note: {note}" for note in result.answer.notes]
     return render(*parts)
 
 
-def _short(note: str) -> str:
-    """Return a note, or its first clause where it is long."""
-    if len(note) <= _LONG_NOTE:
-        return note
-    first, colon, _ = note.partition(": ")
-    if not colon or not _SHORT_NOTE <= len(first) <= _LONG_NOTE:
-        first = note[:_LONG_NOTE].rpartition(" ")[0]
-    return f"{first} ... (-v)"
+def _operators(result: Result) -> list[object]:
+    """Return the table of operators, where it was asked for."""
+    rows = result.answer.extra.get("operators")
+    return [operators(rows)] if isinstance(rows, list) else []
 
 
-def change_row(change: Change, *, brief: bool = False) -> list[str]:
-    """Return one change as cells: what, the step then, the gain in samples per second, the plan then, perhaps in few words."""
+def change_row(change: Change) -> list[str]:
+    """Return one change as cells: what, the step then, the gain in samples per second, the plan then."""
     assert change.result.timeline is not None
     step = format_seconds(change.result.timeline.step_seconds)
-    return [change.name, step, f"{change.speedup_ratio - 1:+.1%}", describe(change.result.plan, brief=brief)]
+    return [change.name, step, f"{change.speedup_ratio - 1:+.1%}", describe(change.result.plan)]
 
 
 def _question(result: Result) -> str:
@@ -121,35 +117,6 @@ def _question(result: Result) -> str:
     return f"{model}{place}\n{searched if result.planning_seconds else f'costs {problem.costs}'}"  # a plan may be given
 
 
-def _nothing_fits(result: Result) -> str:
-    answer, asked = result.answer, result.asked or result.problem
-    text = "\nNo plan that fits was found; that there is none is not proven."
-    if answer.infeasible_proven:
-        text = "\nNothing fits."
-        passed_on = result.search == "best" and asked.costs not in ("analytic", "sharded")
-        search = asked.model_spec.search if passed_on else result.search
-        own = [] if search == "best" else [f"of search {search}"]
-        own += ["within the options given"] if result.settings else []
-        if own:
-            text += f" That is proven of the plans {' '.join(own)}."
-    if answer.missing_bytes:
-        text += f" The nearest plan needs {format_bytes(answer.missing_bytes)} more on its fullest device."
-        text += _kept_free(asked, answer.missing_bytes)
-    return text + (f"\nNearest: {answer.nearest}" if answer.nearest else "")
-
-
-def _kept_free(problem: Problem, missing_bytes: float) -> str:
-    """Return a sentence on the room that peaks have to leave, and whether the nearest plan lacks no more than that."""
-    share = problem.memory_ratio
-    if problem.cluster is None or share >= 1.0:
-        return ""
-    text = f" Predicted peaks may fill {share:.0%} of a device (--memory-risk {problem.memory_risk:g})"
-    kinds = problem.cluster.kinds
-    if len(kinds) == 1 and missing_bytes <= sim.free_bytes(kinds) - sim.free_bytes(kinds, share):
-        text += ": as predicted, without that room, it would fit (--memory-risk 0.5)"
-    return text + "."
-
-
 def _expected(result: Result) -> str:
     """Return the interval of the step in brackets; empty where there is none."""
     found = step_interval(result)
@@ -158,7 +125,7 @@ def _expected(result: Result) -> str:
     return f" ({COVERAGE_RATIO:.0%}: {format_seconds(found.low_seconds)} to {format_seconds(found.high_seconds)})"
 
 
-def _answer(result: Result, *, verbose: bool) -> str:
+def _answer(result: Result) -> str:
     answer, plan, timeline = result.answer, result.plan, result.timeline
     lines = [""]
     if timeline is not None:
@@ -166,10 +133,12 @@ def _answer(result: Result, *, verbose: bool) -> str:
         line = f"step {format_seconds(timeline.step_seconds)}{_expected(result)}, {rate:.4g} samples/s"
         if result.problem.graph.sequence_length > 1:
             line += f", {format_count(rate * result.problem.graph.n_tokens)} tokens/s"
-        share = utilization(result)
+        share, causal = utilization(result), utilization_causal(result)
         lines.append(line + (f", {share:.1%} model FLOPs utilization" if share is not None else ""))
+        if share is not None and causal is not None and causal < share:
+            lines.append(f"this counts the full square of causal attention; without its masked half {causal:.1%}")
         expected = step_interval(result)
-        lines += [] if expected is None or not verbose else [f"{COVERAGE_RATIO:.0%} interval: {expected.basis}"]
+        lines += [] if expected is None else [f"{COVERAGE_RATIO:.0%} interval: {expected.basis}"]
     if answer.objective is not None:
         line = f"objective {answer.objective.name} = {answer.objective.value:.6g}"
         if answer.bound is not None:
@@ -180,14 +149,14 @@ def _answer(result: Result, *, verbose: bool) -> str:
     return "\n".join(lines)
 
 
-def _causes(result: Result, least_ratio: float) -> Table:
+def _causes(result: Result) -> Table:
     assert result.timeline is not None
     table = stages.table(
         ", ".join(filter(None, ("where the time of a step goes", seen_from(result)))), "cause", "seconds", "share", ""
     )
     for cause, seconds in sorted(result.timeline.causes, key=lambda item: -item[1]):
         share = seconds / result.timeline.step_seconds
-        if share >= least_ratio:
+        if share >= 0.0005:
             table.add_row(cause, format_seconds(seconds), f"{share:.1%}", "█" * round(40 * share))
     table.columns[3].justify = "left"
     return table
@@ -232,12 +201,12 @@ def _margin(result: Result) -> list[str]:
     return [*lines, ""]
 
 
-def _alternatives(result: Result, *, brief: bool) -> Table:
+def _alternatives(result: Result) -> Table:
     table = stages.table("runners-up", "plan", "objective", "slower by", "because of", left=1)
     base = result.answer.objective
     for other in result.answer.alternatives:
         slower = f"{other.objective.value / base.value - 1:+.2%}" if base is not None and base.value else "-"
-        table.add_row(describe(other.plan, brief=brief), f"{other.objective.value:.5g}", slower, other.why or "-")
+        table.add_row(describe(other.plan), f"{other.objective.value:.5g}", slower, other.why or "-")
     return table
 
 

@@ -10,7 +10,7 @@ from meshwright.base.errors import InputError
 from meshwright.clusters import stored
 from meshwright.core import plan_fields
 from meshwright.core.cluster import Cluster
-from meshwright.core.formatting import fullest, peak_margin, shown_risk, step_interval, utilization
+from meshwright.core.formatting import fullest, peak_margin, shown_risk, step_interval, utilization, utilization_causal
 from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import ModelSpec
@@ -97,6 +97,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "samples_per_second": None,
         "tokens_per_second": None,
         "model_flops_utilization_ratio": None,
+        "model_flops_utilization_causal_ratio": None,
         "stages": [],
         "schedule": None,
         "planning_seconds": result.planning_seconds,
@@ -239,6 +240,7 @@ def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
         if result.problem.graph.sequence_length > 1:
             entry["tokens_per_second"] = entry["samples_per_second"] * result.problem.graph.n_tokens
         entry["model_flops_utilization_ratio"] = utilization(result)
+        entry["model_flops_utilization_causal_ratio"] = utilization_causal(result)
         entry["causes"] = dict(result.timeline.causes)
     return entry
 

@@ -72,7 +72,7 @@ def test_show_prints_what_the_command_prints(result: Result, capsys: pytest.Capt
     few = capsys.readouterr().out
     result.show(verbose=True)
     all_of_it = capsys.readouterr().out
-    assert "with pipeline=2, tensor=1, data=2 given: " in few and "where the time of a step goes" in few
+    assert "with pipeline=2, tensor=1, data=2 given: " in few and "\ntime: " in few
     assert "allocated" in all_of_it and "allocated" not in few
 
 

@@ -108,12 +108,13 @@ def test_long_plans_are_shown_whole_when_asked_and_cut_with_a_word_otherwise() -
     plan = _long(40, alike=False)
     assert len(_stage_rows(text.explain(plan))) == 40
     short = text.explain(plan, verbose=False)
-    assert len(_stage_rows(short)) == 11 and "and 29 rows (-v shows all)" in short
+    shown = _stage_rows(short)
+    assert 4 <= len(shown) <= 20 and f"{40 - len(shown)} rows more (-v)" in short and shown[-1].split()[0] == "39"
 
 
 def test_stages_that_are_alike_share_a_row() -> None:
     short = text.explain(_long(40, alike=True), verbose=False)
-    assert len(_stage_rows(short)) == 1 and "0-39" in short and "stages that are alike share a row (-v shows all)" in short
+    assert len(_stage_rows(short)) == 1 and "0-39" in short and "-v shows all" in short
 
 
 def test_virtual_stages_are_one_row_for_each_rank_with_the_sum_of_their_times(result: Result) -> None:
@@ -121,9 +122,9 @@ def test_virtual_stages_are_one_row_for_each_rank_with_the_sum_of_their_times(re
     assert result.timeline is not None
     first, second = (f"{peak / GIB:.4g}" for peak in result.timeline.peak_bytes)
     found = [line.split() for line in said.splitlines()]
-    assert ["0", "2", "layers", "0-1", "2", "1", "-", "4", "s", "8", "s", first, "GiB"] in found
-    assert ["1", "3", "layers", "2-3", "2", "1", "2", "of", "3", "6", "s", "12", "s", second, "GiB"] in found
-    assert "each rank holds 2 virtual stages" in said
+    assert ["0", "2", "layers", "0-1", "-", "4", "s", "8", "s", first, "GiB"] in found
+    assert ["1", "3", "layers", "2-3", "2", "of", "3", "6", "s", "12", "s", second, "GiB"] in found
+    assert "layers (in 2 virtual stages)" in said
 
 
 def test_the_verdict_is_the_first_line_and_the_fullest_device_a_sentence(result: Result) -> None:
@@ -133,7 +134,7 @@ def test_the_verdict_is_the_first_line_and_the_fullest_device_a_sentence(result:
     assert first.startswith("m on flat:4: 50 s a step, ") or " a step, " in first
     assert "no plan searched is more than 25.00% quicker." in first
     peak = max(result.timeline.peak_bytes)
-    assert "memory of the fullest device (rank " in said and f"{peak / GIB:.4g} GiB of" in said
+    assert f"memory: {peak / GIB:.4g} GiB of" in said and " on rank " in said
 
 
 def test_long_notes_are_cut_with_a_word(result: Result) -> None:
@@ -142,5 +143,6 @@ def test_long_notes_are_cut_with_a_word(result: Result) -> None:
         answer=replace(result.answer, notes=("few words", "a beginning that says what this is about: " + "many words " * 40)),
     )
     short, whole = text.explain(noted, verbose=False), text.explain(noted)
-    assert "note: few words" in short and "note: a beginning that says what this is about ... (-v)" in short
+    assert "note: few words" in short and "note: a beginning that says what this is about: many words" in short
+    assert max(map(len, short.splitlines())) <= 100 and short.count("many words") < 10
     assert " ".join(whole.split()).count("many words") == 40

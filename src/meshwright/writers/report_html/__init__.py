@@ -25,6 +25,7 @@ from meshwright.core.formatting import (
     shown_risk,
     step_interval,
     utilization,
+    utilization_causal,
 )  # fmt: skip
 from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan
@@ -169,7 +170,9 @@ def _cards(result: Result) -> list[list[str]]:
         cards.append(["tokens", f"{format_count(tokens)}/s", f"{format_count(tokens / plan.n_devices)}/s per device"])
     share = utilization(result)
     if share is not None:
-        cards.append(["model FLOPs utilization", f"{share:.1%}", f"{plan.n_devices} devices"])
+        causal = utilization_causal(result)
+        masked = f"; {causal:.1%} without the masked half of attention" if causal is not None and causal < share else ""
+        cards.append(["model FLOPs utilization", f"{share:.1%}", f"{words.plural(plan.n_devices, 'device')}{masked}"])
     if answer.bound is not None and answer.objective is not None:
         gap = answer.bound.gap_ratio(answer.objective)
         cards.append(["proven gap", f"{gap:.2%}", f"no plan of the space is below {format_seconds(answer.bound.value)}"])

@@ -1,0 +1,109 @@
+"""The answer on one screen: 24 lines of 100 characters for any question, and nothing that ``-v`` says is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright import api
+from meshwright.api.sensitivity import Change
+from meshwright.core.flops import model_flops
+from meshwright.core.graph import Graph, Op
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch, ModelSpec, Problem
+from meshwright.core.result import Answer, Result
+from meshwright.core.strategy import Strategy
+from meshwright.report import screen, text
+
+QUESTIONS = {
+    "dense": ("llama-3.1-8b", "dgx-h100:16", Batch(64), {}),
+    "virtual stages": ("gpt3-13b", "dgx-a100:32", Batch(256), {"pipeline": "4"}),
+    "many stages": ("gpt2-xl", "flat:48", Batch(96), {"pipeline": "16"}),
+    "mixture": ("mixtral-8x7b", "dgx-h100:32", Batch(128), {"tensor": "1"}),
+    "long context": ("llama-3.2-1b", "dgx-h100:16", Batch(16, 0, 131072), {}),
+    "nothing fits": ("llama-3.1-405b", "dgx-h100:8", Batch(64), {}),
+    "one device": ("gpt2", "dgx-h100:1", Batch(64), {}),
+    "16k devices": ("llama-3.1-405b", "dgx-h100:16384", Batch(2048), {"pipeline": "16", "tensor": "8", "context": "2"}),
+}
+
+
+@pytest.fixture(scope="module", params=QUESTIONS)
+def answered(request: pytest.FixtureRequest) -> Result:
+    """An answer, with more and longer notes than there is room for."""
+    model, cluster, batch, settings = QUESTIONS[request.param]
+    result = api.plan(model, cluster, batch=batch, settings=settings)
+    notes = tuple(f"note {i} of many words: {'words ' * 60}" for i in range(8))
+    return replace(result, answer=replace(result.answer, notes=(*result.answer.notes, *notes)))
+
+
+def changes_of(result: Result) -> list[Change]:
+    names = ("twice the memory", "the slowest links (45 GB/s) twice as fast", "twice the batch", "devices twice as fast")
+    return [Change(name, result, 1.25) for name in names] if result.feasible else []
+
+
+def test_an_answer_is_a_screen(answered: Result) -> None:
+    lines = text.explain(answered, changes_of(answered), verbose=False).splitlines()
+    assert len(lines) <= screen.LINES == 24 and max(map(len, lines)) <= screen.COLUMNS == 100, "\n".join(lines)
+    assert lines[0].startswith(f"{answered.problem.model_spec.name} on ")
+    if answered.feasible:
+        for beginning in ("plan: ", "step: ", "time: ", "memory: ", "samples/s with: ", "search best"):
+            assert any(line.startswith(beginning) for line in lines), beginning
+
+
+def test_notes_that_are_not_shown_are_counted(answered: Result) -> None:
+    lines = text.explain(answered, changes_of(answered), verbose=False).splitlines()
+    shown = sum(line.startswith("note: ") for line in lines)
+    left = len(answered.answer.notes) - shown
+    more = f" and {left} more note{'s' * (left > 1)}" if left else ""
+    assert lines[-1].endswith(f"-v shows all{more}")
+
+
+def test_all_is_said_with_verbose(answered: Result) -> None:
+    whole = " ".join(text.explain(answered, changes_of(answered)).split())
+    assert all(" ".join(note.split()) in whole for note in answered.answer.notes)
+    if answered.feasible:
+        assert whole.count("objective step_seconds") == 1 and "where the time of a step goes" in whole
+
+
+def test_runners_up_have_a_line_each_in_their_order(answered: Result) -> None:
+    lines = text.explain(answered, verbose=False).splitlines()
+    base = answered.answer.objective
+    for other in answered.answer.alternatives:
+        assert base is not None
+        assert sum(line.lstrip().startswith(f"{other.objective.value / base.value - 1:+.2%}  ") for line in lines) >= 1
+
+
+def test_degrees_have_a_column_only_where_stages_differ_and_long_names_give_way() -> None:
+    graph = Graph("odd", tuple(Op("a_name_of_a_layer_that_is_long_" * 3 + str(i), "mlp") for i in range(2)))
+    problem = Problem(ModelSpec("odd", "m", "m", graph), None)
+    uneven = Plan((Stage((0, 1), (0,)),), 1, 1, "1f1b", 1)
+    lines = text.explain(Result(problem, "by hand", 0, Answer(uneven)), verbose=False).splitlines()
+    assert max(map(len, lines)) <= 100 and not any(" tensor" in line for line in lines)
+    apart = Plan((Stage((0,), (0, 1), Strategy(data=2)), Stage((1,), (2, 3), Strategy(tensor=2))), 1, 1, "1f1b", 2)
+    lines = text.explain(Result(problem, "by hand", 0, Answer(apart)), verbose=False).splitlines()
+    (header,) = (line for line in lines if line.startswith("stage"))
+    assert "data  tensor" in header
+
+
+def test_what_was_asked_besides_is_shown_in_full(answered: Result) -> None:
+    if not answered.feasible:
+        return
+    entry = {"fixed": {"tensor": 2}, "feasible": False, "reason": "no such degrees"}
+    asked = replace(answered, answer=replace(answered.answer, extra={**answered.answer.extra, "why_not": entry}))
+    assert "why not tensor=2: no such degrees" in text.explain(asked, verbose=False)
+
+
+def test_both_utilizations_are_given_and_differ_by_the_masked_half_of_attention() -> None:
+    result = api.plan("llama-3.2-1b", "dgx-h100:8", batch=Batch(8, 0, 65536))
+    entry, graph, cluster = result.to_dict(), result.problem.graph, result.problem.cluster
+    assert cluster is not None and result.step_seconds is not None
+    peak = 8 * cluster.device(0).peak(result.problem.training.precision)
+    for name, halved in (("", False), ("causal_", True)):
+        expected = model_flops(graph, halve_causal=halved) * 8 / result.step_seconds / peak
+        assert entry[f"model_flops_utilization_{name}ratio"] == pytest.approx(expected, rel=1e-6)
+    assert entry["model_flops_utilization_causal_ratio"] < 0.7 * entry["model_flops_utilization_ratio"]
+    assert "the full square of causal attention" in text.explain(result)
+    encoder = api.plan("bert-base", "dgx-h100:1", batch=Batch(64))
+    assert encoder.to_dict()["model_flops_utilization_causal_ratio"] == encoder.to_dict()["model_flops_utilization_ratio"]
+    assert "full square" not in text.explain(encoder)
