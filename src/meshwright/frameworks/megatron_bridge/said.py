@@ -114,7 +114,7 @@ class RecipeFields:
             if self.found.get(field):
                 raise InputError(f"{path}: {field} is set; plans have nothing like it: leave it out")
         options = self._options(graph)
-        if "--global-batch-size" not in options:
+        if "--micro-batch-size" in options and "--global-batch-size" not in options:
             raise InputError(f"{path}: train.global_batch_size is missing")
         try:
             plan = megatron_told.plan_of(options, path, n_devices)
