@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from meshwright.frameworks import _shell_words
 from meshwright.frameworks._shell_words import Token, Value
 
 __all__ = ["holds"]
 
-_NUMBERS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
-_JOINED = {"-a": "&&", "-o": "||", "&&": "&&", "||": "||"}
+_NUMBERS: Mapping[str, str] = MappingProxyType({"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="})
+_JOINED: Mapping[str, str] = MappingProxyType({"-a": "&&", "-o": "||", "&&": "&&", "||": "||"})
 
 
 def holds(words: list[tuple[Token, str]], variables: Mapping[str, Value]) -> bool | None:
