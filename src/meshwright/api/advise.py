@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from meshwright import api, frameworks, sim, validation
+from meshwright import api, frameworks, models, sim, validation
 from meshwright.api.evaluation import evaluate
 from meshwright.base import files, registry
 from meshwright.base.errors import InputError
@@ -161,6 +161,8 @@ def advise(
         raise InputError(f"{path}: runs on {plan.n_devices} devices; cluster {cluster} has {place.n_devices}")
     if not model and length not in (0, spec.graph.sequence_length):
         named = spec = _model_of(module, path, length)
+    if said.attention and model:
+        named = models.read(model, sequence_length=length, attention=said.attention)
     if said.lora or said.objective:
         named = _adapted(named, said, length)
     problem = api.make_problem(

@@ -51,7 +51,7 @@ def read_text(path: str | Path, hint: str = "") -> str:
     Raises `InputError` as `read_bytes`, and when it is no such text.
     """
     try:
-        text = read_bytes(path, hint).decode("utf-8")
+        text = read_bytes(path, hint).decode("utf-8-sig")  # without the mark of byte order that some editors put first
     except UnicodeDecodeError:
         raise InputError(f"{path}: cannot be read: is no text in UTF-8 (a binary file?){f'; {hint}' if hint else ''}") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")

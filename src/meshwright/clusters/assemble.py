@@ -20,6 +20,12 @@ __all__ = ["assemble", "disassemble"]
 
 _HOST = ("host_link", "host_memory", "host_memory_bandwidth")
 
+ALGORITHMS = (
+    "ring", "bidirectional_ring", "packed_rings", "tree", "halving_doubling", "hierarchical", "dimension_rings", "direct",
+    "in_switch",
+)  # fmt: skip
+"""Algorithms of collectives that a cluster may name, as `meshwright.network.collectives` has them."""
+
 
 def assemble(file: ClusterFile, place: str) -> Cluster:
     """Return the cluster that a file describes.
@@ -60,7 +66,7 @@ def assemble(file: ClusterFile, place: str) -> Cluster:
         source=file.source or place,
         launch_seconds=units.parse(file.launch, "seconds", place=f"{place}: launch"),
         reduces_in_switch=file.reduces_in_switch,
-        algorithms=tuple(file.algorithms),
+        algorithms=_algorithms(file, place),
         devices_per_host=file.devices_per_host,
     )
 
@@ -144,6 +150,14 @@ def _host(entry: KindEntry, place: str) -> Host | None:
         for name, dimension in zip(_HOST, dimensions, strict=True)
     )
     return Host(link, bandwidth, memory, entry.host_source)
+
+
+def _algorithms(file: ClusterFile, place: str) -> tuple[str, ...]:
+    """Return the algorithms of collectives that a file allows; raises `UnknownNameError` for one that there is not."""
+    for name in file.algorithms:
+        if name not in ALGORITHMS:
+            raise UnknownNameError(f"{place}: algorithms: algorithm", name, ALGORITHMS)
+    return tuple(file.algorithms)
 
 
 def _inner_links(

@@ -33,6 +33,8 @@ class RunConfig:
         How numbers are held and updated, where it says more than the precision: another optimizer; None for as usual.
     objective : str
         What is trained for, as after ``--objective``; empty for the next token.
+    attention : str
+        How attention is computed, where the configuration says other than the model: ``unfused``; empty for the model's own.
     """
 
     plan: Plan
@@ -43,3 +45,4 @@ class RunConfig:
     lora: str = ""
     training: MixedPrecision | None = None
     objective: str = ""
+    attention: str = ""

@@ -1,72 +1,159 @@
-"""Shell scripts as people write them: the options of the commands in them, without running anything."""
+"""Shell scripts as people write them: the options of the command in them that trains, without running anything."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
+from meshwright.frameworks import _shell
+from meshwright.frameworks._shell import Command, Script
 
-__all__ = ["TORCHRUN", "options"]
+__all__ = ["TORCHRUN", "CommandLine", "options", "read"]
 
 TORCHRUN = (
     "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint",
     "--rdzv-id", "--rdzv-conf", "--standalone", "--max-restarts", "--no-python", "--tee", "--log-dir", "--module",
+    "--use-env", "--redirects", "--monitor-interval", "--start-method", "--role", "--local-addr", "--local-ranks-filter",
 )  # fmt: skip
 """Options of torchrun, with dashes; underscores mean the same there."""
 
+_TRAINS = re.compile(
+    r"(.*/)?pretrain_\w+\.py|--(num-layers|tensor-model-parallel-size|micro-batch-size|global-batch-size"
+    r"|per[_-]device[_-]train[_-]batch[_-]size)(=.*)?"
+)
+_LAUNCHERS = re.compile(r"(.*/)?(torchrun|deepspeed|accelerate|torch\.distributed\.(run|launch))")
+_AROUND = re.compile(
+    r"(.*/)?(srun|mpirun|mpiexec|sbatch|docker|singularity|apptainer|numactl|env|nohup|exec|time|sudo|ssh|salloc)"
+)
+_INNER = re.compile(r"(.*/)?(torchrun|deepspeed|accelerate|python[\d.]*|bash|sh|[\w.-]+\.py)")
+_SAYS = ("echo", "printf", "cat", "log", "logger", "tee", "grep", "sed", "awk")
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What a script says.
+
+    Parameters
+    ----------
+    options : dict of str to tuple of str
+        Each with its values; of one given twice the last counts, as in Python's parser.
+    lines : dict of str to int
+        The line that each stands in.
+    warnings : tuple of str
+        What of the script was not decided, not read, or reaches no command.
+    """
+
+    options: dict[str, tuple[str, ...]]
+    lines: dict[str, int]
+    warnings: tuple[str, ...]
+
 
 def options(text: str, place: str) -> dict[str, tuple[str, ...]]:
-    """Return the options of a script with their values; of one given twice the last counts, as in Python's parser.
+    """Return the options of a script with their values, as `read`."""
+    return read(text, place).options
+
+
+def read(text: str, place: str) -> CommandLine:
+    """Return the options of the command that trains; where none does, of all that a script holds.
 
     Parameters
     ----------
     text : str
-        The script: commands over several lines, arrays of options, options in variables.
+        The script: commands over several lines, arrays of options, options in variables, tests, loops, functions.
     place : str
         The file, for messages.
 
     Raises
     ------
     InputError
-        When quotes are left open.
+        When quotes are left open, or several trainings start.
     """
-    found: dict[str, tuple[str, ...]] = {}
-    name, n_line, in_array = "", 1, False
-    variables = {
-        key: value for key, _, value in re.findall(r"""^\s*(?:export )?(\w+)=(["']?)([\w./-]+)\2[ \t]*$""", text, re.M)
-    }
-    for logical in re.split(r"(?<!\\)\n", text):
-        try:
-            words = _words(logical.replace("\\\n", " "), variables)
-        except ValueError as error:
-            raise InputError(f"{place}: line {n_line}: {error}") from None
-        n_line += logical.count("\n") + 1
-        name = name if in_array else ""
-        for word in words:
-            if re.match(r"--\w", word):
-                name, equals, value = word.partition("=")
-                name = name.replace("_", "-") if name.replace("_", "-") in TORCHRUN else name
-                found[name] = (value,) if equals else ()
-            elif word == ")" or word.endswith("=("):
-                name, in_array = "", word != ")"
-            elif word.endswith(".py") or "[@]" in word:
-                name = ""  # what follows is no value of an option
-            elif name:
-                found[name] = (*found[name], word)
-    return found
+    script = _shell.followed(text, place)
+    started = [(one, _apart(one, place)) for one in script.commands if not one.variable and one.words[0][0] not in _SAYS]
+    trains = [one for one in started if any(_TRAINS.fullmatch(word) for word, _ in one[1]) and not _is_list(one[0])]
+    trains = trains or [one for one in started if any(_LAUNCHERS.fullmatch(word) for word, _ in one[1])]
+    if len(trains) > 1:
+        first, second = trains[0][0].words[0][1], trains[1][0].words[0][1]
+        raise InputError(f"{place}: line {second}: starts a training once more, beside that of line {first}; leave one of them")
+    lists = [one for one in started if _is_list(one[0])]
+    found = CommandLine({}, {}, ())
+    warnings = list(script.warnings)
+    for command, words in [*trains, *lists] if trains else [(one, _apart(one, place)) for one in script.commands]:
+        warnings += _collect(found, _inner(command, words), place)
+    if trains:
+        warnings += _unused(script, place)
+    return CommandLine(found.options, found.lines, tuple(dict.fromkeys(warnings)))
 
 
-def _words(line: str, variables: Mapping[str, str]) -> list[str]:
-    """Return the words of a line: variables that the script sets put in, options that one string holds apart."""
+def _is_list(command: Command) -> bool:
+    """Return whether a command is a line of options without a program."""
+    return command.words[0][0].startswith("--")
 
-    def value(match: re.Match[str]) -> str:
-        return variables.get(match[1] or match[3], match[2] or match[0])
 
-    line = re.sub(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))", value, line)
+def _apart(command: Command, place: str) -> list[tuple[str, int]]:
+    """Return a command's words, those of a string that holds options or a whole command apart."""
     found = []
-    for word in shlex.split(line, comments=True):
-        inside = re.sub(r"^\w+=\(?\s*(?=--)", "", word)
-        found += shlex.split(inside) if " " in inside and inside.lstrip().startswith("--") else [inside]
+    for word, line in command.words:
+        if re.search(r"(^|\s)--\w", word) and re.search(r"\s", word.strip()):
+            try:
+                inner = shlex.split(word)
+            except ValueError as error:
+                raise InputError(f"{place}: line {line}: {error}") from None
+            found += [(one, line) for one in _training(inner)]
+        else:
+            found.append((word, line))
     return found
+
+
+def _training(words: list[str]) -> list[str]:
+    """Return, of the words of several commands, those of the one that trains."""
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word in ("&&", "||", "|", ";"):
+            parts.append([])
+        else:
+            parts[-1].append(word.removesuffix(";"))
+            parts += [[]] if word.endswith(";") else []
+    return next((part for part in parts if any(_TRAINS.fullmatch(word) for word in part)), words)
+
+
+def _inner(command: Command, words: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the words behind a scheduler's or a container's own options."""
+    if command.variable or not words or not _AROUND.fullmatch(words[0][0]):
+        return words
+    return next((words[k:] for k, (word, _) in enumerate(words) if k and _INNER.fullmatch(word)), words)
+
+
+def _collect(found: CommandLine, words: list[tuple[str, int]], place: str) -> list[str]:
+    """Put the options among words to those found; return warnings of words that are not known."""
+    name, begun, warnings = "", False, []
+    for word, line in words:
+        if re.match(r"--\w", word):
+            name, equals, value = word.partition("=")
+            name = name.replace("_", "-") if name.replace("_", "-") in TORCHRUN else name
+            begun = True
+            found.options[name], found.lines[name] = (value,) if equals else (), line
+        elif word.endswith(".py"):
+            name, begun = "", True  # what follows is no value of an option
+        elif re.fullmatch(r"\$\{?\w+(\[[@*]\])?\}?", word) and (
+            _holds_options(word) or (begun and (not name or found.options[name]))
+        ):
+            warnings.append(f"{place}: line {line}: {word} is not set in the script; options that it may hold are not read")
+        elif name:
+            found.options[name] = (*found.options[name], word)
+    return warnings
+
+
+def _holds_options(word: str) -> bool:
+    return re.search(r"ARGS|ARGUMENTS|OPTS|OPTIONS|FLAGS|EXTRA|PARAMS|\[", word, re.I) is not None
+
+
+def _unused(script: Script, place: str) -> list[str]:
+    """Return a warning for every variable whose options reach no command."""
+    return [
+        f"{place}: line {one.words[0][1]}: {one.variable} holds options, and no command takes it; they are left out"
+        for one in script.commands
+        if one.variable and one.variable not in script.used and any(re.match(r"\s*--\w", word) for word, _ in one.words)
+    ]

@@ -70,7 +70,10 @@ def test_an_illegal_run_says_why_and_an_unknown_entry_is_a_warning(meshwright: A
         "a.yaml: line 3: nothing is known of weather; it is left out"
     ]
     (tmp_path / "b.sh").write_text(
-        SCRIPT.replace("--recompute-granularity full", "--recompute-granularity selective --use-megatron-fsdp")
+        SCRIPT.replace(
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+            "--recompute-granularity selective --use-megatron-fsdp",
+        )
     )
     entry = meshwright("advise", "b.sh", "--cluster", "dgx-h100:4", "--model", tiny, "--json").json
     assert entry["legal"] and entry["stages"][0]["recompute"][1] == "core_attn"

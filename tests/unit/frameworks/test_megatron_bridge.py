@@ -159,7 +159,8 @@ def test_a_recipe_of_ones_own_is_read_with_what_bridge_assumes(tmp_path: pathlib
     path.write_text(RECIPE.replace("get_mixed_precision_config(", "(").replace('("bf16', '"bf16').replace('mixed")', 'mixed"'))
     said = MODULE.read(str(path), graph)
     assert (said.plan.stages[0].strategy, said.plan.n_microbatches) == (Strategy(4, 2, 1, 1, True, 1), 2)
-    assert (said.precision, said.sequence_length, said.warnings, said.variant) == ("mxfp8", 512, (), "")
+    assert (said.precision, said.sequence_length, said.variant) == ("mxfp8", 512, "")
+    assert [one.partition("line ")[2] for one in said.warnings] == ["5: what _pretrain_common sets by itself is not read"]
     path.write_text(
         RECIPE.replace('get_mixed_precision_config("bf16-with-mxfp8-mixed")', "bf16_mixed()").replace(
             "cfg.train.micro_batch_size = 2",
@@ -214,10 +215,10 @@ def test_what_is_unknown_conditional_or_priced_otherwise_is_a_warning(tmp_path: 
     )
     said = MODULE.read(str(path), posed().graph)
     assert said.precision == "fp8" and said.plan.micro_batch == 1
+    assert said.training is not None and said.training.gradient_bytes == 2
     for text in (
         "line 15: train.micro_batch_size is set under",
         "line 16: nothing is known of ddp.weather",
-        "four bytes",
         "fp8",
     ):
         assert any(text in warning for warning in said.warnings), said.warnings
@@ -229,3 +230,14 @@ def test_a_recipe_is_recognised_as_no_other_file() -> None:
         if hasattr(frameworks.load(name), "recognises") and frameworks.load(name).recognises(RECIPE)
     ]  # fmt: skip
     assert names == ["megatron_bridge"]
+
+
+def test_what_a_recipe_called_by_name_sets_is_said_to_be_left_out(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "# torchrun --nproc-per-node 8\ncfg = llama.llama3_8b_pretrain_config(seq_length=128)\n"
+        "cfg.train.micro_batch_size = 1\ncfg.train.global_batch_size = 16\ncfg.model.tensor_model_parallel_size = 2\n"
+    )
+    found = MODULE.read(str(path), posed().graph)
+    assert found.plan.stages[0].strategy.tensor == 2
+    assert "line 2: what llama.llama3_8b_pretrain_config sets by itself is not read" in found.warnings[0]

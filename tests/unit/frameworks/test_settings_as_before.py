@@ -70,7 +70,8 @@ MEGATRON_LAYOUT = """torchrun --nproc_per_node=8 pretrain_gpt.py \\
     --recompute-activations --recompute-modules core_attn mlp
 """
 MEGATRON_EXPERTS = """torchrun --nproc-per-node 8 p.py --tensor-model-parallel-size 2 --expert-model-parallel-size 8 \\
-    --expert-tensor-parallel-size 1 --num-layers 5 --mtp-num-layers 1 --micro-batch-size 1 --global-batch-size 8
+    --expert-tensor-parallel-size 1 --num-experts 8 --num-layers 5 --mtp-num-layers 1 \\
+    --micro-batch-size 1 --global-batch-size 8
 """
 BRIDGE = """# torchrun --nnodes 1 --nproc-per-node 8
 LAYERS = 3

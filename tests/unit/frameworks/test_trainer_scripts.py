@@ -161,12 +161,12 @@ def test_what_the_command_says_goes_before_accelerates_file_and_the_rest_of_it_i
         (ACCELERATE.replace("--bf16", "--fsdp full_shard"), FSDP, "both say how weights are sharded; keep one"),
         (ACCELERATE.replace("--config_file acc.yaml", "--use_fsdp"), "", "line 6: --use_fsdp: says degrees outside"),
         (ACCELERATE.replace("acc.yaml", "no.yaml"), "", "config_file is the file no.yaml, which is not there"),
-        (FASTCHAT + FASTCHAT, "", "starts several trainings; leave one"),
+        (FASTCHAT + FASTCHAT, "", "starts a training once more"),
         (FASTCHAT.replace("--nnodes 2", "--nnodes many"), "", "--nnodes is many; write the number of hosts"),
         (FASTCHAT.replace("=$N_GPUS", "=eight"), "", "--nproc_per_node is 'eight'; it must be a whole number"),
         (FASTCHAT.replace("=$N_GPUS", "=gpu"), "", "no torchrun command in it says how many processes there are"),
         (FASTCHAT.replace("_size 2", "_size two"), "", "per_device_train_batch_size is 'two'"),
-        (FASTCHAT.replace("'LlamaDecoderLayer'", "'Llama"), "", "line 5: No closing quotation"),
+        (FASTCHAT.replace("'LlamaDecoderLayer'", "'Llama"), "", "line 12: No closing quotation"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_line(tmp_path: pathlib.Path, graph, text: str, entries: str, message: str) -> None:

@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
+from meshwright.frameworks.megatron import parser
 from meshwright.frameworks.megatron.pipeline import whole
 
 __all__ = ["check", "notes", "sentence"]
 
 Options = Mapping[str, tuple[str, ...]]
 
-_ELSEWHERE: Mapping[str, str] = MappingProxyType({
-    "--cpu-offloading-num-layers": "activations on the host",
-    "--chunked-optimizer-state-offload": "optimizer state that is on the host between updates only",
-    "--offload-optimizer-states": "optimizer state that is on the host between updates only",
-    "--fine-grained-activation-offloading": "activations on the host", "--use-torch-fsdp2": "PyTorch's FSDP2 in Megatron-Core",
-    "--moe-use-upcycling": "a dense checkpoint made into experts", "--freeze-all-layers": "frozen layers",
-    "--hybrid-layer-pattern": "state-space layers", "--hybrid-override-pattern": "state-space layers",
-    "--heterogeneous-layers-config-path": "layers of different sizes", "--experimental-attention-variant": "another attention",
-    "--hybrid-context-parallel": "context degrees that differ between samples",
-})  # fmt: skip
-"""What changes a step or its memory so that no plan stands for it."""
-
-_PRICED_OTHERWISE: Mapping[str, str] = MappingProxyType({
-    "--rampup-batch-size": "the global batch after the ramp is priced",
-    "--step-batch-size-schedule": "--global-batch-size alone is priced",
-    "--no-overlap-p2p-communication": "transfers between stages are priced beside computing",
-    "--defer-embedding-wgrad-compute": "gradients of the head are priced where they arise",
-    "--delay-wgrad-compute": "gradients of weights are priced where they arise",
-    "--overlap-moe-expert-parallel-comm": "exchanges of experts are priced by themselves",
-    "--moe-expert-capacity-factor": "experts are priced with all tokens that are sent to them",
-    "--distribute-saved-activations": "what recomputation starts from is priced whole on every tensor rank",
-    "--fp8-param-gather": "weights are priced as held and gathered in bf16",
-    "--fp4-param-gather": "weights are priced as held and gathered in bf16",
-    "--first-last-layers-bf16": "all layers are priced in the precision of products",
-    "--use-precision-aware-optimizer": "gradients, moments and masters are priced in four bytes",
-    "--fp32-residual-connection": "the residual stream is priced in the precision of activations",
-    "--outer-dp-sharding-strategy": "replicas of shards are priced as holding all that their shard has",
-})  # fmt: skip
+_SCALED = (("tensorwise",), ("delayed",), ("mxfp8",))
+"""Recipes of fp8 that are priced as they are."""
 
 
 def check(options: Options, place: str) -> None:
@@ -51,8 +25,8 @@ def check(options: Options, place: str) -> None:
     InputError
         When an option is of that kind.
     """
-    for name, what in _ELSEWHERE.items():
-        if name in options:
+    for name, what in parser.table("refused").items():
+        if name in options and not _without_effect(name, options[name]):
             raise InputError(f"{place}: {name}: {what}; plans have nothing like it: leave it out")
     for name in ("--encoder-num-layers", "--decoder-num-layers"):
         if name in options and options[name] != options.get("--num-layers"):
@@ -61,8 +35,20 @@ def check(options: Options, place: str) -> None:
 
 def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
     """Return what is priced otherwise than a run's options say: each option and a sentence without a full stop."""
-    found = [(name, text) for name, text in _PRICED_OTHERWISE.items() if name in options]
+    found = [
+        (name, text or "what it changes is not priced") for name, text in parser.table("unpriced").items()
+        if name in options and not _without_effect(name, options[name])
+    ]  # fmt: skip
     one = plan.stages[0].strategy
+    if "--use-precision-aware-optimizer" in options:
+        found.append(("--use-precision-aware-optimizer", "gradients, moments and masters are priced in four bytes"))
+    if "--no-gradient-accumulation-fusion" in options and "--use-megatron-fsdp" not in options:
+        found.append(("--no-gradient-accumulation-fusion", "gradients are priced as summed where products make them"))
+    if options.get("--fp8-recipe", ("tensorwise",)) not in _SCALED:
+        found.append(("--fp8-recipe", f"is {' '.join(options['--fp8-recipe'])}; fp8 is priced with a scale a tensor"))
+    if "--num-query-groups" in options and "--group-query-attention" not in options:
+        found.append(("--num-query-groups", "is not taken without --group-query-attention; every head has keys of its own"))
+    found += _captured(options)
     if one.offload == "optimizer":
         found = [(name, text) for name, text in found if name != "--use-precision-aware-optimizer"]  # it needs that
         if "--overlap-cpu-optimizer-d2h-h2d" not in options:
@@ -85,6 +71,19 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
     if group in options and whole(options, group, "") != len(plan.ranks()):
         found.append((group, f"is {' '.join(options[group])}; groups of {len(plan.ranks())} micro-batches are priced"))
     return tuple(found)
+
+
+def _captured(options: Options) -> list[tuple[str, str]]:
+    """Return what is to be said of captured graphs."""
+    said = [name for name in ("--enable-cuda-graph", "--external-cuda-graph") if name in options]
+    said += ["--cuda-graph-impl"] if options.get("--cuda-graph-impl", ("none",)) != ("none",) else []
+    what = "captured graphs are priced by --for megatron:experts_captured only; other variants launch kernels"
+    return [(name, what) for name in said]
+
+
+def _without_effect(name: str, words: tuple[str, ...]) -> bool:
+    """Return whether an option has a value that changes nothing."""
+    return len(words) == 1 and words[0] in parser.table("without_effect").get(name, ())
 
 
 def sentence(name: str, what: str) -> str:

@@ -142,8 +142,9 @@ def arguments(result: Result) -> Options:
     options += _recompute(result)
     options += [("--micro-batch-size", str(plan.micro_batch)), ("--global-batch-size", str(plan.global_batch))]
     options += PRECISIONS[problem.training.precision]
-    if problem.training.gradient_bytes == 2:
-        options.append(("--grad-reduce-in-bf16",))
+    fp16, half = problem.training.precision == "fp16", problem.training.gradient_bytes == 2
+    if half != fp16:  # gradients are summed in four bytes unless told in bf16, and in two unless told in fp16
+        options.append(("--accumulate-allreduce-grads-in-fp32" if fp16 else "--grad-reduce-in-bf16",))
     return options
 
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph
 from meshwright.core.problem import ModelSpec
 from meshwright.frameworks import _command_line, _exact
 from meshwright.models.readers import huggingface
 
-__all__ = ["fields_of", "model_of"]
+__all__ = ["attention_of", "fields_of", "length_of", "model_of", "unlike"]
 
 Options = Mapping[str, tuple[str, ...]]
 
@@ -29,9 +30,40 @@ def model_of(path: str, sequence_length: int) -> ModelSpec:
     """
     options = _command_line.options(_exact.read_text(path), path)
     fields = fields_of(options, path)
-    length = sequence_length or (_number(options, "--seq-length", path) if "--seq-length" in options else 0)
-    graph = huggingface.graph_of(fields, f"the model of {path}", sequence_length=length)
+    length = sequence_length or length_of(options, path)
+    graph = huggingface.graph_of(fields, f"the model of {path}", sequence_length=length, attention=attention_of(options))
     return ModelSpec(f"the model of {path}", "huggingface", "", graph, costs="analytic", search="best")
+
+
+def length_of(options: Options, place: str) -> int:
+    """Return the tokens of a sample; 0 where the options do not say. Raises `InputError` when they are wrong."""
+    found = {_number(options, name, place) for name in ("--seq-length", "--encoder-seq-length") if name in options}
+    if len(found) > 1:
+        raise InputError(f"{place}: --seq-length and --encoder-seq-length are two lengths; keep one")
+    return found.pop() if found else 0
+
+
+def attention_of(options: Options) -> str:
+    """Return how attention is computed: ``unfused``, or empty for one kernel.
+
+    ``--transformer-impl local`` is Megatron-Core's own, unfused unless FlashAttention is asked for.
+    """
+    told = options.get("--attention-backend", ("auto",))
+    local = options.get("--transformer-impl") == ("local",) and "--use-flash-attn" not in options and told != ("flash",)
+    return "unfused" if told in (("unfused",), ("local",)) or local else ""
+
+
+def unlike(options: Options, place: str, graph: Graph) -> list[tuple[str, str]]:
+    """Return what the options say of a model that another graph, which is priced, has not: an option and a sentence."""
+    try:
+        own = huggingface.graph_of(fields_of(options, place), place, sequence_length=graph.sequence_length)
+    except InputError:
+        return []
+    counts = [own.n_parameters, graph.n_parameters]
+    if min(counts) > 0 and max(counts) > 1.02 * min(counts):
+        said, priced = (f"{count / 1e9:.3g} billion" for count in counts)
+        return [("--hidden-size", f"is of a model with {said} weights; {graph.name}, with {priced}, is priced")]
+    return []
 
 
 def fields_of(options: Options, place: str) -> dict[str, Any]:

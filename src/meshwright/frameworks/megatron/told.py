@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import MixedPrecision
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import MODULES, Strategy
 from meshwright.frameworks import _command_line, _exact, _optimizers
-from meshwright.frameworks.megatron import aside, pipeline
+from meshwright.frameworks._shell_words import is_open
+from meshwright.frameworks.megatron import aside, parser, pipeline, shape
 from meshwright.frameworks.megatron.options import EXCHANGES
 
 __all__ = ["config_of", "plan_of", "read", "variant_of"]
@@ -41,25 +42,53 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     InputError
         When it cannot be read, an option that is needed is missing, options contradict each other, or they are another model's.
     """
-    text = _exact.read_text(path)
-    options = _command_line.options(text, path)
+    found = _command_line.read(_exact.read_text(path), path)
+    options, warnings = _with_devices(found, path, n_devices)
     aside.check(options, path)
+    parser.check(options, path, found.lines)
     said = config_of(options, path, graph, n_devices)
-    others = (
-        f"{path}: {f'line {_line(text, name)}: ' if name in options else ''}{aside.sentence(name, what)}"
-        for name, what in aside.notes(options, said.plan)
-    )
+    warnings += _unknown(found, path)
+    for name, what in (*aside.notes(options, said.plan), *shape.unlike(options, path, graph)):
+        place = f"line {found.lines[name]}: " if name in found.lines else ""
+        warnings.append(f"{path}: {place}{aside.sentence(name, what)}")
     optimizer = _OPTIMIZERS.get(" ".join(options.get("--optimizer", ("adam",))), "")
     if optimizer == "sgd-momentum" and not " ".join(options.get("--sgd-momentum", ("0.9",))).strip("0."):
         optimizer = "sgd"
     if not optimizer:
         raise InputError(f"{path}: --optimizer is {' '.join(options['--optimizer'])}; priced are {', '.join(_OPTIMIZERS)}")
     variant, overlap = variant_of(graph, said.plan, "--tp-comm-overlap" in options)
-    without = (f"{path}: --tp-comm-overlap {overlap}",) if overlap else ()
+    if overlap:
+        warnings.append(f"{path}: --tp-comm-overlap {overlap}")
+    training = _optimizers.held(said.precision, optimizer)
+    if _reduced_in_half(options):
+        training = (training or MixedPrecision.of(said.precision)).updated_by(gradient_bytes=2)
     return replace(
-        said, warnings=(*_unknown(options, text, path), *others, *without), variant=variant,
-        training=_optimizers.held(said.precision, optimizer),
+        said, warnings=tuple(warnings), variant=variant, training=training, attention=shape.attention_of(options)
     )  # fmt: skip
+
+
+def _with_devices(found: _command_line.CommandLine, path: str, n_devices: int) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Return the options, without numbers of hosts or processes that the script leaves open, and warnings."""
+    options, warnings = dict(found.options), list(found.warnings)
+    for name in ("--nnodes", "--nproc-per-node"):
+        if n_devices and is_open(" ".join(options.get(name, ()))):
+            word = " ".join(options.pop(name))
+            options.pop("--nproc-per-node", None)
+            what = f"{name} is {word}, which is not known; all {n_devices} devices of the cluster are taken"
+            warnings.append(f"{path}: line {found.lines[name]}: {what}")
+    return options, warnings
+
+
+def _reduced_in_half(options: Mapping[str, tuple[str, ...]]) -> bool:
+    """Return whether gradients are summed and reduced in two bytes: as they come in fp16, where asked for in bf16 [1]_.
+
+    References
+    ----------
+    .. [1] megatron/training/arguments.py: validate_args, accumulate_allreduce_grads_in_fp32.
+    """
+    if "--fp16" in options:
+        return "--accumulate-allreduce-grads-in-fp32" not in options
+    return "--bf16" in options and "--grad-reduce-in-bf16" in options
 
 
 def variant_of(graph: Graph, plan: Plan, overlaps: bool) -> tuple[str, str]:
@@ -84,7 +113,7 @@ def config_of(options: Mapping[str, tuple[str, ...]], path: str, graph: Graph, n
             f"{path}: --num-layers: makes {n_layers} layers, but {graph.name} has {len(graph.ops) - 2}: another model?"
         )
     _head_ranks(options, plan, graph, path)
-    length = pipeline.whole(options, "--seq-length", path) if "--seq-length" in options else 0
+    length = shape.length_of(options, path)
     return RunConfig(plan, _precision(options), length)
 
 
@@ -97,21 +126,14 @@ def _precision(options: Mapping[str, tuple[str, ...]]) -> str:
     return next((word for word in ("bf16", "fp16") if f"--{word}" in options), "fp32")
 
 
-def _unknown(options: Mapping[str, tuple[str, ...]], text: str, place: str) -> tuple[str, ...]:
+def _unknown(found: _command_line.CommandLine, place: str) -> list[str]:
     """Return a warning for every option that Megatron-LM's parser does not have."""
-    known = {
-        *(Path(__file__).parents[1] / "data" / "megatron_options.txt").read_text(encoding="utf-8").split(),
-        *_command_line.TORCHRUN,
-    }
-    found = []
-    for name in options:
-        if name not in known and name.replace("_", "-") not in _command_line.TORCHRUN:
-            found.append(f"{place}: line {_line(text, name)}: {name} is no option of Megatron-LM that is known; it is left out")
-    return tuple(found)
-
-
-def _line(text: str, name: str) -> int:
-    return text.count("\n", 0, max(text.find(name), 0)) + 1
+    known = {*parser.known(), *_command_line.TORCHRUN}
+    return [
+        f"{place}: line {line}: {name} is no option of Megatron-LM that is known; it is left out"
+        for name, line in found.lines.items()
+        if name not in known and name.replace("_", "-") not in _command_line.TORCHRUN
+    ]
 
 
 def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int = 0) -> Plan:
@@ -150,7 +172,8 @@ def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int =
         )
     stages, n_virtual = pipeline.stages(options, place, ranks)
     words = _recompute(options, place, stages)
-    micro, batch = pipeline.whole(options, "--micro-batch-size", place), pipeline.whole(options, "--global-batch-size", place)
+    micro = pipeline.whole(options, "--micro-batch-size", place)
+    batch = pipeline.whole(options, "--global-batch-size", place, micro * data)  # one micro-batch of each where it is not said
     if batch % (micro * data):
         raise InputError(f"{place}: --global-batch-size {batch} is no multiple of --micro-batch-size {micro} x {data} replicas")
     devices = _devices(strategy, ranks, "--use-tp-pp-dp-mapping" in options)
@@ -229,11 +252,14 @@ def _sharding(options: Mapping[str, tuple[str, ...]], place: str, n_ranks: int, 
 
 def _recompute(options: Mapping[str, tuple[str, ...]], place: str, stages: list[tuple[int, ...]]) -> list[tuple[str, ...]]:
     """Return what every layer recomputes; embedding and head nothing."""
-    kind = " ".join(options.get("--recompute-granularity", ("selective",) if "--recompute-activations" in options else ()))
+    by_expert = "--moe-layer-recompute" in options
+    asked = by_expert or "--recompute-activations" in options
+    kind = " ".join(options.get("--recompute-granularity", ("selective",) if asked else ()))
     last = max(op for ops in stages for op in ops)
     n_first, word = 0, "none"
     if kind == "selective":
-        modules = sorted(set(options.get("--recompute-modules", ("core_attn",))))
+        usual = ("moe",) if by_expert else ("core_attn",)
+        modules = sorted({*options.get("--recompute-modules", usual), *(usual if by_expert else ())})
         unknown = [module for module in modules if module not in MODULES]
         if unknown or not modules:
             raise InputError(f"{place}: --recompute-modules {' '.join(unknown)}: there are {', '.join(MODULES)}")

@@ -117,7 +117,7 @@ def _fields(result: Result) -> dict[str, str]:
             said[f"ddp.{name}"] = usual
     said |= {field: str(name in options) for name, field in fields.FLAGS.items()}
     said["optimizer.use_distributed_optimizer"] = said["ddp.use_distributed_optimizer"]
-    wide = str("--grad-reduce-in-bf16" not in options)
+    wide = str(problem.training.gradient_bytes != 2)
     said["ddp.grad_reduce_in_fp32"] = wide
     if problem.training.precision != "fp32":
         said["mixed_precision.grad_reduce_in_fp32"] = wide

@@ -9,6 +9,7 @@ from typing import Any
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
+from meshwright.core.problem import MixedPrecision
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks.megatron import aside
 from meshwright.frameworks.megatron import told as megatron_told
@@ -18,6 +19,7 @@ __all__ = ["RecipeFields"]
 
 _PLANNED = (
     "optimizer.use_distributed_optimizer", "comm_overlap.tp_comm_overlap", "mixed_precision.grad_reduce_in_fp32",
+    "ddp.grad_reduce_in_fp32",
     "optimizer.optimizer", "model.tp_comm_overlap", "model.moe_layer_recompute", "comm_overlap.data_parallel_size",
 )  # fmt: skip
 _OTHER_PARTS = (
@@ -112,6 +114,8 @@ class RecipeFields:
             if self.found.get(field):
                 raise InputError(f"{path}: {field} is set; plans have nothing like it: leave it out")
         options = self._options(graph)
+        if "--micro-batch-size" in options and "--global-batch-size" not in options:
+            raise InputError(f"{path}: train.global_batch_size is missing")
         try:
             plan = megatron_told.plan_of(options, path, n_devices)
         except InputError as error:
@@ -126,8 +130,6 @@ class RecipeFields:
         variant, without = megatron_told.variant_of(graph, plan, "--tp-comm-overlap" in options)
         if without:
             self.warnings.append(f"{path}: comm_overlap.tp_comm_overlap {without}")
-        if False in (self.found.get("mixed_precision.grad_reduce_in_fp32"), self.found.get("ddp.grad_reduce_in_fp32")):
-            self.warnings.append(f"{path}: grad_reduce_in_fp32 is False; gradients are priced in four bytes")
         for name, what in aside.notes(options, plan):
             field = fields.ASIDE.get(name) or fields.VALUES.get(name) or fields.FLAGS.get(name, name)
             if field in self.found or name not in fields.FLAGS:  # what overlaps by itself where a recipe leaves it open
@@ -139,7 +141,17 @@ class RecipeFields:
         if length and own and length != own:
             self.warnings.append(f"{path}: samples have {length} tokens, model.seq_length is {own}: {length} are priced")
         precision = fields.PRECISIONS.get(self.precision, "fp32")
-        return RunConfig(plan, precision, length or own, tuple(self.warnings), variant)
+        training = self._training(precision)
+        return RunConfig(plan, precision, length or own, tuple(self.warnings), variant, training=training)
+
+    def _training(self, precision: str) -> MixedPrecision | None:
+        """Return how numbers are held where gradients are summed in two bytes; None where as usual."""
+        narrow = self.found.get("mixed_precision.grad_reduce_in_fp32") is False
+        if not narrow and self.found.get("ddp.grad_reduce_in_fp32") is False:
+            self.warnings.append(
+                f"{self.path}: ddp.grad_reduce_in_fp32 is False, and the recipe of mixed precision sets it True"
+            )
+        return MixedPrecision.of(precision).updated_by(gradient_bytes=2) if narrow and precision != "fp32" else None
 
     def _options(self, graph: Graph) -> dict[str, tuple[str, ...]]:
         """Return Megatron-LM's options that the fields are; what is left open is as a bare configuration has it."""

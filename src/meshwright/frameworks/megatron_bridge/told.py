@@ -87,9 +87,22 @@ def _collect(path: str, tree: ast.Module) -> _Recipe:
             said.assign("model", parts[1], node)
         elif len(parts) == 2 and parts[1] == "mixed_precision":
             said.take_mixed(node)
+    said.warnings += _started_from(path, tree)
     if not said.found:
         raise InputError(f"{path}: sets no field of model, train or ddp; is it a recipe of Megatron-Bridge?")
     return said
+
+
+def _started_from(path: str, tree: ast.Module) -> list[str]:
+    """Return a warning for every function that makes the configuration whose fields a recipe then sets."""
+    own = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    roots = {parts[0] for parts, _, _ in _python_file.assigned(tree) if len(parts) == 3}
+    return [
+        f"{path}: line {node.lineno}: what {ast.unparse(node.value.func)} sets by itself is not read"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.targets[0]) in roots
+        and ast.unparse(node.value.func).rpartition(".")[2] not in (*own, "ConfigContainer")
+    ]  # fmt: skip
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:

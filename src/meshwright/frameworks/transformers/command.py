@@ -36,7 +36,7 @@ def starts(text: str) -> bool:
     return told and re.search(_LAUNCHERS, lines) is not None and "<<" not in lines
 
 
-def said(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int, int]:
+def said(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int, int, tuple[str, ...]]:
     """Return what a script says.
 
     Returns
@@ -49,6 +49,8 @@ def said(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int, int
         Tokens of a sample; 0 where it does not say.
     n_devices : int
         Processes; 0 where it does not say.
+    warnings : tuple of str
+        What of the script was not decided or not read.
 
     Raises
     ------
@@ -57,10 +59,9 @@ def said(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int, int
     """
     asked = re.findall(r"^#SBATCH\s+(?:--nodes[= ]|-N ?)(\d{1,7})\s*$", text, re.M)
     text = _without_comments(text)
-    given = {name[2:].replace("-", "_"): values for name, values in _command_line.options(text, path).items()}
-    lines = {name: _line(text, name) for name in given}
-    if len(re.findall(r"--per[_-]device[_-]train[_-]batch[_-]size\b", text)) > 1:
-        raise InputError(f"{path}: starts several trainings; leave one of them")
+    read = _command_line.read(text, path)
+    given = {name[2:].replace("-", "_"): values for name, values in read.options.items()}
+    lines = {name[2:].replace("-", "_"): line for name, line in read.lines.items()}
     for name in _DEGREES:
         if name in given:
             value = " ".join(("", *given[name]))
@@ -74,7 +75,7 @@ def said(path: str, text: str) -> tuple[dict[str, Any], dict[str, int], int, int
     length = _count(given, lengths[0], path) if lengths else 0
     left = {*_LAUNCHED, *lengths}
     arguments = {name: _value(values, name, path) for name, values in given.items() if name not in left}
-    return arguments, lines, length, per_node * nodes
+    return arguments, lines, length, per_node * nodes, read.warnings
 
 
 def _without_comments(text: str) -> str:
@@ -146,8 +147,3 @@ def beside(word: str, name: str, path: str) -> str:
         if place.is_file():
             return _exact.read_text(str(place))
     raise InputError(f"{path}: {name} is the file {word}, which is not there; put it beside this one")
-
-
-def _line(text: str, name: str) -> int:
-    found = re.search(rf"--{re.escape(name).replace('_', '[_-]')}\b", text)
-    return text.count("\n", 0, found.start()) + 1 if found else 1

@@ -43,8 +43,9 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         When it cannot be read, an argument is wrong, or arguments contradict each other or the model.
     """
     text = _exact.read_text(path)
+    of_script: tuple[str, ...] = ()
     if command.starts(text):
-        said, lines, length, started = command.said(path, text)
+        said, lines, length, started, of_script = command.said(path, text)
     else:
         said, lines, length = _json(path, text) if text.lstrip().startswith("{") else _python(path)
         started = _python_file.started(text)
@@ -58,7 +59,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         if isinstance(said.get(name), str):
             said[name] = command.table(said[name], name, path)
     own, of_file = _launched(said, path, started)
-    warnings = [*told, *_unknown(said, lines, path), *of_file]
+    warnings = [*of_script, *told, *_unknown(said, lines, path), *of_file]
     n_devices = (_exact.whole(own, "num_processes", path) if own else started) or n_devices
     if not n_devices:
         raise InputError(f"{path}: no torchrun command in it says how many processes there are; say on which cluster it runs")

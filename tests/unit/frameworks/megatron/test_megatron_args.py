@@ -77,7 +77,7 @@ def test_precision_is_said_in_megatrons_words() -> None:
     last = {precision: flags(one(Strategy()), precision=precision)[4:] for precision in ("bf16", "fp16", "fp8", "mxfp8", "fp4")}
     assert last == {
         "bf16": ["--bf16"],
-        "fp16": ["--fp16"],
+        "fp16": ["--fp16", "--accumulate-allreduce-grads-in-fp32"],
         "fp8": ["--bf16", "--fp8-format hybrid --fp8-recipe tensorwise"],
         "mxfp8": ["--bf16", "--fp8-format e4m3 --fp8-recipe mxfp8"],
         "fp4": ["--bf16", "--fp4-format e2m1 --fp4-recipe nvfp4"],

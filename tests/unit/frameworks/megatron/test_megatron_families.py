@@ -10,10 +10,10 @@ import pytest
 
 from meshwright import models
 from meshwright.base.errors import ExportError
-from meshwright.frameworks.megatron import families, model, shape
+from meshwright.frameworks.megatron import families, model, parser, shape
 from meshwright.models.readers import huggingface
 
-KNOWN = pathlib.Path(model.__file__).parents[1] / "data" / "megatron_options.txt"
+KNOWN = parser.known()
 DECODER: dict[str, Any] = {
     "hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 24,
     "intermediate_size": 200, "vocab_size": 1003, "max_position_embeddings": 256,
@@ -106,7 +106,7 @@ def test_megatron_would_make_as_many_weights_as_the_model_has(
 ) -> None:
     options, graph = told(tmp_path, family, fields)
     assert weights(options) == graph.n_parameters
-    assert set(options) <= set(KNOWN.read_text().split())
+    assert set(options) <= KNOWN
     if "--squared-relu" not in options:
         again = shape.fields_of({name: tuple(values) for name, values in options.items()}, "run.sh")
         assert huggingface.graph_of(again, "again", sequence_length=64).n_parameters == graph.n_parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -81,7 +82,7 @@ def test_every_plan_that_is_told_is_read_back_the_same(case: tuple[Problem, Plan
     if any(op.name.startswith("mtp.") for op in problem.graph.ops):
         model.append(("--mtp-num-layers", "1"))
     launch = [("--nnodes", "1"), ("--nproc-per-node", str(plan.n_devices))]
-    said = "\n".join(" ".join(words) for words in (*launch, *model, *options.arguments(result)))
+    said = "\n".join(shlex.join(words) for words in (*launch, *model, *options.arguments(result)))
     assert told.plan_of(_command_line.options(said, "said"), "said") == plan
 
 
@@ -129,8 +130,8 @@ def test_scripts_as_people_write_them_are_read(tmp_path: pathlib.Path) -> None:
         ("--recompute-granularity half", "'half'; it must be"), ("--recompute-granularity full", "uniform of 1"),
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", "uniform of 1"),
         ("--recompute-granularity selective --recompute-modules nothing", "nothing"),
-        ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|t|tt", "E comes first"),
-        ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|t|ttL", "do not make 4"),
+        ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et|t|t|tt'", "E comes first"),
+        ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et|t|t|ttL'", "do not make 4"),
         ("--pipeline-model-parallel-size 4 --num-layers 5", "no multiple of 4 stages"),
         ("--use-distributed-optimizer --num-distributed-optimizer-instances 3", "does not divide"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy all", "'all'"),
@@ -230,7 +231,8 @@ def test_a_plan_of_layers_in_another_order_is_refused() -> None:
         options.arguments(Result(problem, "best", 0, Answer(replace(plan, global_batch=3, stages=(plan.stages[0],)))))
 
 
-HOSTED = "--optimizer-cpu-offload --use-distributed-optimizer --use-precision-aware-optimizer --overlap-param-gather"
+HOSTED = "--optimizer-cpu-offload --use-distributed-optimizer --use-precision-aware-optimizer "
+HOSTED += "--overlap-grad-reduce --overlap-param-gather"
 
 
 def test_state_on_the_host_is_read_with_what_is_priced_otherwise(tmp_path: pathlib.Path) -> None:
