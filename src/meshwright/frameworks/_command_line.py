@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
 from meshwright.frameworks import _shell
-from meshwright.frameworks._shell import Command, Script
+from meshwright.frameworks._shell import Shell, ShellCommand
 
 __all__ = ["TORCHRUN", "CommandLine", "options", "read"]
 
@@ -37,22 +38,22 @@ class CommandLine:
 
     Parameters
     ----------
-    options : dict of str to tuple of str
+    options : mapping of str to tuple of str
         Each with its values; of one given twice the last counts, as in Python's parser.
-    lines : dict of str to int
+    lines : mapping of str to int
         The line that each stands in.
     warnings : tuple of str
         What of the script was not decided, not read, or reaches no command.
     """
 
-    options: dict[str, tuple[str, ...]]
-    lines: dict[str, int]
+    options: Mapping[str, tuple[str, ...]]
+    lines: Mapping[str, int]
     warnings: tuple[str, ...]
 
 
 def options(text: str, place: str) -> dict[str, tuple[str, ...]]:
     """Return the options of a script with their values, as `read`."""
-    return read(text, place).options
+    return dict(read(text, place).options)
 
 
 def read(text: str, place: str) -> CommandLine:
@@ -78,21 +79,22 @@ def read(text: str, place: str) -> CommandLine:
         first, second = trains[0][0].words[0][1], trains[1][0].words[0][1]
         raise InputError(f"{place}: line {second}: starts a training once more, beside that of line {first}; leave one of them")
     lists = [one for one in started if _is_list(one[0])]
-    found = CommandLine({}, {}, ())
+    found: dict[str, tuple[str, ...]] = {}
+    lines: dict[str, int] = {}
     warnings = list(script.warnings)
     for command, words in [*trains, *lists] if trains else [(one, _apart(one, place)) for one in script.commands]:
-        warnings += _collect(found, _inner(command, words), place)
+        warnings += _collect(found, lines, _inner(command, words), place)
     if trains:
         warnings += _unused(script, place)
-    return CommandLine(found.options, found.lines, tuple(dict.fromkeys(warnings)))
+    return CommandLine(found, lines, tuple(dict.fromkeys(warnings)))
 
 
-def _is_list(command: Command) -> bool:
+def _is_list(command: ShellCommand) -> bool:
     """Return whether a command is a line of options without a program."""
     return command.words[0][0].startswith("--")
 
 
-def _apart(command: Command, place: str) -> list[tuple[str, int]]:
+def _apart(command: ShellCommand, place: str) -> list[tuple[str, int]]:
     """Return a command's words, those of a string that holds options or a whole command apart."""
     found = []
     for word, line in command.words:
@@ -119,14 +121,14 @@ def _training(words: list[str]) -> list[str]:
     return next((part for part in parts if any(_TRAINS.fullmatch(word) for word in part)), words)
 
 
-def _inner(command: Command, words: list[tuple[str, int]]) -> list[tuple[str, int]]:
+def _inner(command: ShellCommand, words: list[tuple[str, int]]) -> list[tuple[str, int]]:
     """Return the words behind a scheduler's or a container's own options."""
     if command.variable or not words or not _AROUND.fullmatch(words[0][0]):
         return words
     return next((words[k:] for k, (word, _) in enumerate(words) if k and _INNER.fullmatch(word)), words)
 
 
-def _collect(found: CommandLine, words: list[tuple[str, int]], place: str) -> list[str]:
+def _collect(found: dict[str, tuple[str, ...]], lines: dict[str, int], words: list[tuple[str, int]], place: str) -> list[str]:
     """Put the options among words to those found; return warnings of words that are not known."""
     name, begun, warnings = "", False, []
     for word, line in words:
@@ -134,15 +136,13 @@ def _collect(found: CommandLine, words: list[tuple[str, int]], place: str) -> li
             name, equals, value = word.partition("=")
             name = name.replace("_", "-") if name.replace("_", "-") in TORCHRUN else name
             begun = True
-            found.options[name], found.lines[name] = (value,) if equals else (), line
+            found[name], lines[name] = (value,) if equals else (), line
         elif word.endswith(".py"):
             name, begun = "", True  # what follows is no value of an option
-        elif re.fullmatch(r"\$\{?\w+(\[[@*]\])?\}?", word) and (
-            _holds_options(word) or (begun and (not name or found.options[name]))
-        ):
+        elif re.fullmatch(r"\$\{?\w+(\[[@*]\])?\}?", word) and (_holds_options(word) or (begun and (not name or found[name]))):
             warnings.append(f"{place}: line {line}: {word} is not set in the script; options that it may hold are not read")
         elif name:
-            found.options[name] = (*found.options[name], word)
+            found[name] = (*found[name], word)
     return warnings
 
 
@@ -150,7 +150,7 @@ def _holds_options(word: str) -> bool:
     return re.search(r"ARGS|ARGUMENTS|OPTS|OPTIONS|FLAGS|EXTRA|PARAMS|\[", word, re.I) is not None
 
 
-def _unused(script: Script, place: str) -> list[str]:
+def _unused(script: Shell, place: str) -> list[str]:
     """Return a warning for every variable whose options reach no command."""
     return [
         f"{place}: line {one.words[0][1]}: {one.variable} holds options, and no command takes it; they are left out"

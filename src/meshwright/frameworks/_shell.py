@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from meshwright.base.errors import InputError
 from meshwright.frameworks import _shell_structure, _shell_tests, _shell_words
 from meshwright.frameworks._shell_words import Token, Value
 
-__all__ = ["Command", "Script", "followed"]
+__all__ = ["Shell", "ShellCommand", "followed"]
 
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _MOST_COMMANDS, _DEEPEST = 20_000, 12
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShellCommand:
     """A command that runs, or a list of words that is put to a variable.
 
     Parameters
@@ -38,8 +38,7 @@ class Command:
     place: str = ""
 
 
-@dataclass(slots=True)
-class Script:
+class Shell:
     """What is known while a script is followed, and what was found.
 
     Parameters
@@ -48,15 +47,15 @@ class Script:
         The file, for messages.
     """
 
-    place: str
-    variables: dict[str, Value] = field(default_factory=dict)
-    functions: dict[str, list[Token]] = field(default_factory=dict)
-    commands: list[Command] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)
-    missing: set[str] = field(default_factory=set)
-    depth: int = 0
-    ended: bool = False
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.variables: dict[str, Value] = {}
+        self.functions: dict[str, list[Token]] = {}
+        self.commands: list[ShellCommand] = []
+        self.warnings: list[str] = []
+        self.used: set[str] = set()
+        self.missing: set[str] = set()
+        self.depth, self.ended = 0, False
 
     def look(self, name: str) -> Value | None:
         """Return what a variable holds, noting that it was asked for."""
@@ -82,7 +81,7 @@ class Script:
         return _shell_words.expanded(token.text, token.line, self.look, self.put, whole=whole)
 
 
-def followed(text: str, place: str) -> Script:
+def followed(text: str, place: str) -> Shell:
     """Return the commands of a script that run, in order.
 
     Parameters
@@ -97,13 +96,13 @@ def followed(text: str, place: str) -> Script:
     InputError
         When quotes or brackets are left open, or it never ends.
     """
-    script = Script(place)
+    script = Shell(place)
     _asked_of_slurm(script, text)
     _run(script, _shell_words.tokens(text, place))
     return script
 
 
-def _asked_of_slurm(script: Script, text: str) -> None:
+def _asked_of_slurm(script: Shell, text: str) -> None:
     """Set the variables that Slurm makes of a script's own requests."""
     asked = dict(re.findall(r"^#SBATCH\s+(-N|--[\w-]+)[= ]\s*(\S+)", text, re.M))
     gpus = asked.get("--gpus-per-node") or asked.get("--gres") or ""
@@ -119,7 +118,7 @@ def _asked_of_slurm(script: Script, text: str) -> None:
         script.put("SLURM_NTASKS", str(int(known["SLURM_NNODES"] or 0) * int(known["SLURM_NTASKS_PER_NODE"] or 0)))
 
 
-def _run(script: Script, found: list[Token]) -> bool | None:
+def _run(script: Shell, found: list[Token]) -> bool | None:
     """Follow a list of commands; return whether the last one succeeds, None where that is not known."""
     status: bool | None = True
     i, joined = 0, ""
@@ -143,7 +142,7 @@ def _run(script: Script, found: list[Token]) -> bool | None:
     return status
 
 
-def _one(script: Script, found: list[Token]) -> bool | None:
+def _one(script: Shell, found: list[Token]) -> bool | None:
     """Follow one command; return whether it succeeds, None where that is not known."""
     if script.depth > _DEEPEST or len(script.commands) > _MOST_COMMANDS:
         raise InputError(f"{script.place}: line {found[0].line}: functions or files that call each other without an end")
@@ -169,7 +168,7 @@ def _one(script: Script, found: list[Token]) -> bool | None:
     return _simple(script, found)
 
 
-def _if(script: Script, found: list[Token]) -> bool | None:
+def _if(script: Shell, found: list[Token]) -> bool | None:
     """Follow the branch of a condition that is taken."""
     parts = _shell_structure.parts(found, ("then", "elif", "else", "fi"))
     holds: bool | None = False
@@ -183,7 +182,7 @@ def _if(script: Script, found: list[Token]) -> bool | None:
     return True
 
 
-def _condition(script: Script, found: list[Token], matters: bool) -> bool:
+def _condition(script: Shell, found: list[Token], matters: bool) -> bool:
     """Return whether a condition is taken to hold, with a warning where the script does not decide it."""
     found = [token for token in found if token.text != "\n"]
     missing = set(script.missing)
@@ -207,12 +206,12 @@ def _condition(script: Script, found: list[Token], matters: bool) -> bool:
     return bool(status)
 
 
-def _decided(script: Script, found: list[Token]) -> bool | None:
+def _decided(script: Shell, found: list[Token]) -> bool | None:
     """Return whether a test holds; None where files or commands decide it."""
     return _shell_tests.holds([(token, script.expand(token, whole=True)[0][0]) for token in found], script.variables)
 
 
-def _loop(script: Script, found: list[Token]) -> bool | None:
+def _loop(script: Shell, found: list[Token]) -> bool | None:
     """Follow a loop: over words that are known, each of them; any other is taken not to run."""
     (_, head), *rest = _shell_structure.parts(found, ("do", "done"))
     body = next((part for word, part in rest if word == "do"), [])
@@ -230,7 +229,7 @@ def _loop(script: Script, found: list[Token]) -> bool | None:
     return True
 
 
-def _case(script: Script, found: list[Token]) -> bool | None:
+def _case(script: Shell, found: list[Token]) -> bool | None:
     """Follow the branch of a ``case`` whose pattern fits first."""
     missing = set(script.missing)
     script.missing.clear()
@@ -260,7 +259,7 @@ def _case(script: Script, found: list[Token]) -> bool | None:
     return True
 
 
-def _simple(script: Script, found: list[Token]) -> bool | None:
+def _simple(script: Shell, found: list[Token]) -> bool | None:
     """Follow a command of words: assignments, a function, a file that is sourced, or a program that starts."""
     i = 0
     declares = found[0].text in _DECLARES
@@ -287,14 +286,14 @@ def _simple(script: Script, found: list[Token]) -> bool | None:
     return _started(script, words, documents, found[0].line) if words else True
 
 
-def _put_array(script: Script, assigned: re.Match[str], items: list[Token]) -> None:
+def _put_array(script: Shell, assigned: re.Match[str], items: list[Token]) -> None:
     own = tuple(word for token in items for word in script.expand(token))
     before = script.variables.get(assigned[1], ()) if assigned[3] == "+=" else ()
     script.variables[assigned[1]] = (*before, *own)
-    script.commands.append(Command(own, assigned[1], script.place))
+    script.commands.append(ShellCommand(own, assigned[1], script.place))
 
 
-def _put(script: Script, assigned: re.Match[str], token: Token) -> None:
+def _put(script: Shell, assigned: re.Match[str], token: Token) -> None:
     name, index, sign, text = assigned.groups()
     if name not in script.variables and re.search(rf"\$({name}\b|\{{{name}\}})", text):
         script.put(name, "")  # what it is made longer from is nothing yet
@@ -305,10 +304,10 @@ def _put(script: Script, assigned: re.Match[str], token: Token) -> None:
     if before:
         word = f"{before[0][0]}{word}"
     script.variables[name] = ((word, token.line), *before[1:])
-    script.commands.append(Command(((word, token.line),), name, script.place))
+    script.commands.append(ShellCommand(((word, token.line),), name, script.place))
 
 
-def _started(script: Script, words: list[tuple[str, int]], documents: list[Token], line: int) -> bool | None:
+def _started(script: Shell, words: list[tuple[str, int]], documents: list[Token], line: int) -> bool | None:
     """Follow a program that starts."""
     name = words[0][0]
     builtins: dict[str, Callable[[], bool | None]] = {
@@ -340,12 +339,12 @@ def _started(script: Script, words: list[tuple[str, int]], documents: list[Token
         if len(words) > 1 and words[1][0] == "--":
             _positional(script, words[2:])
         return True
-    script.commands.append(Command(tuple(words), "", script.place))
+    script.commands.append(ShellCommand(tuple(words), "", script.place))
     _read_documents(script, name, documents)
     return True if name in ("echo", "printf", "cd", "mkdir", "export", "torchrun", "python") else None
 
 
-def _read_documents(script: Script, name: str, documents: list[Token]) -> None:
+def _read_documents(script: Shell, name: str, documents: list[Token]) -> None:
     """Follow here-documents that a shell runs; say which are not read."""
     for document in documents:
         if name in ("bash", "sh", "sbatch", "srun", "ssh"):
@@ -354,12 +353,12 @@ def _read_documents(script: Script, name: str, documents: list[Token]) -> None:
             script.warn(document.line, "options in a here-document, which is not read")
 
 
-def _exit(script: Script) -> bool:
+def _exit(script: Shell) -> bool:
     script.ended = True
     return True
 
 
-def _positional(script: Script, words: list[tuple[str, int]]) -> None:
+def _positional(script: Shell, words: list[tuple[str, int]]) -> None:
     for k in range(1, 10):
         script.variables.pop(str(k), None)
         if k <= len(words):
@@ -367,7 +366,7 @@ def _positional(script: Script, words: list[tuple[str, int]]) -> None:
     script.variables["@"] = tuple(words)
 
 
-def _inner(script: Script, text: str, line: int) -> bool | None:
+def _inner(script: Shell, text: str, line: int) -> bool | None:
     """Follow a text that another shell runs, or this one once more."""
     script.depth += 1
     status = _run(script, _shell_words.tokens(text, script.place, line))
@@ -375,7 +374,7 @@ def _inner(script: Script, text: str, line: int) -> bool | None:
     return status
 
 
-def _source(script: Script, word: str, line: int) -> bool | None:
+def _source(script: Shell, word: str, line: int) -> bool | None:
     """Follow a file that is sourced, from the folder of the script or from here."""
     place = next((one for one in (Path(script.place).parent / word, Path(word)) if word and one.is_file()), None)
     if place is None or _shell_words.is_open(word):
