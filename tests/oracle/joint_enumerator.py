@@ -320,6 +320,20 @@ def unlike_question(seed: int, folder: pathlib.Path) -> Question:
     return Question(problem, settings, f"unlike {seed}: {cluster}, {settings}")
 
 
+def two_layers_question(settings: dict[str, str], folder: pathlib.Path) -> Question:
+    """Return a problem of one dense and one expert layer: nothing repeats, and still embedding and head recompute nothing."""
+    config = {
+        "model_type": "qwen3_moe", "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 8000, "max_position_embeddings": 131072,
+        "tie_word_embeddings": False, "head_dim": 64, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256,
+        "mlp_only_layers": [0],
+    }  # fmt: skip
+    model = folder / "two.json"
+    model.write_text(json.dumps(config))
+    problem = api.make_problem(str(model), "flat:2", batch=Batch(4, 0, 1024), memory_risk=0.5)
+    return Question(problem, settings, f"two layers: {settings}")
+
+
 def frozen_question(seed: int, folder: pathlib.Path) -> Question:
     """Return a small problem of which the first layers are frozen, and mostly the embedding too."""
     dice = random.Random(seed * 7919 + 13)
@@ -416,14 +430,14 @@ def _tight_memory(problem: Problem, settings: dict[str, str], dice: random.Rando
 
 
 def chain(problem: Problem) -> tuple[list[int], list[int], list[int]]:
-    """Return what is pinned to the first stage, the layers from the first that repeats to the last, what is pinned to the
-    last.
+    """Return what is pinned to the first stage, the layers from the first that repeats to the last (where none does, all but
+    embedding and head), what is pinned to the last.
     """
     order = list(problem.graph.topological_order())
     row = {i: problem.graph.ops[i].like if problem.graph.ops[i].like >= 0 else i for i in order}
     often = [sum(row[i] == row[j] for j in order) > 1 for i in order]
-    if not any(often):
-        return [], order, []
+    if not any(often):  # then only embedding and head are pinned
+        often = [problem.graph.ops[i].kind not in ("embedding", "head") for i in order]
     first, last = often.index(True), len(often) - 1 - often[::-1].index(True)
     return order[:first], order[first : last + 1], order[last + 1 :]
 

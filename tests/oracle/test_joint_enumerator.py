@@ -141,6 +141,18 @@ def test_proofs_hold_for_every_mixture_of_what_unlike_layers_recompute(block: in
     assert n_mixed >= 3
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"recompute": "full"}, {"recompute": "full", "pipeline": "2"}, {"recompute": "none,full", "schedules": "zb_h1"}],
+)
+def test_where_no_layer_repeats_embedding_and_head_recompute_nothing(settings: dict[str, str], tmp_path: pathlib.Path) -> None:
+    verdict = enumerator.judge(enumerator.two_layers_question(settings, tmp_path), 100_000, whole=True)
+    assert verdict.answer is not None and verdict.answer.plan is not None and verdict.best is not None
+    assert verdict.excess_ratio <= enumerator.TOLERANCE
+    words = [word for stage in verdict.answer.plan.stages for word in stage.recompute]
+    assert {words[0], words[-1]} == {"none"} and len(words) == 4
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "adafactor", "adam-8bit", "sgd"])
 def test_proofs_hold_under_other_optimizers(optimizer: str, tmp_path: pathlib.Path) -> None:
     """State by shape, matrices put together between replicas: what is proven is still below every plan that can be played."""

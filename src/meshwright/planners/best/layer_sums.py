@@ -72,7 +72,7 @@ class LayerChain:
 
 
 def chain_of(graph: Graph) -> LayerChain:
-    """Return the graph as a chain: from the first layer that repeats to the last one.
+    """Return the graph as a chain: from the first layer that repeats to the last one, embedding and head at its ends left out.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def chain_of(graph: Graph) -> LayerChain:
     Returns
     -------
     LayerChain
-        Where nothing repeats, everything is a layer.
+        Where nothing repeats, everything between embedding and head is a layer.
     """
     order = graph.topological_order()
     row = {i: graph.ops[i].like if graph.ops[i].like >= 0 else i for i in order}
@@ -90,7 +90,9 @@ def chain_of(graph: Graph) -> LayerChain:
     for i in order:
         counts[row[i]] = counts.get(row[i], 0) + 1
     repeated = [position for position, i in enumerate(order) if counts[row[i]] > 1]
-    first, last = (repeated[0], repeated[-1]) if repeated else (0, len(order) - 1)
+    inner = [position for position, i in enumerate(order) if graph.ops[i].kind not in ("embedding", "head")]
+    own = repeated or inner or range(len(order))
+    first, last = own[0], own[-1]
     layers = order[first : last + 1]
     main_row = max(sorted({row[i] for i in layers}), key=lambda r: counts[r])
     return LayerChain(order[:first], layers, order[last + 1 :], tuple(row[i] for i in layers), main_row)

@@ -104,13 +104,18 @@ class CheckedChain(NamedTuple):
 
 
 def chain_of(graph: Graph) -> CheckedChain:
-    """Return the model as a chain: from the first layer that occurs again to the last one; all of it where none does."""
+    """Return the model as a chain: from the first layer that occurs again to the last one; where none does, all but the embedding
+    it begins with and the head it ends with.
+    """
     order = list(graph.topological_order())
     row = {i: graph.ops[i].like if graph.ops[i].like >= 0 else i for i in order}
     often: dict[int, int] = {}
     for i in order:
         often[row[i]] = often.get(row[i], 0) + 1
-    again = [place for place, i in enumerate(order) if often[row[i]] > 1] or [0, len(order) - 1]
+    again = [place for place, i in enumerate(order) if often[row[i]] > 1]
+    if not again:
+        ends = [graph.ops[i].kind in ("embedding", "head") for i in order]
+        again = [place for place, is_end in enumerate(ends) if not is_end] or [0, len(order) - 1]
     layers = order[again[0] : again[-1] + 1]
     most = max(often[row[i]] for i in layers)
     main = min(row[i] for i in layers if often[row[i]] == most)

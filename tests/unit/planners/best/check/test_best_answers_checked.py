@@ -75,6 +75,18 @@ def test_answers_of_models_with_one_table_for_embedding_and_head_are_confirmed(s
     assert code == 0 and said["valid"]
 
 
+def test_an_answer_where_no_layer_repeats_is_confirmed(tmp_path: pathlib.Path) -> None:
+    """And embedding and head recompute nothing, whatever all layers are told."""
+    model = json.loads(TINY.read_text()) | {"num_hidden_layers": 1}
+    (tmp_path / "one.json").write_text(json.dumps(model))
+    plan = ["plan", str(tmp_path / "one.json"), "--cluster", "flat:2", "--global-batch", "4", "--no-what-if"]
+    run(*plan, "--set", "recompute=full", "--out", str(tmp_path / "plan.json"))
+    entry = json.loads((tmp_path / "plan.json").read_text())
+    assert entry["stages"][0]["recompute"][0] == "none"
+    code, said, _ = checked(entry, tmp_path / "again.json")
+    assert code == 0 and said["valid"]
+
+
 def test_the_bound_of_unlike_layers_on_one_rank_is_confirmed(tmp_path: pathlib.Path) -> None:
     """Layers with a window and without, some of which recompute everything: an integer program says which at least."""
     plan = ["plan", "gemma-2-9b", "--cluster", "tpu-v4:8", "--global-batch", "64", "--micro-batch", "1", "--optimizer", "muon"]
