@@ -68,8 +68,8 @@ def validate(path: str | Path, *, framework: str = "") -> Report:
     Raises
     ------
     InputError
-        When the file cannot be read, its columns are those of no known set, a cell is not what its column asks for, or no set
-        has that name.
+        When the file cannot be read, its columns are those of no known set, a cell is not what its column asks for, no set
+        has that name, or every row names a framework beside the one given.
     """
     path = _sets.set_file(path)
     measured = _table.read(path)
@@ -77,6 +77,11 @@ def validate(path: str | Path, *, framework: str = "") -> Report:
     plugin = registry.load("validation", kind, "measured set")
     if framework and "framework" not in getattr(plugin, "OPTIONAL", ()):
         raise InputError(f"--for {framework}: the rows of {path} say which framework trained them; it is for runs of one's own")
+    if framework and all(row.get("framework", "").strip() for row in rows):
+        raise InputError(
+            f"--for {framework}: every row of {path} names its framework, so it changes nothing; leave it out, or empty the "
+            "column 'framework' of the rows that it is meant for"
+        )
     if framework:
         rows = tuple({**row, "framework": row.get("framework", "").strip() or framework} for row in rows)
     try:

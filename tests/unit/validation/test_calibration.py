@@ -195,3 +195,10 @@ def test_a_log_that_contradicts_its_model_or_names_none_is_refused(tmp_path: pat
         validation.calibrate(log(tmp_path, 2.0, flops=rate.format(15.0)), **told)
     with pytest.raises(InputError, match="makes 32 layers, but gpt3-125m has 12: another model"):
         validation.calibrate(log(tmp_path, 2.0), model="gpt3-125m", cluster="dgx-a100:8")
+
+
+def test_a_framework_that_no_row_is_left_for_is_refused(tmp_path: pathlib.Path) -> None:
+    """Or a file fitted to one's own runs would be given and never used, without a word."""
+    named = stored(tmp_path, rows(1.0, framework="megatron"))
+    with pytest.raises(InputError, match="names its framework, so it changes nothing"):
+        validation.validate(named, framework="fsdp2")
