@@ -16,7 +16,7 @@ from meshwright.core.cluster import Cluster
 from meshwright.planners.parmesan.on_unlike import nothing_fits
 from meshwright.planners.parmesan.operators import question
 from meshwright.planners.parmesan.search import partition, stage_mapping
-from meshwright.report import text
+from meshwright.report import infeasible
 from meshwright.writers import plan_json
 
 DATA = Path(__file__).parents[3] / "data"
@@ -47,7 +47,7 @@ def test_that_nothing_fits_is_proven_and_what_is_missing_is_told(search: str) ->
     # 30 GB on 28 and 5 on 2: with 3 GB more each both fit
     assert not answer.feasible and answer.answer.infeasible_proven
     assert answer.answer.missing_bytes == pytest.approx(3e9)
-    assert "Nothing fits." in text._nothing_fits(answer)
+    assert "Nothing fits." in infeasible.nothing_fits(answer)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_nothing_fits_only_where_no_partition_onto_so_many_devices_does(
 def test_none_found_is_not_called_none_there() -> None:
     result = api.plan("gpt2-xl", unlike(memory_bytes=(3e9, 2e9)), search="stage_mapping", settings={"published": "false"})
     assert not result.feasible and not result.answer.infeasible_proven
-    assert "not proven" in text._nothing_fits(result)
+    assert "not proven" in infeasible.nothing_fits(result)
     assert plan_json.as_json(result)["infeasible_proven"] is False
 
 
