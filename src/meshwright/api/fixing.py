@@ -1,4 +1,4 @@
-"""A plan given as a paper's table has it, or in part: completed by search, compared with what would be best were nothing given."""
+"""A plan given as a paper's table has it, or in part: completed by search and compared with the best were nothing given."""
 
 from __future__ import annotations
 
