@@ -1,4 +1,4 @@
-"""A plan given as a paper's table has it, or in part: completed by search and compared with the best were nothing given."""
+"""A plan of which a part is given: checked, completed by search, and compared with what would be best were nothing given."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.api import answers, searching, shaping, why_not
-from meshwright.api.evaluation import judged
-from meshwright.base import options, registry
+from meshwright.api import searching, shaping, why_not
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.formatting import describe
 from meshwright.core.problem import Problem, Stop
-from meshwright.core.result import Answer, Result
+from meshwright.core.result import Result
 from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, RECOMPUTE
 
-__all__ = ["KEYS", "GivenParts", "given", "parse", "plan"]
+__all__ = ["KEYS", "GivenParts", "parse", "plan"]
 
 _DEGREES = ("tensor", "context", "expert", "pipeline", "data", "micro_batch")
 _SHARDED = (("optimizer", 1), ("gradients", 2), ("weights", 3))
@@ -26,8 +24,6 @@ KEYS = (
 """What can be fixed of a plan."""
 
 _CANDIDATES = 12
-
-_NOT_SEARCHED = "the plan was given, not searched for: there may be better ones"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,51 +299,3 @@ def _recompute(text: str) -> str:
         if word not in RECOMPUTE:
             raise UnknownNameError("recomputation (of --fix)", word, RECOMPUTE)
     return text
-
-
-def given(model: str, text: str, cluster: str = "", *, settings: Mapping[str, str] | None = None) -> Result:
-    """Return a plan that was typed, with what it costs in the cost model of its paper, and the simulated step.
-
-    Parameters
-    ----------
-    model : str
-        A file or name whose search (`ModelSpec.search`) reads typed plans: a measured profile (``dapple``), a Piper file
-        (``piper``), a PaSE graph (``pase``).
-    text : str
-        The plan: ``8:8@13:6``, ``4x2:4x2r@16:18``, ``*=b/8; fc*=n/8``.
-    cluster : str
-        Where it runs; empty for what the model or the options say.
-    settings : mapping of str to str or None
-        Options of that search that say something of a given plan, as after ``--set``.
-
-    Returns
-    -------
-    Result
-        With plan and objective, without a bound; its timeline is None where the cost model says nothing in seconds.
-
-    Raises
-    ------
-    InputError
-        When the text is no plan of the model, an option is wrong or of searching, or the model's search reads no typed plans.
-    """
-    from meshwright import api
-
-    model_spec = api.read(model)
-    name, told = model_spec.search, dict(settings or {})
-    module = registry.load("search", name, "search")
-    if not hasattr(module, "given"):
-        raise InputError(
-            f"--fix: {model_spec.name} has no tables of a paper; give parts of its plan to 'meshwright plan {model} --fix "
-            "tensor=8,pipeline=4', or a plan file to simulate"
-        )
-    asked = api.make_problem(model_spec, cluster or None)
-    params = options.parse(module.Params, told, f"search {name}")
-    for key in told:
-        if key not in module.GIVEN:
-            raise InputError(f"--set {key}: says how to search; with --fix only {', '.join(module.GIVEN)} can be set")
-    answer: Answer = module.given(asked, params, text)
-    answer = replace(answer, notes=(*asked.model_spec.notes, *answer.notes, _NOT_SEARCHED))
-    problem = answers.same_question(asked, answer.problem or asked, name)
-    assert answer.plan is not None
-    answers.check_plan(problem, answer.plan, name)
-    return judged(Result(problem=problem, search=name, seed=0, answer=answer, settings=told, asked=asked))

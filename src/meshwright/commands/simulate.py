@@ -116,7 +116,7 @@ def _played_text(step: ModelSpec, played: PlayedGraph, cluster: str) -> str:
 
 def _given(model: str, text: str, cluster: str, settings: list[str], trace: str) -> Result:
     """Return a plan that was typed, its step drawn where that is asked for."""
-    from meshwright.api import fixing
+    from meshwright.api import plan_files
     from meshwright.base import files
     from meshwright.base.errors import ExportError
     from meshwright.commands.plan import settings_of
@@ -124,7 +124,7 @@ def _given(model: str, text: str, cluster: str, settings: list[str], trace: str)
 
     if trace:
         files.check_target(trace, "--trace")
-    result = fixing.given(model, text, cluster, settings=settings_of(settings))
+    result = plan_files.given(model, text, cluster, settings=settings_of(settings))
     if trace and result.timeline is None:
         costs = result.problem.costs
         raise ExportError(f"{trace}: there is no timeline to draw, costs {costs} say nothing in seconds; leave --trace out")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright import api, published
-from meshwright.api import fixing
+from meshwright.api import plan_files
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.strategy import Strategy
@@ -30,7 +30,7 @@ def step_by_hand(sizes: tuple[int, int], first: int, n: int, schedule: str) -> f
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "early_backward_b"])
 def test_a_plan_of_the_paper_is_played_as_typed(schedule: str) -> None:
-    result = fixing.given(VGG, f"14:2@16:9,n_microbatches=16,schedule={schedule}", settings=SETTINGS)
+    result = plan_files.given(VGG, f"14:2@16:9,n_microbatches=16,schedule={schedule}", settings=SETTINGS)
     assert result.step_seconds == step_by_hand((14, 2), 16, 16, schedule)
     assert result.objective is not None and result.objective.value == result.step_seconds
     assert result.bound is None
@@ -39,7 +39,7 @@ def test_a_plan_of_the_paper_is_played_as_typed(schedule: str) -> None:
 
 
 def test_what_is_left_open_is_the_quickest_and_told() -> None:
-    result = fixing.given(VGG, "14:2@16:9", settings=SETTINGS)
+    result = plan_files.given(VGG, "14:2@16:9", settings=SETTINGS)
     every = {(n, s): step_by_hand((14, 2), 16, n, s) for n in (1, 4, 16, 64) for s in ("1f1b", "early_backward_b")}
     assert result.step_seconds is not None and result.step_seconds <= min(every.values())
     notes = " ".join(result.answer.notes)
@@ -47,23 +47,23 @@ def test_what_is_left_open_is_the_quickest_and_told() -> None:
 
 
 def test_the_layers_of_a_table_without_them_are_shared_out_and_told() -> None:
-    result = fixing.given(VGG, "8:8", settings=SETTINGS)
+    result = plan_files.given(VGG, "8:8", settings=SETTINGS)
     split = ":".join(str(len(stage.ops)) for stage in result.plan.stages)
     assert any(f"split @{split}" in note for note in result.answer.notes)
-    assert fixing.given(VGG, f"8:8@{split}", settings=SETTINGS).step_seconds == result.step_seconds
+    assert plan_files.given(VGG, f"8:8@{split}", settings=SETTINGS).step_seconds == result.step_seconds
 
 
 def test_words_for_data_parallelism_and_for_one_device_each() -> None:
-    assert fixing.given(VGG, "dp", settings=SETTINGS).plan == fixing.given(VGG, "16", settings=SETTINGS).plan
-    straight = fixing.given(VGG, "Straight", settings=SETTINGS).plan
+    assert plan_files.given(VGG, "dp", settings=SETTINGS).plan == plan_files.given(VGG, "16", settings=SETTINGS).plan
+    straight = plan_files.given(VGG, "Straight", settings=SETTINGS).plan
     assert [stage.devices for stage in straight.stages] == [(i,) for i in range(16)]
 
 
 def test_stages_that_do_not_fit_recompute_unless_told_not_to() -> None:
     bert = published.path("dapple/bert-48-pbs-2.txt")
     asked = {"machines": "8,16", "global_batch": "64", "peak_activation_per_sample": "40GB"}
-    chosen = fixing.given(bert, "8:8@20:33,n_microbatches=8,schedule=gpipe", settings=asked).plan
-    never = fixing.given(bert, "8:8@20:33,n_microbatches=8,schedule=gpipe", settings=asked | {"recompute": "never"}).plan
+    chosen = plan_files.given(bert, "8:8@20:33,n_microbatches=8,schedule=gpipe", settings=asked).plan
+    never = plan_files.given(bert, "8:8@20:33,n_microbatches=8,schedule=gpipe", settings=asked | {"recompute": "never"}).plan
     assert {word for stage in chosen.stages for word in stage.recompute} >= {"full"}
     assert {word for stage in never.stages for word in stage.recompute} == {"none"}
 
@@ -80,11 +80,11 @@ def test_stages_that_do_not_fit_recompute_unless_told_not_to() -> None:
 )
 def test_what_is_wrong_with_a_typed_plan_is_said(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        fixing.given(VGG, text, settings=SETTINGS)
+        plan_files.given(VGG, text, settings=SETTINGS)
 
 
 def test_options_of_searching_and_models_without_tables_are_refused() -> None:
     with pytest.raises(InputError, match="--set max_stages: says how to search"):
-        fixing.given(VGG, "8:8", settings=SETTINGS | {"max_stages": "2"})
+        plan_files.given(VGG, "8:8", settings=SETTINGS | {"max_stages": "2"})
     with pytest.raises(InputError, match="gpt2 has no tables of a paper"):
-        fixing.given("gpt2", "8:8")
+        plan_files.given("gpt2", "8:8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright import api
-from meshwright.api import fixing
+from meshwright.api import plan_files
 from meshwright.base.errors import InputError
 
 
@@ -15,21 +15,21 @@ def test_the_best_splits_typed_cost_what_the_search_found(graph: str) -> None:
     shardings = best.answer.extra["shardings"]
     assert isinstance(shardings, dict)
     text = ";".join(f"{name}={'x'.join(map(str, split))}" for name, split in shardings.items())
-    found = fixing.given(f"pase:{graph}", text)
+    found = plan_files.given(f"pase:{graph}", text)
     assert found.objective is not None and best.objective is not None
     assert found.objective.value == pytest.approx(best.objective.value, rel=1e-12)
     assert found.answer.extra["shardings"] == shardings
 
 
 def test_words_and_patterns_say_the_same() -> None:
-    named = fixing.given("pase:alexnet", "one_weird_trick")
-    spelled = fixing.given("pase:alexnet", "*=b/8; fc*=n/8; softmax*=n/8")
+    named = plan_files.given("pase:alexnet", "one_weird_trick")
+    spelled = plan_files.given("pase:alexnet", "*=b/8; fc*=n/8; softmax*=n/8")
     assert spelled.objective == named.objective == api.plan("pase:alexnet", search="one_weird_trick").objective
     assert spelled.timeline is None
 
 
 def test_a_split_finer_than_the_published_ones_is_told() -> None:
-    notes = fixing.given("pase:alexnet", "*=b/64", settings={"n_processors": "64"}).answer.notes
+    notes = plan_files.given("pase:alexnet", "*=b/64", settings={"n_processors": "64"}).answer.notes
     assert any("split finer than PaSE's configurations" in note for note in notes)
 
 
@@ -49,4 +49,4 @@ def test_a_split_finer_than_the_published_ones_is_told() -> None:
 )
 def test_what_is_wrong_with_typed_splits_is_said(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        fixing.given("pase:alexnet", text)
+        plan_files.given("pase:alexnet", text)

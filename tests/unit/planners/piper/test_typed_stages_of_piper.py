@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright import api, published
-from meshwright.api import fixing
+from meshwright.api import plan_files
 from meshwright.base.errors import InputError
 from meshwright.planners.piper.problem import PiperInstance
 
@@ -17,21 +17,21 @@ def test_equal_stages_cost_what_the_equal_split_says() -> None:
     fixed = {"stages": "2", "data": "2", "tensor": "4", "layers": "true", "recompute": "always"}
     split = api.plan(BERT, search="piper_equal_split", settings=LIMITS | fixed)
     counts = ":".join(str(len(stage.ops)) for stage in split.plan.stages)
-    found = fixing.given(BERT, f"2x4r:2x4r@{counts}", settings=LIMITS)
+    found = plan_files.given(BERT, f"2x4r:2x4r@{counts}", settings=LIMITS)
     assert found.objective == split.objective
     assert found.step_seconds == split.step_seconds
     assert found.bound is None
 
 
 def test_stages_differ_in_degrees_and_recomputation() -> None:
-    plan = fixing.given(BERT, "1x4:3x1r@20:17", settings=LIMITS).plan
+    plan = plan_files.given(BERT, "1x4:3x1r@20:17", settings=LIMITS).plan
     assert [(stage.strategy.data, stage.strategy.tensor) for stage in plan.stages] == [(1, 4), (3, 1)]
     assert [set(stage.recompute) for stage in plan.stages] == [{"none"}, {"full"}]
     assert [len(stage.ops) for stage in plan.stages] == [20, 17]
 
 
 def test_layers_are_shared_out_by_what_each_stage_takes() -> None:
-    result = fixing.given(BERT, "1x1:4x2", settings=LIMITS)
+    result = plan_files.given(BERT, "1x1:4x2", settings=LIMITS)
     instance = result.problem.model_spec.instance
     assert isinstance(instance, PiperInstance)
     seconds = result.answer.extra["stage_seconds"]
@@ -53,4 +53,4 @@ def test_layers_are_shared_out_by_what_each_stage_takes() -> None:
 )
 def test_what_is_wrong_with_typed_stages_is_said(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        fixing.given(BERT, text, settings=LIMITS)
+        plan_files.given(BERT, text, settings=LIMITS)
