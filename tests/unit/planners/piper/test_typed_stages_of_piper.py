@@ -7,7 +7,9 @@ import pytest
 from meshwright import api, published
 from meshwright.api import plan_files
 from meshwright.base.errors import InputError
+from meshwright.planners.piper.answer import check_plan
 from meshwright.planners.piper.problem import PiperInstance
+from meshwright.writers import plan_json
 
 BERT = published.path("piper/bert32a100.json")
 LIMITS = {"max_devices": "16", "memory": "100GB"}
@@ -54,3 +56,9 @@ def test_layers_are_shared_out_by_what_each_stage_takes() -> None:
 def test_what_is_wrong_with_typed_stages_is_said(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         plan_files.given(BERT, text, settings=LIMITS)
+
+
+def test_a_typed_plan_has_no_bound_to_check() -> None:
+    result = plan_files.given(BERT, "2x4:2x4r", settings=LIMITS)
+    with pytest.raises(InputError, match="a plan that was given, without a bound"):
+        check_plan(result, plan_json.as_json(result), "plan.json")
