@@ -1,16 +1,16 @@
-"""A plan file taken up again: its question posed anew, its plan judged anew, what its search said kept."""
+"""A plan that is there already, judged: from a file, what its search said kept; or typed as a paper's table has it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from meshwright import api, sim
-from meshwright.api import targets
+from meshwright.api import answers, targets
 from meshwright.api.evaluation import judged
-from meshwright.base import fields, files
+from meshwright.base import fields, files, options, registry
 from meshwright.base.errors import InputError
 from meshwright.core import peaks, plan_fields
 from meshwright.core.problem import Batch, MixedPrecision, Problem
@@ -18,8 +18,9 @@ from meshwright.core.result import Answer, Bound, Objective, Result
 from meshwright.models.documents import masked
 from meshwright.writers import plan_json
 
-__all__ = ["load", "missing_bytes", "problem_as_long", "read_plan", "resimulate"]
+__all__ = ["given", "load", "missing_bytes", "problem_as_long", "read_plan", "resimulate"]
 
+_NOT_SEARCHED = "the plan was given, not searched for: there may be better ones"
 _FULL = ("lengths", None)  # as a plan for full samples says it
 
 
@@ -195,3 +196,49 @@ def missing_bytes(result: Result) -> float:
     if timeline is None:
         return 0.0
     return max(0.0, sim.excess_bytes(result.problem, result.plan, timeline.peak_bytes))
+
+
+def given(model: str, text: str, cluster: str = "", *, settings: Mapping[str, str] | None = None) -> Result:
+    """Return a plan that was typed, with what it costs in the cost model of its paper, and the simulated step.
+
+    Parameters
+    ----------
+    model : str
+        A file or name whose search (`ModelSpec.search`) reads typed plans: a measured profile (``dapple``), a Piper file
+        (``piper``), a PaSE graph (``pase``).
+    text : str
+        The plan: ``8:8@13:6``, ``4x2:4x2r@16:18``, ``*=b/8; fc*=n/8``.
+    cluster : str
+        Where it runs; empty for what the model or the options say.
+    settings : mapping of str to str or None
+        Options of that search that say something of a given plan, as after ``--set``.
+
+    Returns
+    -------
+    Result
+        With plan and objective, without a bound; its timeline is None where the cost model says nothing in seconds.
+
+    Raises
+    ------
+    InputError
+        When the text is no plan of the model, an option is wrong or of searching, or the model's search reads no typed plans.
+    """
+    model_spec = api.read(model)
+    name, told = model_spec.search, dict(settings or {})
+    module = registry.load("search", name, "search")
+    if not hasattr(module, "given"):
+        raise InputError(
+            f"--fix: {model_spec.name} has no tables of a paper; give parts of its plan to 'meshwright plan {model} --fix "
+            "tensor=8,pipeline=4', or a plan file to simulate"
+        )
+    asked = api.make_problem(model_spec, cluster or None)
+    params = options.parse(module.Params, told, f"search {name}")
+    for key in told:
+        if key not in module.GIVEN:
+            raise InputError(f"--set {key}: says how to search; with --fix only {', '.join(module.GIVEN)} can be set")
+    answer: Answer = module.given(asked, params, text)
+    answer = replace(answer, notes=(*asked.model_spec.notes, *answer.notes, _NOT_SEARCHED))
+    problem = answers.same_question(asked, answer.problem or asked, name)
+    assert answer.plan is not None
+    answers.check_plan(problem, answer.plan, name)
+    return judged(Result(problem=problem, search=name, seed=0, answer=answer, settings=told, asked=asked))

@@ -114,22 +114,73 @@ def _played_text(step: ModelSpec, played: PlayedGraph, cluster: str) -> str:
     ])  # fmt: skip
 
 
+def _given(model: str, text: str, cluster: str, settings: list[str], trace: str) -> Result:
+    """Return a plan that was typed, its step drawn where that is asked for."""
+    from meshwright.api import plan_files
+    from meshwright.base import files
+    from meshwright.base.errors import ExportError
+    from meshwright.commands.plan import settings_of
+    from meshwright.writers import chrome_trace
+
+    if trace:
+        files.check_target(trace, "--trace")
+    result = plan_files.given(model, text, cluster, settings=settings_of(settings))
+    if trace and result.timeline is None:
+        costs = result.problem.costs
+        raise ExportError(f"{trace}: there is no timeline to draw, costs {costs} say nothing in seconds; leave --trace out")
+    if trace:
+        chrome_trace.write(result, trace)
+    return result
+
+
+def _told_missing(result: Result) -> Result:
+    """Return a result whose plan does not fit with a note that says so."""
+    from dataclasses import replace
+
+    from meshwright.api.plan_files import missing_bytes
+    from meshwright.base.units import format_bytes
+
+    missing = missing_bytes(result)
+    if missing <= 0.0:
+        return result
+    note = f"the plan does not fit: its fullest device needs {format_bytes(missing)} more than it has; seconds are as if it did"
+    return replace(result, answer=replace(result.answer, notes=(*result.answer.notes, note)))
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
     @app.command()
     def simulate(
-        plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it, or a task graph of FlexNet."),
+        plan: str = typer.Argument(
+            help="A plan file, as 'meshwright plan --out' writes it, a task graph of FlexNet, or with --fix a model."
+        ),
         cluster: str = typer.Option("", help="Another cluster than the plan's own."),
         model: str = typer.Option("", help="Where the model lies, if no longer where the plan says."),
         for_: str = typer.Option("", "--for", help="Another framework than the plan's own (list frameworks), or a TOML file."),
         trace: str = typer.Option("", help="Write a Chrome trace of the step to this file."),
+        fix: str = typer.Option("", metavar="TEXT", help="The plan as a paper's table has it: 8:8@13:6, 4x2:4x2r, '*=b/8'."),
+        set_: _options.Settings = [],  # noqa: B006  typer copies it
         seed: int = typer.Option(0, min=0, help="Of a task graph: draws the path of each transfer among the shortest."),
         json_: _options.AsJson = False,
     ) -> int:
         """Play one training step of a plan and say how long it takes and what it holds."""
         import json
 
+        if fix:
+            for given, option in ((model, "--model"), (for_, "--for"), (seed, "--seed")):
+                if given:
+                    raise InputError(
+                        f"{option}: with --fix the first argument is the model, and its own costs count; leave it out"
+                    )
+            from meshwright.report import text
+            from meshwright.writers import plan_json
+
+            found = _told_missing(_given(plan, fix, cluster, set_, trace))
+            print(json.dumps(plan_json.as_json(found)) if json_ else text.explain(found))
+            return 0
+        if set_:
+            raise InputError("--set: goes with --fix only; a plan file holds its own options")
         step = _task_graph(plan)
         if step is not None:
             for value, option in ((model, "--model"), (for_, "--for"), (trace, "--trace")):
@@ -140,11 +191,8 @@ def register(app: typer.Typer) -> None:
             return 0
         if seed:
             raise InputError(f"--seed is of task graphs; {plan} is a plan, which is played one way")
-        from dataclasses import replace
-
-        from meshwright.api.plan_files import missing_bytes, resimulate
+        from meshwright.api.plan_files import resimulate
         from meshwright.base import files
-        from meshwright.base.units import format_bytes
         from meshwright.report import text
         from meshwright.writers import chrome_trace
 
@@ -154,15 +202,5 @@ def register(app: typer.Typer) -> None:
             result = resimulate(plan, cluster, model, framework=for_)
         if trace:
             chrome_trace.write(result, trace)
-        if json_:
-            print(json.dumps(as_json(result)))
-            return 0
-        missing = missing_bytes(result)
-        if missing > 0.0:
-            note = (
-                f"the plan does not fit: its fullest device needs {format_bytes(missing)} more than it has; seconds are as "
-                "if it did"
-            )
-            result = replace(result, answer=replace(result.answer, notes=(*result.answer.notes, note)))
-        print(text.explain(result))
+        print(json.dumps(as_json(result)) if json_ else text.explain(_told_missing(result)))
         return 0

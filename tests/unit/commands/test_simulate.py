@@ -246,3 +246,23 @@ def test_a_seed_for_a_plan_is_refused(written: dict[str, Any], tmp_path: pathlib
     path.write_text(json.dumps(written))
     done = meshwright("simulate", str(path), "--seed", "3")
     assert done.code == 2 and "--seed is of task graphs" in done.err
+
+
+def test_a_typed_plan_is_one_object_or_a_text_and_a_wrong_one_a_line() -> None:
+    def told(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "meshwright", "simulate", *words], capture_output=True, text=True, check=False
+        )
+
+    found = told("pase:alexnet", "--fix", "one_weird_trick", "--json")
+    assert (found.returncode, json.loads(found.stdout)["objective"]["name"]) == (0, "flops_equivalent")
+    assert json.loads(found.stdout)["bound"] is None
+    for words, says in (
+        (("pase:alexnet", "--fix", "*=b/3"), "3 processors do not divide"),
+        (("pase:alexnet", "--fix", "*=b/8", "--trace", "none.json"), "no timeline to draw"),
+        (("pase:alexnet", "--fix", "*=b/8", "--seed", "1"), "--seed: with --fix"),
+        (("plan.json", "--set", "batch=8"), "--set: goes with --fix only"),
+    ):
+        wrong = told(*words)
+        assert wrong.returncode == 2 and says in wrong.stderr and "Traceback" not in wrong.stderr
+        assert len(wrong.stderr.strip().splitlines()) == 1 and not wrong.stdout

@@ -170,6 +170,8 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict:
             "checked on "
             "piper_json files"
         )
+    if entry.get("bound") is None:
+        raise InputError(f"{place}: holds a plan that was given, without a bound; plans that a search found are checked")
     position = {str(node.id): v for v, node in enumerate(instance.nodes)}
     try:
         stages = []

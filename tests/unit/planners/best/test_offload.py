@@ -13,6 +13,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy
+from meshwright.planners.best import virtual
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import variants
@@ -48,6 +49,22 @@ def test_what_all_shardings_hold_at_least_is_below_each_with_and_without_the_hos
                 assert all(least[key].static_bytes <= load.static_bytes * (1 + 1e-12) for key, load in rows.items()), variant
                 seen |= {(key, load.optimizer_bytes == 0.0) for key, load in rows.items() if load.weight_bytes}
         assert {away for _, away in seen} == {place == "optimizer" for place in offloads}  # each has prices of its own
+
+
+def test_what_virtual_stages_take_is_not_that_of_state_on_the_device() -> None:
+    """Bounds of both are asked for one after the other of the same prices, as a search does."""
+    problem, mesh = posed(), MeshDegrees(2, 4, 1, 1, 1, 1)
+    pool, chain = pools(problem.required_cluster)[0], chain_of(problem.graph)
+    ways = [Config(mesh, 1, 0, "interleaved_1f1b", 2, "pipeline", offload=offload) for offload in ("none", "optimizer")]
+    exchanges = Exchanges(problem, (), ("none", "optimizer"))
+
+    def prices() -> Costs:
+        return Costs(problem, pool, chain, ("none", "full"), 1.0, (1,), exchanges=exchanges)
+
+    shared = prices()
+    together = [virtual.bounds_of(shared, way, 4, light=False).tolist() for way in ways]
+    assert together == [virtual.bounds_of(prices(), way, 4, light=False).tolist() for way in ways]
+    assert together[0] != together[1]
 
 
 def test_nothing_lies_on_the_host_unless_asked_for_and_then_the_quickest_is_the_answer() -> None:

@@ -205,7 +205,8 @@ class VirtualStages:
         return [(np.asarray(n_microbatches * held, dtype=np.float64), at) for held, at in one]
 
     def excess(self, rank: int) -> tuple[float, NDArray[np.float64]]:
-        """Return by how much a rank exceeds its memory at least with nothing recomputed, and what it holds of its stages then.
+        """Return by how much a rank exceeds its memory at least with nothing recomputed, and what it holds of its stages then: a row
+        for each of its fullest moments, of which any may ask for the most.
 
         Lemma: at each of the moments it holds the state of all its layers, the activations of its stages as often as the order says, and
         what the most demanding layer of the stage at work needs: at least what is pinned, or the least demanding layer of all.
@@ -213,9 +214,9 @@ class VirtualStages:
         stages, (times, at) = self.stages[rank], self.moments[rank]
         overhead = np.array([stage.overhead_bytes for stage in stages])
         moving = times @ np.array([stage.kept_bytes for stage in stages]) + overhead[at]
-        fullest = int(np.argmax(moving))
+        fullest = moving >= moving.max() * (1.0 - MEMORY_ROUNDING)
         static = sum(stage.static_bytes for stage in stages)
-        return float(static + moving[fullest] - self.memory_bytes[rank]), times[fullest]
+        return float(static + moving.max() - self.memory_bytes[rank]), np.unique(times[fullest], axis=0)
 
     def repeated(self, rank: int) -> float:
         """Return the seconds of a micro-batch that a rank must recompute at least, over all its stages; inf where nothing helps.
@@ -223,24 +224,29 @@ class VirtualStages:
         Lemma: a layer gives up at most its savings as often as its stage is held at the fullest moment. The way that saves most is
         worth most for the layers that are held most often, the other one for those that come next: exchanging two frees no more.
         """
-        excess, held = self.excess(rank)
+        excess, moments = self.excess(rank)
         if excess <= 0.0:
             return 0.0
+        if not self.sums[self.of_rank[rank]].any_saved:
+            return math.inf
+        return max(self._freeing(rank, excess, held) for held in moments)
+
+    def _freeing(self, rank: int, excess: float, held: NDArray[np.float64]) -> float:
+        """Return what freeing some bytes takes at a moment at which stages are held so often."""
         own, stages = self.sums[self.of_rank[rank]], self.stages[rank]
         times = np.sort(np.repeat(held, [stage.stop - stage.start for stage in stages]))[::-1]
-        if not own.any_saved or not len(times):
+        if not len(times):
             return math.inf
         freed = np.concatenate(([0.0], np.cumsum(times)))
         weak = own.any_saved[0] if len(own.any_saved) > 1 else 0.0
         strong = max(weak, own.any_saved[-1])
         n_strong = np.arange(len(freed))
         # of so many strong ones, how many layers recompute something when those held most often come first
-        missing = excess * (1.0 - 1e-9) - (strong - weak) * freed
-        n_all = (
-            np.searchsorted(weak * freed, missing)
-            if weak > 0.0
-            else np.where(strong * freed >= excess * (1.0 - 1e-9), 0, len(freed))
-        )
+        missing = excess * (1.0 - 1e-9)
+        if weak > 0.0:
+            n_all = np.searchsorted(weak * freed, missing - (strong - weak) * freed)
+        else:
+            n_all = np.where(strong * freed >= missing, 0, len(freed))
         n_weak = np.maximum(n_all - n_strong, 0)
         seconds = n_strong * own.any_extra[-1] + n_weak * own.any_extra[0]
         best = float(np.where(n_strong + n_weak < len(freed), seconds, math.inf).min())

@@ -94,7 +94,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tu
         found.plan is None and not found.missing_bytes and STOPPED_WITHOUT not in found.notes
     ):  # a whole model on one device is always legal: the options exclude it
         raise InputError(f"search best, with these options: {found.notes[-1]}")
-    found = _noting_largest(_noting_unused(found, params), params, problem)
+    found = _noting_tensor(_noting_largest(_noting_unused(found, params), params, problem), params, problem)
     return replace(found, extra={**found.extra, "certificate": dict(found.certificate or {})})
 
 
@@ -106,6 +106,15 @@ def _noting_largest(found: Answer, params: Params, problem: Problem) -> Answer:
     if found.plan.global_batch % larger:
         return found
     said = f"micro-batches of more than {LARGEST_MICRO_BATCH} are not searched unless asked for; --micro-batch {larger} may be quicker"
+    return replace(found, notes=(*found.notes, said))
+
+
+def _noting_tensor(found: Answer, params: Params, problem: Problem) -> Answer:
+    """Return the answer with a note where a model without attention has products that a tensor axis may split."""
+    body = [operator for op in problem.graph.ops for operator in op.body]
+    if params.tensor or any(one.size("heads", 0) for one in body) or not any(one.tensor_axis in ("out", "in") for one in body):
+        return found
+    said = "no attention heads: tensor degrees above 1 are searched only where they are named, as by --set tensor=1,2,4"
     return replace(found, notes=(*found.notes, said))
 
 

@@ -25,7 +25,13 @@ from meshwright.planners.dapple.profile import training_of
 from meshwright.planners.dapple.states import States, interval_tables, states_of
 from meshwright.solvers.mapping.search import pair_seconds
 
-__all__ = ["Params", "completed", "search"]
+__all__ = ["GIVEN", "Params", "completed", "given", "search"]
+
+GIVEN = (
+    "profile_batch", "global_batch", "machines", "min_micro_batch", "optimizer_memory_scaling", "peak_activation_per_sample",
+    "recompute",
+)  # fmt: skip
+"""Options that say something of a plan that is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,18 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     )
     answer = numbered_alike(problem, lambda asked: corrected.answer(asked, limits), pair_seconds, _seconds)
     notes += unlike_links(problem.required_cluster, pair_seconds)
+    return replace(answer, notes=notes + answer.notes, problem=problem)
+
+
+def given(problem: Problem, params: Params, text: str) -> Answer:
+    """Return a plan that was typed, ``8:8@13:6``, with the simulated seconds of its step.
+
+    Raises `InputError` as for `search`, and when the text is no plan of the model on the machines.
+    """
+    from meshwright.planners.dapple import typed
+
+    problem, notes = question.completed(problem, _asked(params), "dapple")
+    answer = typed.answer(problem, text, params.min_micro_batch, params.recompute)
     return replace(answer, notes=notes + answer.notes, problem=problem)
 
 

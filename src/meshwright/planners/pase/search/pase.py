@@ -24,7 +24,10 @@ from meshwright.planners.pase.tables import splits_cost, tables
 if TYPE_CHECKING:
     from meshwright.planners.pase.our_models import MeshSettings
 
-__all__ = ["STOPS_EARLY", "Params", "check_certificate", "data_parallel", "search"]
+__all__ = ["GIVEN", "STOPS_EARLY", "Params", "check_certificate", "data_parallel", "given", "search"]
+
+GIVEN = ("n_processors", "batch", "model", "flops", "bandwidth")
+"""Options that say something of a plan that is given."""
 
 STOPS_EARLY = True
 
@@ -97,6 +100,25 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     if params.dump and answer.plan is not None:
         files.write(params.dump, drawing(graph, answer, params.dump))
     return answer
+
+
+def given(problem: Problem, params: Params, text: str) -> Answer:
+    """Return splits of a PaSE graph's operators that were typed, ``*=b/8; fc*=n/8``, with their cost.
+
+    Raises `InputError` when the model is no PaSE graph, an option is wrong, or the text is no split of its operators.
+    """
+    from meshwright.planners.pase import typed
+
+    settings = PaseSettings(params.n_processors, params.batch, params.model, params.flops, params.bandwidth)
+    question = question_of(problem, settings, "pase")
+    chosen, notes = typed.splits(question, text)
+    extra = pase_answer.shardings(question, chosen)
+    if problem.cluster is not None:
+        extra["on_cluster"] = pase_answer.on_cluster(question, problem.cluster, chosen)
+    extra["baselines"] = pase_answer.baselines(question)
+    value = splits_cost(question.network, chosen, question.word_flop)
+    notes = question.notes + notes + _priced(extra.get("on_cluster"), problem)
+    return Answer(one_stage(question), Objective("flops_equivalent", value), notes=notes, extra=extra)
 
 
 def _mesh_settings(problem: Problem, params: Params) -> MeshSettings:

@@ -16,10 +16,19 @@ from meshwright.planners.piper.costs.piper import PiperStage, evaluate
 from meshwright.planners.piper.menu import Options, allowed_by
 from meshwright.planners.piper.problem import Counting, PiperInstance
 
-__all__ = ["Params", "check_plan", "search"]
+__all__ = ["GIVEN", "Params", "check_plan", "given", "search"]
+
+GIVEN = (
+    "max_devices", "n_microbatches", "bandwidth", "memory", "any_replicas", "tensor_once", "shard_optimizer", "layer_buffers",
+    "fill_drain", "node_size", "node_bytes_per_second",
+)  # fmt: skip
+"""Options that say something of a plan that is given."""
 
 OBJECTIVE = "seconds_per_microbatch"
 """What is minimised: the slowest stage's time per micro-batch of the batch."""
+
+THIRDS = "the file gives forward and backward together; the simulated step takes one third as forward, two thirds as backward"
+"""What is said of every plan of a Piper file."""
 
 NEARLY_RATIO = 0.01
 """How much slower a plan may be whose savings are worth telling."""
@@ -123,6 +132,30 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     )
 
 
+def given(problem: Problem, params: Params, text: str) -> Answer:
+    """Return a plan that was typed, ``4x2:4x2r@16:18``, with its time per micro-batch in Piper's cost model.
+
+    Raises `InputError` as for `search`, and when the text is no plan of the file's layers.
+    """
+    from meshwright.planners.piper import typed
+
+    instance = instance_of(problem, "piper", params.max_devices, params.n_microbatches, params.bandwidth, params.memory)
+    instance = replace(instance, counting=_counting(params, instance.counting))
+    stages, notes = typed.stages(instance, problem.graph.topological_order(), text)
+    evaluation = evaluate(instance, stages)
+    return Answer(
+        plan_of(instance, stages),
+        Objective(OBJECTIVE, evaluation.seconds),
+        notes=(*notes, THIRDS),
+        extra={
+            "choices": choices_json(instance, stages),
+            "stage_seconds": [cost.seconds for cost in evaluation.stages],
+            "stage_bytes": [cost.memory_bytes for cost in evaluation.stages],
+        },
+        problem=problem_of(problem, instance),
+    )
+
+
 def _on_model(problem: Problem, params: Params) -> Answer:
     """Answer for a model that is priced by our own cost model, whose code is loaded only now:
     files with their own costs need none.
@@ -199,9 +232,7 @@ def _notes(stages: Sequence[PiperStage], alternatives: Sequence[Alternative]) ->
         notes += [f"a plan within 1 % would save: {other.why}" for other in alternatives]
     else:
         notes.append(f"no plan within 1 % has fewer than {len(stages)} stages or {_devices(stages)} devices")
-    notes.append(
-        "the file gives forward and backward together; the simulated step takes one third as forward, two thirds as backward"
-    )
+    notes.append(THIRDS)
     return tuple(notes)
 
 
