@@ -93,13 +93,13 @@ def build_pool(
     use.
     """
     total = task.units.total
+    slack = _SLACK * (total + limit)  # sums of ideals are kept up one by one: none or all of the compute may be a little off
     if task.n_hosts:
-        intervals = [(0.0, total)]
+        intervals = [(-slack, total + slack)]
     else:
         speed = np.concatenate([[0.0], np.cumsum(limit / task.scales[0])])
-        slack = _SLACK * (total + limit)
         intervals = [(total - (speed[-1] - speed[s]) - slack, speed[s] + slack) for s in range(1, task.n_stages)]
-        intervals = [(max(low, 0.0), min(high, total)) for low, high in intervals if low <= high]
+        intervals = [(max(low, -slack), min(high, total + slack)) for low, high in intervals if low <= high]
     words: list[tuple[NDArray[np.uint64], int]] = []
     complete = True
     for low, high in _pieces(_merge(intervals), limit, len(task.units)):

@@ -171,8 +171,8 @@ def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, lim
         When a field is missing or of the wrong kind.
     """
     nothing = (math.nan, math.nan)
-    if entry.get("bound") is not None or entry.get("objective") is not None or entry.get("stages"):
-        return AnswerVerdict(False, *nothing, "says that nothing fits, and holds an objective, a bound or stages")
+    if entry.get("stages") or any(entry.get(name) is not None for name in ("objective", "bound", "step_seconds")):
+        return AnswerVerdict(False, *nothing, "says that nothing fits, and holds an objective, a bound, a step or stages")
     if entry.get("infeasible_proven") is not True:
         return AnswerVerdict(
             False, *nothing, "says itself that it is not proven that nothing fits, so there is nothing to confirm",

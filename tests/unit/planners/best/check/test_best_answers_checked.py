@@ -58,6 +58,8 @@ def test_that_nothing_fits_is_confirmed_and_not_where_a_device_has_more_memory(f
     assert not entry["feasible"] and entry["infeasible_proven"]
     code, said, _ = checked(entry, folder / "again.json")
     assert code == 0 and said["valid"] and said["value"] is None and "no plan of the space fits" in said["checked"][0]
+    code, said, _ = checked(entry | {"step_seconds": 1.5}, folder / "again.json")
+    assert code == 2 and "holds an objective, a bound, a step or stages" in said["reason"]
     entry["cluster"]["name"] = "flat:2,device=h100-sxm-80gb"
     code, said, _ = checked(entry, folder / "again.json")
     assert code == 2 and not said["valid"] and "not confirmed" in said["reason"]
