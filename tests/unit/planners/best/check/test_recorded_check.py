@@ -377,7 +377,7 @@ def test_that_nothing_fits_is_confirmed_or_refused(recorded: Recorded) -> None:
     assert good.valid and math.isnan(good.value) and math.isnan(good.bound_value)
     assert good.not_checked == ("how much memory is missing, and what would fit", *answers._NOT_CHECKED[1:])
     recorded([good.checked, entry["missing_bytes"]])
-    says = "says that nothing fits, and holds an objective, a bound or stages"
+    says = "says that nothing fits, and holds an objective, a bound, a step or stages"
     for change in ({"bound": 1.0}, {"objective": {}}, {"stages": [1]}):
         assert answers.check_infeasible(problem, {**entry, **change}, "a.json", limits).reason == says
     verdict = answers.check_infeasible(problem, {**entry, "infeasible_proven": False}, "a.json", limits)
