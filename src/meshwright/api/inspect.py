@@ -126,8 +126,8 @@ def text(entry: dict[str, Any]) -> str:
         return _plan_text(entry["plan"])
     if entry["kind"] == "cluster":
         lines = [
-            f"cluster {entry['name']}: {entry['n_devices']} devices, {entry['n_switches']} switches, {entry['n_links']} "
-            "directed links"
+            f"cluster {entry['name']}: {plural(entry['n_devices'], 'device')}, {plural(entry['n_switches'], 'switch')}, "
+            f"{plural(entry['n_links'], 'directed link')}"
         ]
         for device in entry["devices"]:
             peaks = ", ".join(f"{name} {peak / 1e12:.4g} TFLOP/s" for name, peak in device["flops_per_second"].items())

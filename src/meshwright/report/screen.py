@@ -169,7 +169,8 @@ def _next_best(result: Result) -> list[str]:
             if found
             else [f"no other degrees give a plan{apart}"]
         )
-    text = f"others {least / base.value - 1:+.2%} at least{apart}"
+    slower = least / base.value - 1
+    text = f"others {slower:+.2%} at least{apart}" if slower >= 0.0 else f"others may be up to {-slower:.2%} quicker{apart}"
     text = f"proven: {text}" if entry["proven"] else f"{text}; not proven to be the next best"
     return [f"runners-up ({text}):", *found] if found else [f"all other degrees ({text})"]
 

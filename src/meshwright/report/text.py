@@ -107,7 +107,7 @@ def _question(result: Result) -> str:
     place = ""
     if problem.cluster is not None:
         kinds = ", ".join(dict.fromkeys(kind.name for kind in problem.cluster.kinds))
-        place = f"\n{problem.cluster.name}: {problem.cluster.n_devices} devices ({kinds})"
+        place = f"\n{problem.cluster.name}: {words.plural(problem.cluster.n_devices, 'device')} ({kinds})"
         if problem.model_spec.instance is None:
             place += f", products in {problem.training.precision}"
         if problem.framework.name:
