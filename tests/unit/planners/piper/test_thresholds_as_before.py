@@ -220,7 +220,12 @@ def test_a_plan_file_is_checked_with_the_settings_that_it_names(monkeypatch: pyt
     for own in (cut, replace(plan, stages=())):
         verdict = answer.check_plan(SimpleNamespace(problem=problem, search="piper", plan=own, settings={}), entry, "p")  # type: ignore[arg-type]
         assert not verdict.valid and verdict.reason == "its stages and its choices are of different plans"
-    for wrong in ({"bound": {"value": 2.5}}, {**entry, "bound": {}}, {**entry, "objective": None}, {**entry, "choices": [{"nodes": [99]}]}):
+    for wrong in (
+        {"bound": {"value": 2.5}},
+        {**entry, "bound": {}},
+        {**entry, "objective": None},
+        {**entry, "choices": [{"nodes": [99]}]},
+    ):
         with pytest.raises(InputError, match=r"p.json: a field is missing or of the wrong kind"):
             answer.check_plan(result, wrong, "p.json")
     for search, own in (("best", instance), ("piper", None)):
