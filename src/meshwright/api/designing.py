@@ -22,6 +22,7 @@ def codesign(  # noqa: PLR0913  as many as the command line has
     link_bandwidth: str | float,
     link_latency: str | float = "1 us",
     measures: str = "",
+    strategy: str = "",
     topologies: tuple[str, ...] = ("topoopt",),
     budget: int = 1000,
     settings: Mapping[str, str] | None = None,
@@ -41,6 +42,8 @@ def codesign(  # noqa: PLR0913  as many as the command line has
         Of one interface, one direction: ``"100 Gbit/s"``, ``"1 us"``; numbers are in bytes per second and seconds.
     measures : str
         File of measured operators; empty to estimate.
+    strategy : str
+        File of a plan in FlexNet's format, for which only networks are searched; empty to search plans too.
     topologies : tuple of str
         Which to search on; see `meshwright.planners.topoopt.networks.NAMES`.
     budget : int
@@ -67,6 +70,7 @@ def codesign(  # noqa: PLR0913  as many as the command line has
     from meshwright.base import units
     from meshwright.planners.topoopt import design as room
     from meshwright.planners.topoopt.alternate import NetworkParts
+    from meshwright.planners.topoopt.params import keep_to_network
 
     params = room.parse(settings or {})
     if params.node_degree and degree and params.node_degree != degree:
@@ -89,6 +93,9 @@ def codesign(  # noqa: PLR0913  as many as the command line has
 
     model_spec = reading.model(model, file_format=file_format) if isinstance(model, str) else model
     targets.whole_only(model_spec.graph, room, "codesign")
+    if model_spec.format == "taskgraph_fbuf":
+        keep_to_network(settings or {}, f"the task graph {model_spec.spec}")
     return room.design(
-        model_spec, wires, params, measures=measures, names=topologies, budget=budget, seed=seed, stop=stop or Stop()
-    )
+        model_spec, wires, params, measures=measures, strategy=strategy, names=topologies, budget=budget, seed=seed,
+        stop=stop or Stop(),
+    )  # fmt: skip
