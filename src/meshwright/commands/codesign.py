@@ -8,6 +8,7 @@ import typer
 
 from meshwright.commands import _options
 from meshwright.commands.plan import settings_of
+from meshwright.commands.profile import tell
 
 if TYPE_CHECKING:
     from meshwright.planners.topoopt.design import Design
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
         link_bandwidth: str = typer.Option(..., help="Of one interface, one direction: '100 Gbit/s'."),
         link_latency: str = typer.Option("1 us", help="Of one link."),
         measures: str = typer.Option("", help="Measured operators (FlexFlow's JSON); without: estimated."),
+        measure: str = typer.Option("", metavar="DEVICE", help="Measure operators on this machine first: cpu or cuda."),
         import_: str = typer.Option("", "--import", help="A plan as FlexNet's strategy file; only networks are searched."),
         topology: str = typer.Option("topoopt", help="Topologies, separated by commas; the fastest is the answer."),
         budget: int = typer.Option(1000, help="Plans to simulate on each topology."),
@@ -66,7 +68,7 @@ def register(app: typer.Typer) -> None:
         with reports.progress(f"designing for {model}"), _early.interruptible(True) as asked:
             design = api.codesign(
                 model, servers=servers, degree=degree, link_bandwidth=link_bandwidth, link_latency=link_latency,
-                measures=measures, strategy=import_,
+                measures=measures, measure=measure, say=tell, strategy=import_,
                 topologies=tuple(name.strip() for name in topology.split(",") if name.strip()), budget=budget,
                 settings=settings_of(set_), seed=seed, file_format=file_format,
                 stop=Stop(seconds=seconds, asked=asked),

@@ -30,7 +30,7 @@ def test_codesign_finds_a_network_for_a_task_graph(meshwright: Run) -> None:
     ("words", "said"),
     [
         (("--servers", "16", "--set", "global_batch=64"), "holds the whole plan"),
-        (("--servers", "16", "--measures", "m.json"), "leave the other file out"),
+        (("--servers", "16", "--measures", "m.json"), "leave the rest out"),
         (("--servers", "8"), "is of 16 servers"),
         (("--servers", "16", "--export", "plan.txt"), "does not say the axes"),
     ],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base.errors import InputError, MissingExtraError, UnknownNameError
 from meshwright.clusters import wires as _wires
 from meshwright.core.problem import ModelSpec, Stop
 from meshwright.planners.topoopt import alternate, bounds, components, networks
@@ -17,7 +17,7 @@ from meshwright.planners.topoopt.alternate import NetworkParts, PlanOnNetwork
 from meshwright.planners.topoopt.choices import Servers, SplitSpace, space
 from meshwright.planners.topoopt.given import strategy as strategy_file
 from meshwright.planners.topoopt.given.task_graph import GivenStep
-from meshwright.planners.topoopt.params import Params, parse
+from meshwright.planners.topoopt.params import Params, Sources, parse
 from meshwright.planners.topoopt.readers import flexflow_measures
 from meshwright.planners.topoopt.step import Step
 from meshwright.planners.topoopt.task_graphs.graph import TaskGraph
@@ -27,6 +27,9 @@ __all__ = ["Design", "Entry", "Params", "design", "parse"]
 
 MOST_SERVERS = 1024
 MOST_GPUS = 64
+NOWHERE = Sources()
+"""Times are estimated, and plans searched."""
+
 PROBES = (1e6, 256e6)
 """All-reduces of these sizes say what latency and which bandwidth a server's inner network has."""
 
@@ -111,9 +114,8 @@ def design(
     model_spec: ModelSpec,
     wires: NetworkParts,
     params: Params,
+    sources: Sources = NOWHERE,
     *,
-    measures: str = "",
-    strategy: str = "",
     names: tuple[str, ...] = ("topoopt",),
     budget: int = 1000,
     seed: int = 0,
@@ -122,8 +124,7 @@ def design(
     """Return plan and network for a model, or the network for the plan that is given.
 
     `model_spec`: what is trained; of a task graph the plan is given with it.
-    `measures`: file of measured operators; empty to estimate.
-    `strategy`: file of a plan in FlexNet's format; empty to search.
+    `sources`: of times and the plan, where these are not estimated and searched.
     `names`: topologies, of `networks.NAMES`.
     `budget`: plans to simulate on each.
     `stop`: when to end before that, with the best so far; topologies that are not begun then are left out, and named.
@@ -131,7 +132,7 @@ def design(
     """
     started = time.perf_counter()
     _check(wires, names)
-    step = _step(model_spec, wires, params, measures, strategy)
+    step = _step(model_spec, wires, params, sources)
     workload, choices = step.space.workload, step.space
     known = components.prices(params.components)
     notes = [note for note in model_spec.notes if "codesign" not in note] + list(choices.notes)
@@ -181,11 +182,11 @@ def design(
     )
 
 
-def _step(model_spec: ModelSpec, wires: NetworkParts, params: Params, measures: str, strategy: str) -> Step:
+def _step(model_spec: ModelSpec, wires: NetworkParts, params: Params, sources: Sources) -> Step:
     """Return what is asked again and again: how long a step of a plan, or of the one plan that is given, takes on a network."""
     if isinstance(model_spec.instance, TaskGraph):
-        if measures or strategy:
-            raise InputError(f"{model_spec.spec}: a task graph holds the whole plan and its times; leave the other file out")
+        if sources.measures or sources.measure or sources.strategy:
+            raise InputError(f"{model_spec.spec}: a task graph holds the whole plan and its times; leave the rest out")
         if model_spec.instance.n_servers != wires.n_servers:
             raise InputError(
                 f"--servers {wires.n_servers}: the task graph {model_spec.spec} is of {model_spec.instance.n_servers} "
@@ -194,13 +195,27 @@ def _step(model_spec: ModelSpec, wires: NetworkParts, params: Params, measures: 
         return GivenStep(model_spec.instance, model_spec.name, _wires.device(params.gpu), params.traffic)
     servers = _servers(wires.n_servers, params)
     workload = _workload(model_spec, params.global_batch, wires.n_servers * servers.n_gpus)
-    measured = flexflow_measures.load(measures) if measures else None
+    measured = flexflow_measures.load(sources.measures) if sources.measures else None
+    if sources.measure:
+        measured = _measured_here(workload, servers, sources)
     shard = params.shard_weights == "yes" or (params.shard_weights == "auto" and measured is None)
-    choices = space(workload, servers, measured, shard=shard, place=measures)
+    choices = space(workload, servers, measured, shard=shard, place=sources.measures or "--measure")
     step = Step(replace(choices, control_edges=params.control_edges), traffic=params.traffic)
-    if strategy:
-        step.given = strategy_file.read(strategy, step.space)
+    if sources.measure:
+        note = f"operators were measured on this machine ({sources.measure}), in fp32"
+        step.space = replace(step.space, notes=(*step.space.notes, note))
+    if sources.strategy:
+        step.given = strategy_file.read(sources.strategy, step.space)
     return step
+
+
+def _measured_here(workload: Workload, servers: Servers, sources: Sources) -> flexflow_measures.Measurements:
+    """Return what operators take on this machine."""
+    try:
+        from meshwright.planners.topoopt.workloads import torch_measures
+    except ImportError:
+        raise MissingExtraError("measuring operators (--measure)", "torch") from None
+    return torch_measures.measure(workload, servers, sources.measure, sources.say)
 
 
 def _servers(n_servers: int, params: Params) -> Servers:

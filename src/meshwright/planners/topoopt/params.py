@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
 from meshwright.base import options as _params
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.planners.topoopt.step import TRAFFIC
 
-__all__ = ["Params", "keep_to_network", "parse"]
+__all__ = ["Params", "Sources", "keep_to_network", "parse"]
 
 OF_NETWORK = ("node_degree", "search", "reconfiguration", "components", "equal_cost", "traffic")
 """Options that say something of a plan that is given: the others are about finding one."""
@@ -76,6 +76,28 @@ class Params:
     equal_cost: bool = False
     control_edges: bool = True
     traffic: str = field(default="segments", metadata={"choices": TRAFFIC})
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where times and the plan come from, if times are not estimated and the plan is not searched.
+
+    Parameters
+    ----------
+    measures : str
+        File of measured operators; empty for none.
+    measure : str
+        ``cpu`` or ``cuda`` to measure operators on this machine first; empty not to.
+    say : callable
+        Told what is measured now, and which share of that is done.
+    strategy : str
+        File of a plan in FlexNet's format; empty to search.
+    """
+
+    measures: str = ""
+    measure: str = ""
+    say: Callable[[str, float], None] = lambda text, done: None
+    strategy: str = ""
 
 
 def parse(settings: Mapping[str, str]) -> Params:
