@@ -192,7 +192,8 @@ def _made(
             raise InputError(f"{place}: {list(x.shape)} has {math.prod(x.shape)} elements, {list(shape)} {math.prod(shape)}")
         return (net.reshape(x, shape),)
     if kind == "embedding":
-        return (net.embedding(*x.shape, told["vocabulary"], told["width"]),)
+        samples, length = x.shape
+        return (net.embedding(samples, length, told["vocabulary"], told["width"]),)
     if kind == "einsum":
         return (_einsum(net, read, told, place),)
     if kind == "unstack":
