@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from meshwright.base.errors import InputError
@@ -22,6 +22,9 @@ def codesign(  # noqa: PLR0913  as many as the command line has
     link_bandwidth: str | float,
     link_latency: str | float = "1 us",
     measures: str = "",
+    measure: str = "",
+    say: Callable[[str, float], None] = lambda text, done: None,
+    strategy: str = "",
     topologies: tuple[str, ...] = ("topoopt",),
     budget: int = 1000,
     settings: Mapping[str, str] | None = None,
@@ -41,6 +44,12 @@ def codesign(  # noqa: PLR0913  as many as the command line has
         Of one interface, one direction: ``"100 Gbit/s"``, ``"1 us"``; numbers are in bytes per second and seconds.
     measures : str
         File of measured operators; empty to estimate.
+    measure : str
+        ``cpu`` or ``cuda`` to measure operators on this machine first, with PyTorch; empty not to.
+    say : callable
+        Told what is measured now, and which share of that is done.
+    strategy : str
+        File of a plan in FlexNet's format, for which only networks are searched; empty to search plans too.
     topologies : tuple of str
         Which to search on; see `meshwright.planners.topoopt.networks.NAMES`.
     budget : int
@@ -67,6 +76,7 @@ def codesign(  # noqa: PLR0913  as many as the command line has
     from meshwright.base import units
     from meshwright.planners.topoopt import design as room
     from meshwright.planners.topoopt.alternate import NetworkParts
+    from meshwright.planners.topoopt.params import Sources, keep_to_network
 
     params = room.parse(settings or {})
     if params.node_degree and degree and params.node_degree != degree:
@@ -77,6 +87,8 @@ def codesign(  # noqa: PLR0913  as many as the command line has
         raise InputError(f"--budget {budget}: must be between 1 and {10**7}")
     if not 0 <= seed < 2**63:
         raise InputError(f"--seed {seed}: must be at least 0")
+    if measures and measure:
+        raise InputError(f"--measure {measure}: times are those of --measures {measures}; give one of them")
     if not topologies:
         raise InputError("--topology: name at least one, for example topoopt,fat-tree")
     wires = NetworkParts(
@@ -89,6 +101,9 @@ def codesign(  # noqa: PLR0913  as many as the command line has
 
     model_spec = reading.model(model, file_format=file_format) if isinstance(model, str) else model
     targets.whole_only(model_spec.graph, room, "codesign")
+    if model_spec.format == "taskgraph_fbuf":
+        keep_to_network(settings or {}, f"the task graph {model_spec.spec}")
     return room.design(
-        model_spec, wires, params, measures=measures, names=topologies, budget=budget, seed=seed, stop=stop or Stop()
-    )
+        model_spec, wires, params, Sources(measures, measure, say, strategy), names=topologies, budget=budget, seed=seed,
+        stop=stop or Stop(),
+    )  # fmt: skip

@@ -209,7 +209,8 @@ def certificate(question: PaseQuestion, tables: PaseTables, found: Budgeted, mem
             "model": question.model,
             "flop_per_word": question.word_flop,
             "memory_bytes": memory_bytes,
-        },
+        }
+        | ({"written": question.written} if question.written else {}),
         "shardings": [tables.splits[v][label].tolist() for v, label in enumerate(found.labels.tolist())],
         "value": found.value,
         "bound": bound,

@@ -13,7 +13,7 @@ from meshwright.base import fields
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
 from meshwright.planners.pase.memory import held_bytes
-from meshwright.planners.pase.readers.pase_graph import build
+from meshwright.planners.pase.readers.pase_graph import PaseInstance
 from meshwright.planners.pase.tables import tables
 from meshwright.solvers.pairwise.certificate import Verdict, check
 from meshwright.solvers.pairwise.problem import Pairwise
@@ -62,8 +62,7 @@ def check_certificate(entry: Any, place: str, problem: Problem | None = None) ->
 
 def _pase(asked: Any, place: str) -> _Posed:
     """Build the problem of one of PaSE's graphs."""
-    network = build(
-        str(asked["graph"]),
+    network = PaseInstance(str(asked["graph"]), fields.text(asked.get("written", ""), f"{place}: written")).built(
         fields.whole(asked["batch"], f"{place}: batch", minimum=1),
         fields.whole(asked["model"], f"{place}: model", minimum=1),
     )

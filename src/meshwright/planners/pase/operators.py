@@ -151,7 +151,7 @@ class NetworkBuilder:
 
     def norm(self, x: Tensor, axis: int) -> Tensor:
         """Add a normalisation over `axis`."""
-        names = "b c h w" if len(x.shape) == 4 else "b l e"
+        names = _names(len(x.shape))
         parameters = 2 * x.shape[1 if axis == 0 else axis]
         kept = (1,) if axis == 0 else (axis,)
         i = self._add("Norm", names, x.shape, ((x, _each(len(x.shape))),), axis=axis,
@@ -160,7 +160,7 @@ class NetworkBuilder:
 
     def elementwise(self, x: Tensor, y: Tensor, pointwise: int = 0) -> Tensor:
         """Add an element-wise operator of two tensors of one shape."""
-        names = "b c h w" if len(x.shape) == 4 else "b l e"
+        names = _names(len(x.shape))
         each = _each(len(x.shape))
         return Tensor(self._add("Elementwise", names, x.shape, ((x, each), (y, each)), pointwise=pointwise), x.shape)
 
@@ -178,7 +178,7 @@ class NetworkBuilder:
         kept = tuple(axis for axis in range(len(x.shape)) if axis not in axes)
         shape = tuple(x.shape[axis] for axis in kept)
         i = self._add(
-            "ReduceMean", "b c h w", x.shape, ((x, _each(len(x.shape))),), reduced=axes,
+            "ReduceMean", _names(len(x.shape)), x.shape, ((x, _each(len(x.shape))),), reduced=axes,
             output_axes=tuple((axis,) for axis in kept), output_elements=math.prod(shape),
         )  # fmt: skip
         return Tensor(i, shape)
@@ -198,9 +198,9 @@ class NetworkBuilder:
         """Add the two vertices of a reshape: to one dimension and back to `shape`."""
         total, d = math.prod(x.shape), len(x.shape)
         flat = Tensor(
-            self._add("Ravel", "b c h w", x.shape, ((x, _each(d)),), output_axes=(tuple(range(d)),)), (total,)
+            self._add("Ravel", _names(d), x.shape, ((x, _each(d)),), output_axes=(tuple(range(d)),)), (total,)
         )  # fmt: skip
-        i = self._add("Unravel", "b n", shape, ((flat, (tuple(range(len(shape))),)),))
+        i = self._add("Unravel", _names(len(shape)), shape, ((flat, (tuple(range(len(shape))),)),))
         return Tensor(i, shape)
 
     def einsum(self, equation: str, x: Tensor, y: Tensor, *, pointwise: int = 0, kind: str = "Einsum") -> Tensor:
@@ -242,7 +242,7 @@ class NetworkBuilder:
         shape = tensors[0].shape
         inner = tuple((axis + 1,) for axis in range(len(shape)))
         i = self._add(
-            "Stack", "s b l e", (len(tensors), *shape), tuple((tensor, inner) for tensor in tensors),
+            "Stack", f"s {_names(len(shape))}", (len(tensors), *shape), tuple((tensor, inner) for tensor in tensors),
             splittable=(1, *shape), batch_axis=1,
         )  # fmt: skip
         return Tensor(i, (len(tensors), *shape))
@@ -250,19 +250,21 @@ class NetworkBuilder:
     def unstack(self, x: Tensor) -> tuple[Tensor, ...]:
         """Add the inverse of a stack; returns one tensor per slice."""
         i = self._add(
-            "Unstack", "s b h l k", x.shape, ((x, _each(len(x.shape))),), splittable=(1, *x.shape[1:]),
+            "Unstack", "s b h l k" if len(x.shape) == 5 else f"s {_names(len(x.shape) - 1)}", x.shape,
+            ((x, _each(len(x.shape))),), splittable=(1, *x.shape[1:]),
             output_axes=tuple((axis,) for axis in range(1, len(x.shape))), batch_axis=1,
         )  # fmt: skip
         return tuple(Tensor(i, x.shape[1:]) for _ in range(x.shape[0]))
 
     def softmax(self, x: Tensor, axis: int) -> Tensor:
         """Add a softmax over `axis`."""
-        return Tensor(self._add("Softmax", "b h l m", x.shape, ((x, _each(len(x.shape))),), axis=axis), x.shape)
+        names = "b h l m" if len(x.shape) == 4 else _names(len(x.shape))
+        return Tensor(self._add("Softmax", names, x.shape, ((x, _each(len(x.shape))),), axis=axis), x.shape)
 
     def cross_entropy(self, x: Tensor) -> Tensor:
         """Add a softmax with cross-entropy loss over the last axis."""
         d = len(x.shape)
-        names = "b n" if d == 2 else "b l n"
+        names = "b l n" if d == 3 else _names(d)
         return Tensor(self._add("SoftmaxCrossEntropy", names, x.shape, ((x, _each(d)),), axis=d - 1), x.shape)
 
     def lstm(self, x: Tensor, n_units: int, n_layers: int) -> Tensor:
@@ -275,6 +277,12 @@ class NetworkBuilder:
             weight_elements=n_layers * 8 * n_units * n_units, weight_axes=(0, 3, 4), output_elements=b * s * n_units,
         )  # fmt: skip
         return Tensor(i, (b, s, n_units))
+
+
+def _names(n: int) -> str:
+    """Return a word for each of the axes of a tensor, the batch first."""
+    known = {1: "b", 2: "b n", 3: "b l e", 4: "b c h w"}
+    return known.get(n) or " ".join(["b", *(f"d{axis}" for axis in range(1, n))])
 
 
 def _each(n: int) -> Axes:

@@ -9,7 +9,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import Strategy
 from meshwright.planners.pase.operators import PaseGraph
-from meshwright.planners.pase.readers.pase_graph import PaseInstance, build
+from meshwright.planners.pase.readers.pase_graph import PaseInstance
 from meshwright.planners.pase.tables import flop_per_word
 
 __all__ = ["PaseQuestion", "PaseSettings", "one_stage", "question_of"]
@@ -41,6 +41,7 @@ class PaseQuestion:
     `n_processors`, `batch`, `model`: as in `PaseSettings`, defaults filled in.
     `word_flop`: FLOP a device does while it moves a word of 8 bytes.
     `notes`: what the user should know about how the options were read.
+    `written`: content of the graph's file; empty for one of PaSE's five.
     """
 
     network: PaseGraph
@@ -49,6 +50,7 @@ class PaseQuestion:
     model: int
     word_flop: float
     notes: tuple[str, ...]
+    written: str = ""
 
 
 def question_of(problem: Problem, settings: PaseSettings, search: str) -> PaseQuestion:
@@ -58,7 +60,10 @@ def question_of(problem: Problem, settings: PaseSettings, search: str) -> PaseQu
     """
     instance = problem.model_spec.instance
     if not isinstance(instance, PaseInstance):
-        raise InputError(f"search {search}: works on pase:GRAPH only, not on {problem.model_spec.spec}; try --search best")
+        raise InputError(
+            f"search {search}: works on pase:GRAPH or a file of such a graph only, not on {problem.model_spec.spec}; try "
+            "--search best"
+        )
     if problem.costs != "pase":
         raise InputError(f"search {search}: {problem.model_spec.spec} is costed by --costs pase, not by {problem.costs}")
     notes = []
@@ -76,9 +81,9 @@ def question_of(problem: Problem, settings: PaseSettings, search: str) -> PaseQu
     if settings.model != 128:
         notes.append(f"hidden widths are scaled by {settings.model}/128; the published program ignores its model size")
     batch = settings.batch or asked or 128
-    network = build(instance.graph, batch, settings.model)
+    network = instance.built(batch, settings.model)
     return PaseQuestion(
-        network, n_processors or 8, batch, settings.model, flop_per_word(flops, bandwidth), tuple(notes)
+        network, n_processors or 8, batch, settings.model, flop_per_word(flops, bandwidth), tuple(notes), instance.written
     )  # fmt: skip
 
 

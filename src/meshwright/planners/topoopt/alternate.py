@@ -108,6 +108,8 @@ def released(
             known[rings] = published.fabric(rings, wires.bytes_per_second, wires.latency_seconds)
         return known[rings]
 
+    if step.given is not None:
+        return _networks_only(step, step.given, lambda plan: [wire(plan)], stop)
     capacity = step.space.servers.memory_bytes
     current = best = data_parallel(step.space)
     fabric = best_fabric = wire(current)
@@ -191,6 +193,8 @@ def alternate(
     `step`, `rng`, `budget`, `placement`, `stop`: see `improved`.
     `candidates`: from a plan to the topologies worth trying for it.
     """
+    if step.given is not None:
+        return _networks_only(step, step.given, candidates, stop)
     capacity = step.space.servers.memory_bytes
     found: list[tuple[float, int, Placement, Fabric]] = []
     first_seconds, n_used = math.inf, 0
@@ -224,6 +228,34 @@ def alternate(
         n_idle = n_idle + 1 if len(states) == 1 and states[0][0] >= before * (1 - 1e-6) else 0
     seconds, plan, fabric = states[0]
     return PlanOnNetwork(plan, fabric, seconds, first_seconds, n_used + n_done)
+
+
+def _networks_only(
+    step: Step, plan: Placement, candidates: Callable[[Placement], Sequence[Fabric]], stop: Stop
+) -> PlanOnNetwork:
+    """Return the fastest of the topologies worth trying for the only plan there is."""
+    best, best_seconds, first_seconds = None, math.inf, math.inf
+    for fabric in candidates(plan):
+        if best is not None and stop.is_asked():
+            break
+        seconds = step.seconds(plan, fabric, best_seconds)
+        if best is None or seconds < best_seconds:
+            best, best_seconds = fabric, seconds
+            first_seconds = min(first_seconds, seconds)
+    assert best is not None
+    best_seconds, best = _spread(step, plan, best, best_seconds)
+    return PlanOnNetwork(plan, best, best_seconds, first_seconds, 1)
+
+
+def _spread(step: Step, plan: Placement, fabric: Fabric, seconds: float) -> tuple[float, Fabric]:
+    """Return a network with its rings drawn over all links and all shares chosen anew, where that is faster."""
+    traffic = step.traffic(plan)
+    for together in (True, False):
+        spread = fabric.spread(traffic.pair_bytes, traffic.group_bytes, together=together)
+        spread_seconds = step.seconds(plan, spread, seconds) if spread else math.inf
+        if spread and spread_seconds < seconds:
+            fabric, seconds = spread, spread_seconds
+    return seconds, fabric
 
 
 def _faster(step: Step, plan: Placement, found: list[tuple[float, int, Placement, Fabric]]) -> bool:
@@ -292,12 +324,7 @@ def _round(
         other_seconds = step.seconds(plan, other, seconds)
         if other_seconds < seconds:
             fabric, seconds = other, other_seconds
-    traffic = step.traffic(plan)
-    for together in (True, False):
-        spread = fabric.spread(traffic.pair_bytes, traffic.group_bytes, together=together)
-        spread_seconds = step.seconds(plan, spread, seconds) if spread else math.inf
-        if spread and spread_seconds < seconds:
-            fabric, seconds = spread, spread_seconds
+    seconds, fabric = _spread(step, plan, fabric, seconds)
     for late in list(moves.last(step.space, plan)):
         late_seconds = step.seconds(late, fabric, seconds)
         if late_seconds < seconds:

@@ -11,7 +11,7 @@ from meshwright.core.cluster import Device
 from meshwright.planners.topoopt.readers.flexflow_measures import Measurement, Measurements
 from meshwright.planners.topoopt.workloads.workload import DATA, Operation, Workload, flops
 
-__all__ = ["OperatorSplit", "Servers", "SplitSpace", "measurements", "space"]
+__all__ = ["OperatorSplit", "Servers", "SplitSpace", "degrees_of", "measurements", "space"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,8 @@ def _choices(
     workload: Workload, i: int, servers: Servers, table: dict[tuple[str, tuple[int, ...]], Measurement], shard: bool
 ) -> tuple[OperatorSplit, ...]:
     """Return the choices of one operator."""
-    operation, n = workload.operations[i], servers.n_servers
-    degrees = [k for k in range(1, n + 1) if n % k == 0 and workload.global_batch % k == 0]
+    operation = workload.operations[i]
+    degrees = _divisors(workload, servers.n_servers)
     rank = len(operation.shape) + 1
     own = {
         split[-1]: row
@@ -178,7 +178,7 @@ def _choices(
         if key == operation.key and set(split[:-1]) <= {1} and len(split) == rank
     }
     found = []
-    for samples in degrees if operation.kind != "embedding" else [1]:
+    for samples in degrees_of(workload, i, servers.n_servers):
         if own and samples not in own:
             continue
         found.append(
@@ -186,8 +186,8 @@ def _choices(
         )
     if not found:
         raise InputError(
-            f"operator {operation.name} ({operation.key}): measured for {sorted(own)} parts, none of which divides {n} servers "
-            "and the batch"
+            f"operator {operation.name} ({operation.key}): measured for {sorted(own)} parts, none of which divides "
+            f"{servers.n_servers} servers and the batch"
         )
     if shard and operation.kind in ("linear", "embedding"):
         for parts in degrees[1:]:
@@ -196,6 +196,19 @@ def _choices(
             if operation.kind == "embedding":
                 found.append(_table_part(found[0], parts, 1, parts, operation, workload, servers))
     return tuple(found)
+
+
+def degrees_of(workload: Workload, i: int, n_servers: int) -> list[int]:
+    """Return into how many parts along samples an operator may be split; a table is not.
+
+    `i`: which operator of the workload.
+    `n_servers`: servers, of which the parts are a divisor, as of the samples of a step.
+    """
+    return [1] if workload.operations[i].kind == "embedding" else _divisors(workload, n_servers)
+
+
+def _divisors(workload: Workload, n_servers: int) -> list[int]:
+    return [k for k in range(1, n_servers + 1) if n_servers % k == 0 and workload.global_batch % k == 0]
 
 
 def _measured(row: Measurement, samples: int, servers: Servers, operation: Operation) -> OperatorSplit:

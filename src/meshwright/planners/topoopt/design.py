@@ -5,108 +5,33 @@ and keep the proofs beside the answers.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base import options as _params
-from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base.errors import InputError, MissingExtraError, UnknownNameError
 from meshwright.clusters import wires as _wires
 from meshwright.core.problem import ModelSpec, Stop
 from meshwright.planners.topoopt import alternate, bounds, components, networks
 from meshwright.planners.topoopt.alternate import NetworkParts, PlanOnNetwork
 from meshwright.planners.topoopt.choices import Servers, SplitSpace, space
+from meshwright.planners.topoopt.given import strategy as strategy_file
+from meshwright.planners.topoopt.given.task_graph import GivenStep
+from meshwright.planners.topoopt.params import Params, Sources, parse
 from meshwright.planners.topoopt.readers import flexflow_measures
-from meshwright.planners.topoopt.step import TRAFFIC, Step
+from meshwright.planners.topoopt.step import Step
+from meshwright.planners.topoopt.task_graphs.graph import TaskGraph
 from meshwright.planners.topoopt.workloads.workload import Workload
 
 __all__ = ["Design", "Entry", "Params", "design", "parse"]
 
 MOST_SERVERS = 1024
 MOST_GPUS = 64
+NOWHERE = Sources()
+"""Times are estimated, and plans searched."""
+
 PROBES = (1e6, 256e6)
 """All-reduces of these sizes say what latency and which bandwidth a server's inner network has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Params:
-    """Options of ``codesign``, as after ``--set``.
-
-    Parameters
-    ----------
-    node_degree : int
-        Interfaces of a server, the same as ``--degree``.
-    gpus_per_server : int
-        Devices of a server.
-    inter_gpu_bytes_per_second : float
-        Of one device into the network inside its server (``inter_gpu_bandwidth=``).
-    server : str
-        A cluster of one server, ``dgx-a100:8`` or a file (YAML, ``nvidia-smi topo -m``, NCCL's XML): its devices, and the
-        network between them, on which all-reduces take turns. Takes the place of the two before and the next.
-    gpu : str
-        Kind of device: its memory is the limit, its speed the estimate of operators that were not measured.
-    search : str
-        ``improved`` is ours, ``published`` the released program's (topoopt only).
-    propagation : bool
-        Whether the published search copies splits to neighbours.
-    placement : str
-        How parts lie on servers: ``contiguous``, ``strided`` or ``either``.
-    alpha_ratio : float
-        The published search accepts a plan slower by x milliseconds with probability ``exp(-alpha x)`` (``alpha=``).
-    shard_weights : str
-        Whether weights may be split, tables by columns and rows too: ``yes``, ``no``, or ``auto``: where times are estimated.
-    reconfiguration_seconds : float
-        Of the optical switch: how long its circuits are dark when they change (``reconfiguration=``).
-    components : str
-        A TOML file with prices; empty for round figures of ours.
-    global_batch : int
-        Samples of one step; 0 for the workload's own (for a language model: one for each device).
-    equal_cost : bool
-        Whether every other topology is also given the link speed at which it costs as much as the first.
-    control_edges : bool
-        Whether a plan may hold back the backward pass of operators that read only data until the others of their server are
-        done.
-    traffic : str
-        How the time of traffic is found: ``segments`` as published, ``fair`` by max-min fair shares of links, ``closed`` by a
-        closed form without overlap. All three are reported.
-    """
-
-    node_degree: int = field(default=0, metadata={"minimum": 0})
-    gpus_per_server: int = field(default=4, metadata={"minimum": 1})
-    inter_gpu_bytes_per_second: float = field(
-        default=25e9, metadata={"unit": "bytes_per_second", "minimum": 1.0, "word": "inter_gpu_bandwidth"}
-    )
-    server: str = ""
-    gpu: str = "a100-sxm-40gb"
-    search: str = field(default="improved", metadata={"choices": ("improved", "published")})
-    propagation: bool = True
-    placement: str = field(default="either", metadata={"choices": ("contiguous", "strided", "either")})
-    alpha_ratio: float = field(default=1.0, metadata={"minimum": 1e-6, "word": "alpha"})
-    shard_weights: str = field(default="auto", metadata={"choices": ("yes", "no", "auto")})
-    reconfiguration_seconds: float = field(default=10e-3, metadata={"unit": "seconds", "word": "reconfiguration"})
-    components: str = ""
-    global_batch: int = field(default=0, metadata={"minimum": 0})
-    equal_cost: bool = False
-    control_edges: bool = True
-    traffic: str = field(default="segments", metadata={"choices": TRAFFIC})
-
-
-def parse(settings: Mapping[str, str]) -> Params:
-    """Return options from text, each under the word the user types.
-
-    Raises `UnknownNameError` when there is no such option.
-    Raises `InputError` when a value does not parse or is not allowed.
-    """
-    words = {entry.metadata.get("word", entry.name): entry.name for entry in fields(Params)}
-    for key in settings:
-        if key not in words:
-            raise UnknownNameError("option of codesign", key, words)
-    if settings.get("server") and (
-        both := [key for key in ("gpus_per_server", "inter_gpu_bandwidth", "gpu") if key in settings]
-    ):
-        raise InputError(f"--set {both[0]}={settings[both[0]]}: is given by --set server={settings['server']}; leave one out")
-    return _params.parse(Params, {words[key]: value for key, value in settings.items()}, "codesign")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,16 +114,17 @@ def design(
     model_spec: ModelSpec,
     wires: NetworkParts,
     params: Params,
+    sources: Sources = NOWHERE,
     *,
-    measures: str = "",
     names: tuple[str, ...] = ("topoopt",),
     budget: int = 1000,
     seed: int = 0,
     stop: Stop = alternate.NEVER,
 ) -> Design:
-    """Return plan and network for a model.
+    """Return plan and network for a model, or the network for the plan that is given.
 
-    `measures`: file of measured operators; empty to estimate.
+    `model_spec`: what is trained; of a task graph the plan is given with it.
+    `sources`: of times and the plan, where these are not estimated and searched.
     `names`: topologies, of `networks.NAMES`.
     `budget`: plans to simulate on each.
     `stop`: when to end before that, with the best so far; topologies that are not begun then are left out, and named.
@@ -206,14 +132,14 @@ def design(
     """
     started = time.perf_counter()
     _check(wires, names)
-    servers = _servers(wires.n_servers, params)
-    workload = _workload(model_spec, params.global_batch, wires.n_servers * servers.n_gpus)
-    measured = flexflow_measures.load(measures) if measures else None
-    shard = params.shard_weights == "yes" or (params.shard_weights == "auto" and measured is None)
-    choices = space(workload, servers, measured, shard=shard, place=measures)
-    step = Step(replace(choices, control_edges=params.control_edges), traffic=params.traffic)
+    step = _step(model_spec, wires, params, sources)
+    workload, choices = step.space.workload, step.space
     known = components.prices(params.components)
     notes = [note for note in model_spec.notes if "codesign" not in note] + list(choices.notes)
+    if step.given is not None:
+        notes.append("the plan is given: only networks are searched, and --budget is not used")
+    if isinstance(step, GivenStep):
+        notes.append("times are those of the file, which does not say what servers hold or how many samples a step has")
     missing = _missing(choices)
     proven = missing > 0
     entries, left_out = list[tuple[str, Entry]](), list[str]()
@@ -234,7 +160,11 @@ def design(
         rest = f"; not begun: {', '.join(left_out)}" if left_out else ""
         notes.append(f"stopped before its end, as asked: these are the best plans so far{rest}")
     injection = max([_injection(wires), *(entry.found.fabric.injection_bytes_per_second() for _, entry in entries)])
-    bound = bounds.step_seconds(choices, injection, params.traffic)
+    bound = (
+        step.bound_seconds(injection)
+        if isinstance(step, GivenStep)
+        else bounds.step_seconds(choices, injection, params.traffic)
+    )
     if any(entry.found.changing for _, entry in entries):
         notes.append("circuits that change are shown by --trace; a task graph has one list of links and shows those that stay")
     if params.server:
@@ -250,6 +180,42 @@ def design(
     return Design(
         workload, step, wires, tuple(entries), best, injection, bound, max(missing, 0.0), proven, seed, seconds, tuple(notes)
     )
+
+
+def _step(model_spec: ModelSpec, wires: NetworkParts, params: Params, sources: Sources) -> Step:
+    """Return what is asked again and again: how long a step of a plan, or of the one plan that is given, takes on a network."""
+    if isinstance(model_spec.instance, TaskGraph):
+        if sources.measures or sources.measure or sources.strategy:
+            raise InputError(f"{model_spec.spec}: a task graph holds the whole plan and its times; leave the rest out")
+        if model_spec.instance.n_servers != wires.n_servers:
+            raise InputError(
+                f"--servers {wires.n_servers}: the task graph {model_spec.spec} is of {model_spec.instance.n_servers} "
+                "servers; give their number"
+            )
+        return GivenStep(model_spec.instance, model_spec.name, _wires.device(params.gpu), params.traffic)
+    servers = _servers(wires.n_servers, params)
+    workload = _workload(model_spec, params.global_batch, wires.n_servers * servers.n_gpus)
+    measured = flexflow_measures.load(sources.measures) if sources.measures else None
+    if sources.measure:
+        measured = _measured_here(workload, servers, sources)
+    shard = params.shard_weights == "yes" or (params.shard_weights == "auto" and measured is None)
+    choices = space(workload, servers, measured, shard=shard, place=sources.measures or "--measure")
+    step = Step(replace(choices, control_edges=params.control_edges), traffic=params.traffic)
+    if sources.measure:
+        note = f"operators were measured on this machine ({sources.measure}), in fp32"
+        step.space = replace(step.space, notes=(*step.space.notes, note))
+    if sources.strategy:
+        step.given = strategy_file.read(sources.strategy, step.space)
+    return step
+
+
+def _measured_here(workload: Workload, servers: Servers, sources: Sources) -> flexflow_measures.Measurements:
+    """Return what operators take on this machine."""
+    try:
+        from meshwright.planners.topoopt.workloads import torch_measures
+    except ImportError:
+        raise MissingExtraError("measuring operators (--measure)", "torch") from None
+    return torch_measures.measure(workload, servers, sources.measure, sources.say)
 
 
 def _servers(n_servers: int, params: Params) -> Servers:

@@ -110,7 +110,14 @@ class Step:
         Links serve transfers in segments of this size.
     traffic : str
         How the time of traffic is found, of `TRAFFIC`.
+
+    Attributes
+    ----------
+    given : Placement or None
+        The only placement there is; None where they are searched.
     """
+
+    given: Placement | None = None
 
     def __init__(self, space: SplitSpace, segment_bytes: int = SEGMENT_BYTES, traffic: str = "segments") -> None:
         from meshwright._kernels.topoopt.step_tasks import WorkloadArrays

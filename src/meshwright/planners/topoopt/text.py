@@ -18,8 +18,9 @@ MOST_SERVERS = 64
 def explain(design: Design) -> str:
     """Return plan, topologies and bound in words."""
     wires = design.wires
+    what = f"{design.workload.global_batch} samples per step" if design.workload.global_batch else "the step of a task graph"
     lines = [
-        f"{design.workload.name}: {design.workload.global_batch} samples per step on {wires.n_servers} servers, "
+        f"{design.workload.name}: {what} on {wires.n_servers} servers, "
         f"{wires.degree} interfaces of {wires.bytes_per_second * 8e-9:g} Gbit/s each"
     ]
     if not design.entries:
@@ -56,8 +57,9 @@ def explain(design: Design) -> str:
     for (key, samples, columns, rows), count in sorted(splits.items()):
         lines.append(f"  {count:3d} x {key}: {samples} x {columns} x {rows}")
     lines += _wiring(design.entry.found.fabric, wires.degree)
-    peak = max(answer["plan"]["peak_bytes"])
-    lines.append(f"fullest server: {format_bytes(peak)} of {format_bytes(design.step.space.servers.memory_bytes)}")
+    if answer["plan"]["peak_bytes"]:
+        peak = max(answer["plan"]["peak_bytes"])
+        lines.append(f"fullest server: {format_bytes(peak)} of {format_bytes(design.step.space.servers.memory_bytes)}")
     lines += [f"note: {note}" for note in design.notes]
     return "\n".join(lines)
 

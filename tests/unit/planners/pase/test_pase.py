@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import xml.etree.ElementTree
 from pathlib import Path
@@ -14,6 +15,8 @@ from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.planners.pase.check import check_certificate
 from meshwright.planners.pase.layer_costs import configurations
 from meshwright.planners.pase.readers.pase_graph import build
+from meshwright.planners.pase.search import pase_naive
+from meshwright.solvers.pairwise.problem import Pairwise, total_cost
 
 
 def _value(graph: str = "alexnet", search: str = "pase", **settings: str) -> float:
@@ -61,10 +64,27 @@ def test_the_rows_of_the_answer_add_up_to_the_objective() -> None:
     assert result.timeline is None and result.stage_costs == ()
 
 
-@pytest.mark.parametrize("graph", ["alexnet", "rnnlm"])
+@pytest.mark.parametrize("graph", ["alexnet", "rnnlm", "resnet101"])
 def test_no_baseline_inside_the_space_beats_the_optimum_and_the_naive_algorithm_agrees(graph: str) -> None:
     assert _value(graph, "pase_naive") == _value(graph)
     assert _value(graph, "data_parallel") >= _value(graph)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_naive_algorithm_counts_every_operator_once_where_branches_meet(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_labels = rng.integers(1, 4, 6)
+    pairs = [(u, v) for u in range(6) for v in range(u + 1, 6) if rng.random() < 0.5]
+    ends = [pair if rng.random() < 0.7 else pair[::-1] for pair in pairs]
+    problem = Pairwise(
+        np.concatenate([[0], np.cumsum(n_labels)]).astype(np.int64), rng.random(n_labels.sum()),
+        np.array([u for u, _ in ends], dtype=np.int64), np.array([v for _, v in ends], dtype=np.int64),
+        tuple(np.arange(n_labels[u]) for u, _ in ends), tuple(np.arange(n_labels[v]) for _, v in ends),
+        np.arange(len(ends)), tuple(rng.random((n_labels[u], n_labels[v])) for u, v in ends),
+    )  # fmt: skip
+    labels, _, _ = pase_naive._in_order(problem, "graph")
+    every = (np.array(one) for one in itertools.product(*(range(n) for n in n_labels)))
+    assert total_cost(problem, labels) == pytest.approx(min(total_cost(problem, one) for one in every), rel=1e-12)
 
 
 def test_a_search_leaves_nothing_behind_for_the_next() -> None:
@@ -82,7 +102,7 @@ def test_a_search_leaves_nothing_behind_for_the_next() -> None:
         ("pase:alexnet", "pase", {"bandwidth": "0 GB/s"}, "must be > 0"),
         ("pase:alexnet", "pase", {"flops": "10 GB/s"}, "flops_per_second is needed"),
         ("pase:alexnet", "pase", {"procs": "8"}, "n_processors"),
-        ("pase:resnet101", "pase_naive", {}, "not a path"),
+        ("pase:inception3", "pase_naive", {"n_processors": "32"}, "operators open at operator"),
         ("pase:alexnet", "pase", {"certificate": "/nowhere/at/all.json"}, "does not exist"),
     ],
 )

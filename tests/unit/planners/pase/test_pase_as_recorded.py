@@ -203,7 +203,7 @@ def test_refusals_are_as_recorded(recorded: Recorded, tmp_path: pathlib.Path) ->
         "flops": asked(flops="0"),
         "bandwidth": asked(bandwidth="0"),
         "costs": lambda: api.plan("pase:alexnet", costs="analytic"),
-        "naive": asked("pase:inception3", "pase_naive"),
+        "naive": asked("pase:inception3", "pase_naive", n_processors="64"),
         "naive model": asked("gpt2", "pase_naive", boxes([2])),
         "trick": asked("pase:rnnlm", "one_weird_trick"),
         "batch 0": lambda: networks.build("rnnlm", 0),

@@ -133,8 +133,8 @@ def test_a_file_that_cannot_be_played_is_refused_in_a_sentence() -> None:
         play(graph(work(1, 0, 1.0)), clusters.cluster("flat:2"))
     with pytest.raises(InputError, match="2 tasks of the task graph wait for each other"):
         play(graph(work(1, 0, 1.0, 2), work(2, 0, 1.0, 1)), CLUSTER)
-    with pytest.raises(InputError, match="kind barrier"):
-        play(graph(dataclasses.replace(work(1, 0, 1.0), kind="barrier")), CLUSTER)
+    with pytest.raises(InputError, match="kind update"):
+        play(graph(dataclasses.replace(work(1, 0, 1.0), kind="update")), CLUSTER)
     with pytest.raises(InputError, match=r"takes -1\.0 ms"):
         play(graph(work(1, 0, -1.0)), CLUSTER)
     with pytest.raises(InputError, match="which two servers"):

@@ -6,7 +6,7 @@ in the long run (DCTCP in the packet simulator of TopoOpt, Wang et al., NSDI 202
 the header of every packet, and what it brought is there when the last byte has passed the links' latencies. An all-reduce
 of g servers first adds up inside its servers (its own milliseconds), then runs as a ring of 2 (g - 1) rounds, in each of
 which every server sends 1/g of the tensor to the next; a round starts when all of the one before has arrived. Tensors of
-less than a packet for each server take one.
+less than a packet for each server take one. A barrier takes its milliseconds and keeps no device busy.
 """
 
 from __future__ import annotations
@@ -152,6 +152,8 @@ class _Step:
             self.send(task, 0, [source, target], float(task.transfer_bytes))
         elif task.kind == "all_reduce":
             self.push(self.now + seconds, _ROUND, task)
+        elif task.kind == "barrier":
+            self.push(self.now + seconds, _ENDED, task)
         else:
             begin = max(self.now, self.free_seconds.get(task.device, 0.0))
             self.free_seconds[task.device] = begin + seconds
@@ -274,7 +276,7 @@ def _check(graph: TaskGraph, cluster: Cluster) -> None:
     devices = {device[1]: device for device in graph.devices}
     n_nodes = graph.n_servers + graph.n_switches
     for task in graph.tasks:
-        if task.kind in ("comm", "update", "barrier"):
+        if task.kind in ("comm", "update"):
             raise InputError(
                 f"task {task.identity} is of kind {task.kind}, which is not played; use a file of FlexNet's network simulators"
             )

@@ -30,7 +30,7 @@ def page(design: Design) -> str:
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>',
         f"<h1>{escape(title)}</h1>",
-        f"<p>{design.workload.global_batch} samples a step, {wires.degree} interfaces of {wires.bytes_per_second * 8e-9:g} "
+        f"<p>{_what(design)}, {wires.degree} interfaces of {wires.bytes_per_second * 8e-9:g} "
         "Gbit/s "
         f"a server. A step takes <b>{format_seconds(found.seconds)}</b> on {escape(design.best)}"
         f"{escape(codesign_json.proof(design))}.</p>",
@@ -40,13 +40,25 @@ def page(design: Design) -> str:
         topology_dot.svg(found.fabric),
         "<h2>The plan</h2>",
         _plan(answer["plan"]["operators"]),
-        f"<p>The fullest server holds {format_bytes(max(answer['plan']['peak_bytes']))} of "
-        f"{format_bytes(design.step.space.servers.memory_bytes)}.</p>",
+        _memory(design, answer["plan"]["peak_bytes"]),
         "<h2>Cables</h2>",
         _table(*_cables(design)),
         "".join(f"<p>Note: {escape(note)}</p>" for note in design.notes),
     ]
     return "\n".join(parts) + "\n</html>\n"
+
+
+def _what(design: Design) -> str:
+    """Return what is trained in a step."""
+    return f"{design.workload.global_batch} samples a step" if design.workload.global_batch else "The step of a task graph"
+
+
+def _memory(design: Design, peak_bytes: list[float] | None) -> str:
+    """Return what the fullest server holds; nothing where that is not known."""
+    if not peak_bytes:
+        return ""
+    whole = format_bytes(design.step.space.servers.memory_bytes)
+    return f"<p>The fullest server holds {format_bytes(max(peak_bytes))} of {whole}.</p>"
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]], marked: int = -1) -> str:

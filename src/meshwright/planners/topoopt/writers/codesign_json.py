@@ -10,6 +10,7 @@ from meshwright.base.units import format_seconds
 from meshwright.planners.topoopt import bounds
 from meshwright.planners.topoopt.alternate import PlanOnNetwork
 from meshwright.planners.topoopt.design import Design, Entry
+from meshwright.planners.topoopt.given.task_graph import GivenStep
 from meshwright.planners.topoopt.step import TRAFFIC, Step
 
 __all__ = ["FORMAT", "as_json", "gap_text", "proof", "write"]
@@ -35,7 +36,7 @@ def as_json(design: Design) -> dict[str, Any]:
         "model": {
             "name": design.workload.name,
             "n_parameters": design.workload.n_parameters,
-            "global_batch": design.workload.global_batch,
+            "global_batch": design.workload.global_batch or None,
         },
         "servers": wires.n_servers,
         "degree": wires.degree,
@@ -56,7 +57,7 @@ def as_json(design: Design) -> dict[str, Any]:
     found = design.entry.found
     entry |= {
         "iteration_seconds": found.seconds,
-        "samples_per_second": design.workload.global_batch / found.seconds,
+        "samples_per_second": design.workload.global_batch / found.seconds if design.workload.global_batch else None,
         "topology": design.best,
         "bound": None if design.gap_ratio is None else _bound(design),
         "topologies": {name: _topology(design, one) for name, one in design.entries},
@@ -67,11 +68,19 @@ def as_json(design: Design) -> dict[str, Any]:
 
 def _bound(design: Design) -> dict[str, Any]:
     closed = design.step.model_of_traffic == "closed"
-    kind = "work of all servers, then" if closed else "work of all servers, paths,"
+    if isinstance(design.step, GivenStep):
+        method = "the plan of the file on any topology: " + (
+            "the busiest server's compute, then what the busiest sends"
+            if closed
+            else "the busiest server's compute, the longest chain of tasks, or what the busiest server sends"
+        )
+    else:
+        kind = "work of all servers, then" if closed else "work of all servers, paths,"
+        method = f"relaxation: {kind} all-reduced bytes over all interfaces"
     return {
         "value": design.bound_seconds,
         "gap_ratio": design.gap_ratio,
-        "method": f"relaxation: {kind} all-reduced bytes over all interfaces",
+        "method": method,
         "injection_bytes_per_second": design.injection_bytes_per_second,
     }
 
@@ -80,6 +89,11 @@ def proof(design: Design) -> str:
     """Return the bound as the end of a sentence; empty where none is known."""
     if design.gap_ratio is None:
         return ""
+    if isinstance(design.step, GivenStep):
+        return (
+            f"; on any topology whose servers send at most {design.injection_bytes_per_second * 8e-9:g} Gbit/s each this plan "
+            f"takes {format_seconds(design.bound_seconds)} at least (gap {design.gap_ratio:.1%})"
+        )
     return (
         f"; no plan on any topology whose servers send at most {design.injection_bytes_per_second * 8e-9:g} Gbit/s each beats "
         f"{format_seconds(design.bound_seconds)} (gap {design.gap_ratio:.1%})"
@@ -191,7 +205,8 @@ def plan_json(design: Design, entry: Entry) -> dict[str, Any]:
         }
         for members, n_bytes in traffic.group_bytes
     ]
-    return {"operators": operators, "peak_bytes": step.memory_bytes(found.placement).tolist(), "routes": routes, "rings": rings}
+    peak = None if isinstance(step, GivenStep) else step.memory_bytes(found.placement).tolist()
+    return {"operators": operators, "peak_bytes": peak, "routes": routes, "rings": rings}
 
 
 def write(design: Design, path: str) -> None:
