@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.frameworks import _shell_tests
 from meshwright.frameworks import _shell_words as shell
 
 
@@ -26,3 +27,18 @@ def test_words_of_a_variable_stand_where_they_were_written() -> None:
 def test_what_is_quoted_stays_one_word_and_nothing_is_none(token: str, found: list[tuple[str, int]]) -> None:
     words = _expanded(token, N=(("4", 2),), M=(("", 5),))
     assert [text for text, _ in words] == [text for text, _ in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[ a = a -o a = b ]", True), ("[ a = b -o a = a ]", True), ("[ a = b -o a = c ]", False),
+        ("[ a = a -a a = b ]", False),
+        ("[ a = a -a b = b ]", True), ("[ a = a -o -f file ]", True), ("[ a = b -o -f file ]", None),
+        ("[ a = b -a -f file ]", False),
+        ("[ a = a -a -f file ]", None), ("[ ! a = b ]", True), ("[ 2 -lt 10 ]", True), ("[ 10 -le 2 ]", False),
+    ],
+)  # fmt: skip
+def test_a_test_holds_does_not_hold_or_is_decided_elsewhere(text: str, found: bool | None) -> None:
+    words = [(shell.Token("word", word, 1), word) for word in text.split()]
+    assert _shell_tests.holds(words, {}) is found
