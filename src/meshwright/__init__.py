@@ -64,7 +64,7 @@ _HOMES = (
 )
 
 _RENAMED = (("Reading", "ModelSpec"), ("Training", "MixedPrecision"), ("pose", "make_problem"))
-"""Names of release 0.1, kept for one release more."""
+"""Names from before the first release, which they outlive by one."""
 
 
 if not TYPE_CHECKING:  # so that a wrong name is an error for type checkers too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pathlib
 import re
 import subprocess
@@ -63,6 +64,9 @@ def test_the_package_is_no_trick() -> None:
     import meshwright
 
     assert type(meshwright) is types.ModuleType
+    for path in (ROOT / "src").rglob("*.py"):
+        classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+        assert not any(ast.unparse(base).endswith("ModuleType") for node in classes for base in node.bases), path
     text = (ROOT / "src" / "meshwright" / "__init__.py").read_text()
     typed = set(re.findall(r"\b\w+\b", " ".join(re.findall(r"^    from meshwright\S* import (.*)$", text, re.M))))
     assert typed == set(meshwright.__all__), "what a type checker sees is what there is"

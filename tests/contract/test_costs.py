@@ -132,6 +132,19 @@ def test_stages_of_known_operators_cost_otherwise_with_other_micro_batches(name:
     assert not once or once != twice, "micro_batch is ignored"
 
 
+@pytest.mark.parametrize("name", registry.names("costs"))
+def test_a_strategy_that_cannot_run_the_model_is_refused_in_one_line(name: str) -> None:
+    """A tensor degree above what any tensor of the model can be split into; models without seconds say nothing."""
+    (spec,) = samples.of_reader("huggingface")
+    problem = dataclasses.replace(api.make_problem(spec, "flat:64", batch=Batch(1)), costs=name)
+    n = len(problem.graph.ops)
+    plan = Plan((Stage(tuple(range(n)), tuple(range(64)), Strategy(tensor=64), ("none",) * n),), 1, 1, "1f1b", 1)
+    try:
+        assert registry.load("costs", name, "cost model").stage_costs(problem, plan) == ()
+    except InputError as error:
+        assert "\n" not in str(error) and str(error)
+
+
 CLAIMS: dict[str, dict[str, Any]] = {
     "FROZEN": {"lora": "r=4,targets=query"}, "STATES": {"optimizer": "sgd-momentum"},
     "FRAMEWORKS": {"framework": "megatron_deepspeed"},
@@ -145,6 +158,17 @@ def test_what_a_cost_model_says_that_it_heeds_changes_what_a_stage_costs(name: s
     if getattr(registry.load("costs", name, "cost model"), claim, False):
         usual, told = _priced(name), _priced(name, **CLAIMS[claim])
         assert usual is None or usual != told, f"{claim} is true, and nothing changes"
+
+
+@pytest.mark.parametrize("name", registry.names("costs"))
+def test_a_cost_model_that_says_that_it_reads_choices_refuses_those_that_are_none(name: str) -> None:
+    module = registry.load("costs", name, "cost model")
+    if not getattr(module, "CHOICES", False):
+        return
+    for result in [one for one in _planned() if one.problem.costs == name] or _priced_by(name):
+        stages = tuple(dataclasses.replace(stage, choices=("none of these",) * len(stage.ops)) for stage in result.plan.stages)
+        with pytest.raises(InputError, match="none of these"):
+            module.stage_costs(result.problem, dataclasses.replace(result.plan, stages=stages))
 
 
 @pytest.mark.parametrize("name", registry.names("costs"))

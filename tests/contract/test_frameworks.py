@@ -14,12 +14,13 @@ import pytest
 import meshwright
 from meshwright import frameworks, schedules
 from meshwright.base import registry
-from meshwright.base.errors import ExportError
+from meshwright.base.errors import ExportError, InputError
 from meshwright.core import framework_file
 from meshwright.core.framework import AXES, SCOPES, Framework, FrameworkLimits
+from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.plan_forms.exceeded import exceeded
-from meshwright.core.problem import Problem
+from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy, is_recompute
 
@@ -219,6 +220,48 @@ def test_what_is_written_and_read_again_is_the_same_plan_and_what_is_refused_lea
             said = module.read(str(path), problem.graph, plan.n_devices)
             assert said.plan == plan and said.precision in ("", "bf16")
             assert said.sequence_length in (0, problem.graph.sequence_length)
+
+
+def _written(name: str, folder: pathlib.Path, file: str = "written") -> tuple[Result, pathlib.Path]:
+    """Return a plan that a framework runs, and its file of it."""
+    limits = frameworks.plain(name).limits
+    problem = _problem("llama-3.2-1b" if name in ("torchtitan", "nanotron", "maxtext") else "gpt2")
+    plan = _plan(shard=limits.shards[0], word=limits.recompute[0], inner=len(problem.graph.ops) - 2)
+    result = Result(problem, "best", 0, Answer(plan))
+    frameworks.load(name).write(result, str(folder / file))
+    return result, folder / file
+
+
+@pytest.mark.parametrize("name", [name for name in WRITING if hasattr(frameworks.load(name), "recognises")])
+def test_what_is_written_is_recognised_by_its_framework_alone_and_nothing_makes_that_fail(
+    name: str, tmp_path: pathlib.Path
+) -> None:
+    text = _written(name, tmp_path)[1].read_text()
+    knowing = {other: frameworks.load(other) for other in NAMES if hasattr(frameworks.load(other), "recognises")}
+    assert [other for other, module in knowing.items() if module.recognises(text)] == [name]
+    for odd in ("", "{", "[]", "null", "a = ", "- a\n- b\n", "#!/bin/bash\nif", "<xml/>", "'", "\x00", "é: [" * 50):
+        assert knowing[name].recognises(odd) is False, odd
+
+
+@pytest.mark.parametrize("name", [name for name in WRITING if hasattr(frameworks.load(name), "model_of")])
+def test_the_model_of_a_written_file_is_the_one_that_was_planned_or_is_asked_for_in_one_line(
+    name: str, tmp_path: pathlib.Path
+) -> None:
+    result, path = _written(name, tmp_path)
+    try:
+        found = frameworks.load(name).model_of(str(path), 0)
+    except InputError as error:
+        assert "\n" not in str(error) and str(path) in str(error)
+    else:
+        assert isinstance(found, ModelSpec) and len(found.graph.ops) == len(result.problem.graph.ops)
+
+
+@pytest.mark.parametrize("name", [name for name in WRITING if hasattr(frameworks.load(name), "program")])
+def test_what_starts_a_framework_names_its_file_and_every_host(name: str, tmp_path: pathlib.Path) -> None:
+    result, path = _written(name, tmp_path, "written.json" if name == "transformers" else "written")  # else it is a module
+    program = frameworks.load(name).program(result, str(path))
+    assert isinstance(program, StartCommand) and program.command and "\n" not in program.command
+    assert path.name in program.command and set(program.axes) <= {*AXES, "data"}
 
 
 def test_the_block_method_is_inside_where_equally_many_first_layers_of_each_stage_recompute() -> None:

@@ -35,7 +35,7 @@ def test_a_launcher_writes_the_same_shell_or_yaml_each_time(name: str, one: Laun
         assert text.startswith("#!/bin/bash\n")
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
         assert "MASTER_ADDR" in text and "MASTER_PORT" in text
-    assert "NODE_RANK" in text
+    assert "NODE_RANK" in text and one.program.command in text
     assert "${MODEL:?a folder}" in text and "b c" in text and "all inside" in text
 
 

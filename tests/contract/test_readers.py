@@ -76,6 +76,15 @@ def test_a_sample_is_recognised_by_its_own_reader_alone(pair: tuple[str, str]) -
     assert [other for other, module in registry.each("readers", "format") if module.recognises(Source(spec))] == [name]
 
 
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pathlib.Path(pair[1]).is_file()], ids=_ids)
+def test_a_file_is_recognised_under_another_name_too(pair: tuple[str, str], tmp_path: pathlib.Path) -> None:
+    """By its content: its ending may be that of many formats."""
+    name, spec = pair
+    path = tmp_path / "a file"
+    path.write_bytes(pathlib.Path(spec).read_bytes())
+    assert registry.load("readers", name, "format").recognises(Source(str(path)))
+
+
 @pytest.mark.parametrize("pair", PAIRS, ids=_ids)
 def test_a_sample_is_read_alike_each_time_and_by_the_readers_name(pair: tuple[str, str]) -> None:
     name, spec = pair

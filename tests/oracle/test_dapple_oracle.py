@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import dapple_brute_force as oracle
 
 from meshwright import api
+from meshwright.planners.dapple import exact
 
 CASES = (
     # machines, layers, batch, weight bytes, activation bytes: slow network, heavy weights, tight memory
@@ -71,6 +74,29 @@ def test_the_answer_is_the_quickest_of_all_plans(tmp_path: pathlib.Path, case: i
     assert result.answer.objective.value == pytest.approx(wanted, rel=1e-9)
     assert result.timeline.step_seconds == pytest.approx(wanted, rel=1e-9)
     assert max(result.timeline.peak_bytes) <= 16e9
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_proof_finds_the_quickest_by_itself(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, case: int) -> None:
+    """Where no plan is known before: a bound too high would cut the best plan off."""
+    sizes, n_layers, batch, weight_bytes, activation_bytes = CASES[case]
+    proven, found = exact.proven, []
+
+    def unaided(evaluator: Any, numbers: Any, following: Any, kept: Any, best: Any, budget: int) -> Any:
+        found.append(proven(evaluator, numbers, following, kept, (math.inf, best[1]), budget))
+        return found[-1]
+
+    monkeypatch.setattr(exact, "proven", unaided)
+    for seed in range(3):
+        layers = chain(100 * case + seed, n_layers, weight_bytes, activation_bytes)
+        write(layers, tmp_path / "chain.txt")
+        wanted = oracle.best(layers, sizes, batch)
+        ends = ",".join(str(end) for end in np.cumsum(sizes))
+        settings = {"profile_batch": "1", "global_batch": str(batch), "machines": ends, "proof_steps": "1000000"}
+        api.plan(str(tmp_path / "chain.txt"), settings=settings)
+        if wanted is not None:
+            assert found[-1][0] == pytest.approx(wanted, rel=1e-9)
+    assert found or case == len(CASES) - 1
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))

@@ -58,7 +58,7 @@ def test_the_version_stands_in_one_place_which_the_command_line_prints(
     assert capsys.readouterr().out == f"meshwright {meshwright.__version__}\n"
 
 
-def test_the_first_releases_names_still_work_and_say_their_new_ones() -> None:
+def test_names_from_before_the_first_release_still_work_and_say_their_new_ones() -> None:
     for old, new in (("Reading", "ModelSpec"), ("Training", "MixedPrecision"), ("pose", "make_problem")):
         with pytest.warns(DeprecationWarning, match=f"meshwright.{new}"):
             assert getattr(meshwright, old) is getattr(meshwright, new)

@@ -15,11 +15,16 @@ __all__ = ["CONSTANTS", "broken", "is_raised_by_a_statement", "one_line"]
 CONSTANTS: Mapping[str, tuple[type, str]] = MappingProxyType(
     {
         "BASELINES": (tuple, "a tuple of names"),
+        "BUILT_IN": (bool, "True or False"),
+        "CHOICES": (bool, "True or False"),
         "COLUMNS": (tuple, "a tuple of names"),
         "EXAMPLE": (str, "a text"),
         "FRAMEWORKS": (bool, "True or False"),
         "FROZEN": (bool, "True or False"),
+        "GIVEN": (tuple, "a tuple of names"),
+        "OPTIONAL": (tuple, "a tuple of names"),
         "OTHER_FIELDS": (bool, "True or False"),
+        "PATHS": (tuple, "a tuple of names"),
         "RINGS": (bool, "True or False"),
         "ROUNDS": (bool, "True or False"),
         "STATES": (bool, "True or False"),

@@ -227,7 +227,7 @@ def _loaded(room: str, name: str, kind: str) -> ModuleType:
             module = importlib.import_module(path)
         else:
             with contextlib.redirect_stdout(sys.stderr):
-                module = _Guarded(_others(room)[name].load(), name, title(room, name, kind))
+                module = _guarded(_others(room)[name].load(), name, title(room, name, kind))
     except MemoryError:
         raise
     except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -240,16 +240,16 @@ def _loaded(room: str, name: str, kind: str) -> ModuleType:
     return module
 
 
-class _Guarded(ModuleType):
-    """A plug-in of another package: its functions, where they break, do so with its name, and print to standard error."""
+def _guarded(module: ModuleType, name: str, called: str) -> ModuleType:
+    """Return a plug-in of another package; where its functions break, they do so with its name, and they print to stderr."""
+    guarded = ModuleType(getattr(module, "__name__", name), module.__doc__)
 
-    def __init__(self, module: ModuleType, name: str, called: str) -> None:
-        super().__init__(getattr(module, "__name__", name), module.__doc__)
-        self._module, self._called = module, (name, called)
+    def look(word: str) -> Any:
+        found = getattr(module, word)
+        return _guard(found, name, called) if inspect.isroutine(found) else found
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._module, name)
-        return _guard(found, *self._called) if inspect.isroutine(found) else found
+    vars(guarded)["__getattr__"] = look  # asked for what a module lacks (PEP 562), which is everything here
+    return guarded
 
 
 def _guard(function: Callable[..., Any], name: str, called: str) -> Callable[..., Any]:

@@ -10,15 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.schedules import Actions, Durations, v_shaped
+from meshwright.schedules import Actions, Durations
+from meshwright.schedules import v_shaped as placement
 from meshwright.schedules._building_block import repeated, two_chunks
 
 __all__ = ["in_flight", "order", "placement"]
-
-
-def placement(n_ranks: int, n_chunks: int) -> NDArray[np.int64]:
-    """Return the rank of every stage, 0 1 2 2 1 0; shape (n_ranks * n_chunks,), int64."""
-    return v_shaped(n_ranks, n_chunks)
 
 
 def in_flight(n_ranks: int, n_chunks: int, n_microbatches: int) -> NDArray[np.int64]:

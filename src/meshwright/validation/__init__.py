@@ -3,7 +3,8 @@ which.
 
 Promises of a set's module, checked by ``tests/contract/test_measured_sets.py``:
 
-* ``COLUMNS``: columns that no other set has together; ``OPTIONAL``, if any: columns that may be there besides;
+* ``COLUMNS``: columns that no other set has together; ``OPTIONAL``, if any: columns that may be there besides; ``PATHS``, if
+  any: columns with paths, which are read from where the file lies;
 * a file of the kind lies in ``data``, unless ``BUILT_IN = False`` says that it is for runs that others have;
 * ``points(rows) -> list[Point | Skipped]``: one entry per row of the file, in its order, none left out; a row whose plan the
   set does not tell, or that the model cannot say, is a `Skipped` with the reason.

@@ -40,7 +40,7 @@ or a plan file of ours in `config` tells the plan, and the log of the run in `lo
 that these fill may be empty."""
 
 EXPERTS = "megatron_mixture"
-"""How names of programs began that runs of mixtures under Megatron-Core had in release 0.1."""
+"""How names of programs once began that runs of mixtures under Megatron-Core had."""
 
 SHARDED, ANY = "fsdp2", "meshwright"
 """What is assumed where no framework is told: a plain PyTorch script for gradients or weights that are sharded on one stage,

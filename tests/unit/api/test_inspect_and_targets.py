@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright import api, frameworks
+from meshwright import api, clusters, frameworks
 from meshwright.api import inspect, listing, targets
 from meshwright.api.why_not import with_why_not
 from meshwright.base import registry
-from meshwright.base.errors import InputError
+from meshwright.base.errors import InputError, PluginError, PluginWarning
 from meshwright.core.result import Result
 
 
@@ -108,3 +108,18 @@ def test_degrees_asked_for_are_those_of_the_question_as_it_was_asked(planned: Re
     same = api.plan(planned.problem, search="best", settings={"pipeline": "1", "alternatives": "1"})
     assert other.timeline is not None and same.timeline is not None and isinstance(entry, dict)
     assert entry["step_seconds"] == other.timeline.step_seconds != same.timeline.step_seconds
+
+
+def test_a_cluster_that_cannot_be_described_is_left_out_of_the_list_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = clusters.describe
+
+    def describe(word: str) -> clusters.Description:
+        if word == "torus":
+            raise PluginError("topology torus is broken")
+        return usual(word)
+
+    before = listing.rooms()["clusters"]()
+    monkeypatch.setattr(clusters, "describe", describe)
+    registry.warn.cache_clear()
+    with pytest.warns(PluginWarning, match="topology torus is broken; it is left out"):
+        assert listing.rooms()["clusters"]() == [entry for entry in before if entry[0] != "torus"]

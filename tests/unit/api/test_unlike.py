@@ -63,6 +63,11 @@ def test_half_as_long_is_half_the_tokens_or_half_the_pairs(plain) -> None:
     assert 0.5 * ways["mask"]["step_seconds"] <= ways["bucket"]["step_seconds"] < 0.6 * ways["mask"]["step_seconds"]
 
 
+def test_in_however_many_parts_steps_are_played_the_answer_is_the_same(under_mask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unlike, "_MOST_TIMES", 1)
+    assert _plan(lengths="lognormal:2k,1", batching="mask").answer.extra == under_mask.answer.extra
+
+
 def test_a_mask_is_quicker_and_its_unlike_samples_wait(plain, under_mask) -> None:
     ways = under_mask.answer.extra["lengths"]["ways"]
     assert under_mask.step_seconds < plain.step_seconds

@@ -58,6 +58,7 @@ def put(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Put
         (SEARCH + "STOPS_EARLY = 1\n", "has STOPS_EARLY = 1; it must be True or False"),
         (SEARCH + "BASELINES = 'best'\n", "has BASELINES = 'best'; it must be a tuple of names"),
         (SEARCH + "BASELINES = (1,)\n", "it must be a tuple of names"),
+        (SEARCH + "GIVEN = 'batch'\n", "has GIVEN = 'batch'; it must be a tuple of names"),
     ],
 )
 def test_a_broken_search_is_one_warning_in_its_list_and_an_error_where_it_is_named(put: Put, code: str, told: str) -> None:
@@ -75,6 +76,12 @@ def test_an_example_that_is_no_text_leaves_its_topology_out_of_the_clusters(put:
     with pytest.warns(PluginWarning, match="topology mine has EXAMPLE = 5; it must be a text") as said:
         words = [name for name, _ in listing.rooms()["clusters"]()]
     assert len(said) == 1 and "mine" not in words and "torus" in words
+
+
+@pytest.mark.parametrize("name", ["BUILT_IN", "CHOICES", "FRAMEWORKS", "FROZEN", "OTHER_FIELDS", "RINGS", "ROUNDS", "STATES"])
+def test_what_a_plug_in_says_of_itself_is_true_or_false(name: str) -> None:
+    said = promises.broken(SimpleNamespace(**{name: "yes"}), (), needs_defaults=True)  # type: ignore[arg-type]
+    assert said == f"has {name} = 'yes'; it must be True or False"
 
 
 def test_constants_of_the_right_types_are_taken() -> None:

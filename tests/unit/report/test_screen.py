@@ -107,3 +107,11 @@ def test_both_utilizations_are_given_and_differ_by_the_masked_half_of_attention(
     encoder = api.plan("bert-base", "dgx-h100:1", batch=Batch(64))
     assert encoder.to_dict()["model_flops_utilization_causal_ratio"] == encoder.to_dict()["model_flops_utilization_ratio"]
     assert "full square" not in text.explain(encoder)
+
+
+def test_where_all_lines_are_taken_notes_are_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = api.plan("gpt2", "dgx-h100:1", batch=Batch(64))
+    result = replace(result, answer=replace(result.answer, notes=("one", "two", "three")))
+    monkeypatch.setattr(screen, "LINES", 10)  # fewer than the answer itself takes
+    lines = text.explain(result, changes_of(result), verbose=False).splitlines()
+    assert not any(line.startswith("note: ") for line in lines) and lines[-1].endswith("-v shows all and 3 more notes")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright import schedules
+from meshwright import api, schedules, sim
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch
 from meshwright.core.stage_cost import StageCost
+from meshwright.core.timeline import PHASES
+from meshwright.costs import analytic
 from meshwright.schedules import Durations
 from meshwright.sim import tasks, transfers
 
@@ -72,3 +75,31 @@ def test_only_the_weight_gradient_alone_may_be_delayed() -> None:
     assert found.forward_seconds.tolist() == [17.0] * 2 and found.backward_input_seconds.tolist() == [74.0] * 2
     assert found.backward_weight_seconds.tolist() == [4.0] * 2 and found.transfer_seconds.tolist() == [5.0]
     assert tasks.task_seconds(found)[:, 0].tolist() == [17.0, 74.0, 4.0, 78.0]  # forward, input, weight, both
+
+
+def test_the_order_that_is_told_is_the_one_that_is_played_where_it_is_fitted_to_slow_links() -> None:
+    problem = api.make_problem("gpt2", "flat:4,bandwidth=200 MB/s", batch=Batch(8))
+    n = len(problem.graph.ops)
+    cuts = [range(0, 3), range(3, 6), range(6, 11), range(11, n)]
+    zb_h1 = Plan(tuple(Stage(tuple(ops), (i,), recompute=("none",) * len(ops)) for i, ops in enumerate(cuts)), 8, 1, "zb_h1", 8)
+    stage_costs = analytic.stage_costs(problem, zb_h1)
+    told, played = sim.order(problem, zb_h1, stage_costs), sim.simulate(problem, zb_h1, stage_costs)
+    alone = tasks.order(zb_h1, tasks.times(stage_costs, np.zeros(3)))
+    assert not np.array_equal(told.phase, alone.phase) or not np.array_equal(told.microbatch, alone.microbatch)
+    codes = {PHASES.index(word): code for code, word in enumerate(("forward", "backward_input", "backward_weight", "backward"))}
+    for rank in range(4):
+        mine = [
+            (start, stage, microbatch, codes[phase])
+            for start, stage, microbatch, phase in zip(
+                played.start_seconds.tolist(),
+                played.stage.tolist(),
+                played.microbatch.tolist(),
+                played.phase.tolist(),
+                strict=True,
+            )
+            if stage == rank and phase in codes and microbatch >= 0
+        ]
+        row = slice(int(told.first[rank]), int(told.first[rank + 1]))
+        assert [one[1:] for one in sorted(mine)] == list(
+            zip(told.stage[row].tolist(), told.microbatch[row].tolist(), told.phase[row].tolist(), strict=True)
+        )

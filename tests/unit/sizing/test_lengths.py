@@ -144,3 +144,9 @@ def test_buckets_cut_long_documents() -> None:
     """Documents of 1.5 samples: pieces of one sample and of half a sample, as often as each other."""
     drawn = batching.bucketed(lengths("lognormal:192,0"), SHAPE, 50, np.random.default_rng(1))
     assert drawn.real_ratio == pytest.approx(0.75, abs=0.02)
+
+
+@pytest.mark.parametrize("told", ["", "  ", 3, None])
+def test_lengths_that_name_nothing_are_refused_as_such(told: str) -> None:
+    with pytest.raises(InputError, match=rf"--lengths {told!r}: names nothing"):
+        lengths(told)

@@ -106,3 +106,10 @@ def test_beyond_few_runs_of_a_framework_those_of_all_count_and_what_ran_bounds_t
     assert told.words == f"{room.words}; 97% of its 59 runs that ran pass with this room"
     untold = tuple(replace(point, recompute_told=False) for point in ran)
     assert _intervals.peak_ratios({"a": few, "b": others, "c": untold})["few"].n_ran == 0
+
+
+def test_runs_that_ran_with_more_room_than_is_asked_for_bound_nothing() -> None:
+    own = tuple(replace(_points(1.0, held=1.0 + 0.01 * i)[0], framework="some") for i in range(100))
+    ran = tuple(replace(_points(1.0, held=0.0)[0], framework="some", room_ratio=5.0) for _ in range(40))
+    found = _intervals.peak_ratios({"a": own, "b": ran})["some"]
+    assert (found.n_runs, found.n_ran) == (100, 0)

@@ -13,7 +13,7 @@ from meshwright.clusters import shared_options
 from meshwright.clusters.wires import Wires, check_count
 from meshwright.core.cluster import Cluster
 
-__all__ = ["GIGABYTES", "MEGABYTES_PER_MICROSECOND", "Drawn", "Grid", "by_hops", "check", "hop_table", "pairwise"]
+__all__ = ["GIGABYTES", "MEGABYTES_PER_MICROSECOND", "Drawn", "Grid", "Paired", "by_hops", "check", "hop_table", "pairwise"]
 
 GIGABYTES = 1e9
 MEGABYTES_PER_MICROSECOND = 1e6 / 1024 * GIGABYTES  # the paper's generators: 1 GB/s is 1024 / 1e6 of their MB/us
@@ -21,8 +21,8 @@ LARGEST = 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Drawn:
-    """Parameters of clusters whose figures are drawn.
+class Paired:
+    """Parameters of clusters of so many devices.
 
     Parameters
     ----------
@@ -34,14 +34,24 @@ class Drawn:
         Latency between two devices (``latency=``).
     launch_seconds : float
         Time before a collective begins (``launch=``).
-    seed : int
-        Of the random figures (``seed=``).
     """
 
     n_devices: int
     device: str = shared_options.kind()
     latency_seconds: float = shared_options.latency(0.0)
     launch_seconds: float = shared_options.launch()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drawn(Paired):
+    """Parameters of clusters whose figures are drawn.
+
+    Parameters
+    ----------
+    seed : int
+        Of the random figures (``seed=``).
+    """
+
     seed: int = shared_options.whole(0, 0)
 
 
@@ -83,27 +93,8 @@ def hop_table(hops: NDArray[np.int64]) -> NDArray[np.float64]:
     .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, Table IX.
     """
     first = (
-        78.1,
-        39.0,
-        24.4,
-        14.6,
-        9.77,
-        7.81,
-        5.86,
-        4.4,
-        2.93,
-        1.46,
-        0.88,
-        0.78,
-        0.68,
-        0.59,
-        0.49,
-        0.39,
-        0.29,
-        0.19,
-        0.098,
-        0.098,
-    )
+        78.1, 39.0, 24.4, 14.6, 9.77, 7.81, 5.86, 4.4, 2.93, 1.46, 0.88, 0.78, 0.68, 0.59, 0.49, 0.39, 0.29, 0.19, 0.098, 0.098,
+    )  # fmt: skip
     far = np.where(hops <= 30, 0.088, np.where(hops <= 51, 0.078, 0.068))
     near = np.array(first)[np.clip(hops, 1, len(first)) - 1]
     result: NDArray[np.float64] = np.where(hops <= len(first), near, far) * GIGABYTES

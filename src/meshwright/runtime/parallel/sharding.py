@@ -198,7 +198,8 @@ class StageWeights:
         experts = _spread_experts(self.module)
         divided = {parameter for part in experts for parameter in part.parameters()}
         n_parts = max((part.degree for part in experts), default=1)
-        pools, told = [], []
+        pools: list[_Pool] = []
+        told: list[tuple[int, int]] = []
         for group in range(max(group_of.values(), default=0) + 1):
             own = [p for p in self.parameters if p not in self.tied and group_of.get(p, 0) == group]
             pools.append(_Pool([parameter for parameter in own if parameter not in divided], self.shard, self.groups.data))

@@ -8,6 +8,8 @@ import pytest
 
 from meshwright import api
 from meshwright.base.errors import InputError
+from meshwright.core.plan import Plan, Stage
+from meshwright.planners.dapple.costs import dapple
 from meshwright.planners.dapple.profile import LinearisedProfile
 
 STATES = "2\n0.5\t8\t8\t4\tfirst\n1.5\t24\t16\t12\tsecond\n"
@@ -26,6 +28,17 @@ def test_states_tables_cuts_and_predecessors_are_read(tmp_path: pathlib.Path) ->
     assert profile.compute_seconds[2, 1] == 1.0 and profile.compute_seconds[2, 0] == -1.0
     assert profile.predecessors[1].tolist() == [0]
     assert [op.kind for op in model_spec.graph.ops] == ["first", "second"]
+
+
+def test_what_crosses_a_cut_leaves_one_stage_and_enters_the_next(tmp_path: pathlib.Path) -> None:
+    """8 bytes for 4 samples where states are cut, which is what the last stage keeps when it recomputes."""
+    path = tmp_path / "two-pbs-4.imp"
+    path.write_text(GOOD)
+    problem = api.completed(api.make_problem(api.read(str(path))), "dapple", {"machines": "2", "global_batch": "4"})
+    stages = tuple(Stage((i,), (i,), recompute=("full",)) for i in range(2))
+    first, last = dapple.stage_costs(problem, Plan(stages, 1, 4, "1f1b", 4))
+    assert (first.output_bytes, last.output_bytes) == (8.0, 0.0)
+    assert (first.activation_bytes, last.activation_bytes) == (0.0, 8.0)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,3 +105,18 @@ def test_a_file_of_anything_else_is_not_recognised(tmp_path: Path) -> None:
     path = tmp_path / "noise"
     path.write_bytes(bytes(range(256)) * 4)
     assert not taskgraph_fbuf.recognises(Source(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("flows", "jumps"),
+    [
+        ([((0,), 0.5), ((1,), 0.5)], ((1,),)), ([((0,), 0.7), ((1,), 0.3)], ()), ([((0,), 0.5)], ()),
+        ([((0,), 0.5), ((1,), 0.5), ((0,), 0.5)], ()),
+    ],
+)  # fmt: skip
+def test_a_ring_is_one_task_only_where_every_member_sends_as_much_over_the_same_jumps(
+    flows: list[tuple[tuple[int, ...], float]], jumps: tuple[tuple[int, ...], ...]
+) -> None:
+    """Two servers with a link each way; the file has no place for unequal shares."""
+    two = SimpleNamespace(fabric=SimpleNamespace(flows=lambda members: flows), ends=[(0, 1), (1, 0)], n=2)
+    assert writer._Writer._jumps(two, (0, 1)) == jumps  # type: ignore[arg-type]

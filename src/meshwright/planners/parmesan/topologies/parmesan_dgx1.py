@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.clusters import shared_options
 from meshwright.core.cluster import Cluster
 from meshwright.planners.parmesan import bandwidth_table
 
@@ -16,25 +15,16 @@ EXAMPLE = "32"
 
 
 @dataclass(frozen=True, slots=True)
-class Params:
+class Params(bandwidth_table.Paired):
     """Parameters.
 
     Parameters
     ----------
-    n_devices : int
-        Number of devices.
     device : str
         Kind of device.
-    latency_seconds : float
-        Latency between two devices (``latency=``).
-    launch_seconds : float
-        Time before a collective begins (``launch=``).
     """
 
-    n_devices: int
     device: str = "v100-sxm2-32gb"
-    latency_seconds: float = shared_options.latency(0.0)
-    launch_seconds: float = shared_options.launch()
 
 
 def build(params: Params, name: str) -> Cluster:
