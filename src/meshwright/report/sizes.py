@@ -45,7 +45,8 @@ def verdict(answer: Sizing) -> str:
     priced = [point for point in answer.front if point.money is not None]
     if priced:
         cheapest = min(priced, key=lambda point: (point.money, point.outlay.seconds))
-        words.append("It is the cheapest too." if cheapest is quickest else f"Cheapest: {_short(cheapest)}.")
+        known = " with a known price" if len(priced) < len(answer.front) else ""
+        words.append(f"It is the cheapest{known} too." if cheapest is quickest else f"Cheapest{known}: {_short(cheapest)}.")
     return " ".join(words)
 
 
