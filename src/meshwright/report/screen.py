@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from meshwright.api.sensitivity import Change
-from meshwright.base.units import format_bytes, format_count, format_seconds
+from meshwright.base.units import format_bytes, format_seconds
 from meshwright.core import words
 from meshwright.core.formatting import describe, fullest, peak_margin, seen_from, shown_risk, step_interval
 from meshwright.core.interval import COVERAGE_RATIO
@@ -78,8 +78,7 @@ def _question(result: Result) -> list[str]:
     graph = problem.graph
     text = f"{problem.model_spec.name}: {words.size_of([op.kind for op in graph.ops])}"
     if graph.n_parameters:
-        text += f", {format_count(graph.n_parameters)} parameters"
-        text += "" if graph.fully_trained else f" ({format_count(graph.n_trained_parameters)} trained)"
+        text += f", {words.parameters_of(graph)}"
     if graph.sequence_length > 1:
         text += f", {words.tokens_of(graph)} a sample"
     if result.answer.plan is not None:
@@ -164,11 +163,8 @@ def _next_best(result: Result) -> list[str]:
     least, n_left_out = entry["others_at_least_seconds"], entry["n_left_out"]
     apart = f", but for {n_left_out} left out, see -v" if n_left_out else ""
     if least is None or not base.value:
-        return (
-            [f"runners-up (no other degrees give a plan{apart}):", *found]
-            if found
-            else [f"no other degrees give a plan{apart}"]
-        )
+        none = words.no_others(given="fixed" in result.answer.extra) + apart
+        return [f"runners-up ({none}):", *found] if found else [none]
     slower = least / base.value - 1
     text = f"others {slower:+.2%} at least{apart}" if slower >= 0.0 else f"others may be up to {-slower:.2%} quicker{apart}"
     text = f"proven: {text}" if entry["proven"] else f"{text}; not proven to be the next best"

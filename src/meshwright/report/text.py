@@ -100,8 +100,7 @@ def _question(result: Result) -> str:
     graph = problem.graph
     model = f"{problem.model_spec.name}: {words.size_of([op.kind for op in graph.ops])}"
     if graph.n_parameters:
-        model += f", {format_count(graph.n_parameters)} parameters"
-        model += "" if graph.fully_trained else f" ({format_count(graph.n_trained_parameters)} trained)"
+        model += f", {words.parameters_of(graph)}"
     if graph.sequence_length > 1:
         model += f", {words.tokens_of(graph)} a sample"
     place = ""

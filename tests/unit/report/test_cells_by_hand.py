@@ -81,6 +81,6 @@ def test_so_many_sizes_are_shown_and_the_others_counted(n: int, said: str, monke
     near: Any = SimpleNamespace(front=(), nearest=priced)
     assert sizes.verdict(near).startswith("Nothing is within the limits. Nearest of those planned: d:8 in 3 days and ")
     both: Any = SimpleNamespace(front=(point, priced), nearest=None)
-    assert ". Cheapest: d:8 in 3 days for" in sizes.verdict(both)
+    assert ". Cheapest with a known price: d:8 in 3 days for" in sizes.verdict(both)  # what c costs is not known
     alone: Any = SimpleNamespace(front=(priced,), nearest=None)
     assert sizes.verdict(alone).endswith("It is the cheapest too.")

@@ -35,7 +35,8 @@ __all__ = [
 ]
 
 MODEL_TYPES = tuple(sorted((
-    "bert", "dbrx", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "glm4_moe", "gpt2", "gpt_neo", "gpt_neox",
+    "bert", "dbrx", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "glm4_moe", "gpt2", "gpt_neo",
+    "gpt_neox",
     "gpt_oss", "kimi_k2", "llama", "llama4", "llama4_text", "mistral", "mistral3",
     "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
     "t5", "vit", "yi", *dict(llama_variants.FAMILIES),
@@ -195,7 +196,9 @@ def _length(config: ModelConfig, wanted: int) -> int:
 
 def _longest(config: ModelConfig) -> int:
     """Longest sequence the model was made for; 0 where the configuration names none."""
-    return config.integer("max_position_embeddings|n_positions|n_ctx|max_seq_len", "longest sequence", 0, maximum=_LONGEST_SEQUENCE)
+    return config.integer(
+        "max_position_embeddings|n_positions|n_ctx|max_seq_len", "longest sequence", 0, maximum=_LONGEST_SEQUENCE
+    )
 
 
 def _built_in(name: str) -> ModelConfig:

@@ -152,8 +152,8 @@ def _towers(config: Any, notes: tuple[str, ...]) -> tuple[str, ...]:
     if not towers or not any("are not used by this call" in note for note in notes):
         return ()
     return (
-        f"the step was captured on text: {' and '.join(towers)} hold weights that are trained and held, but no pictures or "
-        "sounds went through them",
+        f"the step was captured on text: no pictures or sounds went through {' and '.join(towers)}, whose weights are trained "
+        "and held all the same",
     )
 
 
