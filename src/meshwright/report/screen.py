@@ -17,7 +17,7 @@ from meshwright.report.infeasible import nothing_fits
 from meshwright.sim import fits
 from meshwright.writers import plan_json
 
-__all__ = ["COLUMNS", "LINES", "lines"]
+__all__ = ["COLUMNS", "LINES", "lines", "narrowed"]
 
 COLUMNS = 100
 LINES = 24
@@ -58,6 +58,24 @@ def lines(result: Result, changes: Sequence[Change] = (), besides: Sequence[str]
     rows = stages.folded(result, plan, max(_LEAST_ROWS + 1, left - 1), COLUMNS)
     left -= len(rows)
     return [*head, *above, *rows, *below, *besides, *_notes(result, max(left, 0) + 1)]
+
+
+def narrowed(rows: Sequence[str], columns: int) -> list[str]:
+    """Return lines for a narrower terminal: what is too long goes on in the next line, between words.
+
+    Parameters
+    ----------
+    rows : sequence of str
+        Lines of at most `COLUMNS` characters.
+    columns : int
+        Characters of a line of the terminal.
+    """
+    found: list[str] = []
+    for row in rows:
+        indent = row[: len(row) - len(row.lstrip())]
+        more = textwrap.wrap(row, columns, subsequent_indent=indent + "  ", break_on_hyphens=False, drop_whitespace=True)
+        found += [row] if len(row) <= columns else more
+    return found
 
 
 def _wrapped(text: str, most: int, *, hang: str = "  ") -> list[str]:

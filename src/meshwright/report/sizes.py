@@ -19,8 +19,8 @@ _MOST_ROWS = 24
 _MOST_REASONS = 8
 
 
-def explain(answer: Sizing) -> str:
-    """Return the answer as text for a terminal."""
+def explain(answer: Sizing, *, columns: int = 0) -> str:
+    """Return the answer as text for a terminal; `columns`: of the terminal, 0 for as many as tables need."""
     parts: list[object] = [_question(answer), verdict(answer)]
     rows = answer.front or (() if answer.nearest is None else (answer.nearest,))
     if rows:
@@ -29,7 +29,7 @@ def explain(answer: Sizing) -> str:
         parts += [f"and {len(rows) - _MOST_ROWS} more: --json has all"] if len(rows) > _MOST_ROWS else []
     parts += _left_out(answer)
     parts += [f"note: {note}" for note in answer.notes]
-    return text.render(*parts)
+    return text.render(*parts, columns=columns)
 
 
 def verdict(answer: Sizing) -> str:
@@ -71,7 +71,8 @@ def _question(answer: Sizing) -> str:
 def _plain(title: str, *columns: str, left: int = 1) -> Table:
     found = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(columns):
-        found.add_column(column, justify="left" if i < left or column == "plan" else "right", overflow="fold")
+        is_plan = column == "plan"
+        found.add_column(column, justify="left" if i < left or is_plan else "right", overflow="fold", no_wrap=not is_plan)
     return found
 
 

@@ -69,7 +69,7 @@ def test_so_many_sizes_are_shown_and_the_others_counted(n: int, said: str, monke
     monkeypatch.setattr(sizes, "_where", lambda rows: "where")
     monkeypatch.setattr(sizes, "_question", lambda answer: "question")
     monkeypatch.setattr(sizes, "_left_out", lambda answer: [])
-    monkeypatch.setattr(sizes.text, "render", lambda *parts: "\n".join(map(str, parts)))
+    monkeypatch.setattr(sizes.text, "render", lambda *parts, columns: "\n".join(map(str, parts)))
     point = SimpleNamespace(cluster="c:8", days=2.0, money=None)
     found: Any = SimpleNamespace(front=(point,) * n, nearest=None, notes=("n",))
     lines = sizes.explain(found).splitlines()
