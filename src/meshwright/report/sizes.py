@@ -39,7 +39,7 @@ def verdict(answer: Sizing) -> str:
             return "No size has a plan."
         near = answer.nearest
         money = "" if near.money is None else f" and {money_text(near.money)}"
-        return f"Nothing is within the limits. Nearest of those planned: {near.cluster} in {near.days:.3g} days{money}."
+        return f"Nothing is within the limits. Nearest of those planned: {near.cluster} in {_time(near.days)}{money}."
     quickest = answer.front[0]
     words = [f"Quickest: {_short(quickest)}."]
     priced = [point for point in answer.front if point.money is not None]
@@ -52,7 +52,12 @@ def verdict(answer: Sizing) -> str:
 
 def _short(point: SizePoint) -> str:
     money = "" if point.money is None else f" for {money_text(point.money)}"
-    return f"{point.cluster} in {point.days:.3g} days{money}"
+    return f"{point.cluster} in {_time(point.days)}{money}"
+
+
+def _time(days: float) -> str:
+    """Return a time in days, below one in what people say then."""
+    return f"{days:.3g} days" if days >= 1.0 else duration_text(days * 86400.0)
 
 
 def _question(answer: Sizing) -> str:
@@ -121,7 +126,8 @@ def _left_out(answer: Sizing) -> list[str]:
     first: dict[str, str] = {}
     for entry in answer.left_out:
         kind = entry.cluster.partition(":")[0]
-        better = "a size that was planned is better in all, whatever their plan"
+        known = " that is known" if entry.reason.endswith("that is known, whatever its plan") else ""
+        better = f"a size that was planned is better in all{known}, whatever their plan"
         why = better if entry.reason.endswith("whatever its plan") else entry.reason
         key = f"{kind}: {_class(why)}"
         reasons[key] += 1
