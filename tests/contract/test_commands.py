@@ -89,3 +89,21 @@ def test_a_command_that_is_none_is_answered_in_one_line(
 ) -> None:
     code, out, err = _run(["plam"], monkeypatch, capsys)
     assert (code, out) == (2, "") and "plam" in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan", "gpt2", "--global-batch", "abc"], "--global-batch: number of samples abc: is not a whole number; write for"),
+        (["plan", "gpt2", "--sequence-length", "1.3"], "--sequence-length 1.3: is 1.3, which is not a whole number"),
+        (
+            ["size", "gpt2", "--tokens", "1B", "--global-batch", "4x"],
+            "--global-batch: number of samples 4x: is not a whole num",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_number_is_said(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = _run(words, monkeypatch, capsys)
+    assert (code, out) == (2, "") and err.startswith(f"meshwright: {said}") and err.count("\n") == 1

@@ -189,6 +189,8 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     lengths: str = "",
     batching: str = "",
     objective: str = "",
+    why_not: Mapping[str, object] | None = None,
+    mtbf: str = "",
 ) -> Result:
     """Return the best plan a search finds, judged by the simulator.
 
@@ -224,6 +226,11 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         `meshwright.api.sizes.unlike`. The answer holds the field ``lengths``.
     objective : str
         What is trained for, as of `make_problem`: ``objective="dpo"``.
+    why_not : mapping or None
+        Degrees to compare the answer with: ``{"tensor": 8}``; the answer's field ``why_not``, see `meshwright.api.why_not`.
+    mtbf : str
+        Time between failures of a device (``"50000h"``) or of parts; the answer's field ``goodput``, see
+        `meshwright.api.sizes.effective`.
 
     Returns
     -------
@@ -242,7 +249,9 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
     arguments.check(
         model, cluster, settings, freeze, search=search, costs=costs, framework=framework, lora=lora, optimizer=optimizer,
         state_precision=state_precision, lengths=lengths, batching=batching, objective=objective,
+        mtbf=mtbf,
     )  # fmt: skip
+    degrees = arguments.besides(why_not, mtbf)
     batch = arguments.batch_of(batch, global_batch, micro_batch, sequence_length)
     if isinstance(model, Problem):
         problem = model
@@ -274,7 +283,16 @@ def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferre
         found = fixing.plan(problem, parts, settings=settings, seed=seed, stop=stop, within=within)
     else:
         found = searching.searched(problem, search=search, settings=settings, seed=seed, stop=stop, within=within)
-    return unlike.with_lengths(found, plain, lengths, batching, seed) if lengths else found
+    found = unlike.with_lengths(found, plain, lengths, batching, seed) if lengths else found
+    if degrees and found.feasible:
+        from meshwright.api.why_not import with_why_not
+
+        found = with_why_not(found, degrees, stop=stop)
+    if not mtbf:
+        return found
+    from meshwright.api.sizes import effective
+
+    return effective.with_goodput(found, mtbf)
 
 
 def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Problem:

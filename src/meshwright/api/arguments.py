@@ -10,11 +10,11 @@ from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.problem import Batch, ModelSpec, Problem
 
-__all__ = ["batch_of", "check"]
+__all__ = ["batch_of", "besides", "check"]
 
 _EXAMPLES = MappingProxyType({
     "search": "best", "costs": "analytic", "framework": "megatron", "lora": "r=16,targets=query", "optimizer": "sgd",
-    "objective": "dpo",
+    "objective": "dpo", "mtbf": "50000h",
     "state_precision": "moments=bf16", "lengths": "lognormal:2k,1", "batching": "mask",
 })  # fmt: skip
 
@@ -49,6 +49,25 @@ def check(model: object, cluster: object, settings: object = None, freeze: objec
                 f"settings {key!r}: {_shown(value)}: options of the search are text, as in settings={{'{key}': '{value}'}}; "
                 f"a part of the plan is given as fix={{'{key}': {value!r}}}"
             )
+
+
+def besides(why_not: object, mtbf: str) -> dict[str, str]:
+    """Return the degrees that an answer is to be compared with, as a search's options have them.
+
+    Raises
+    ------
+    InputError
+        When they are no mapping, or the time between failures is none: said before the search.
+    """
+    if mtbf:
+        from meshwright.sizing.failures import rates
+
+        rates(mtbf)
+    if why_not is None:
+        return {}
+    if not isinstance(why_not, Mapping):
+        raise InputError(f"why_not {_shown(why_not)}: must be a mapping, as in why_not={{'tensor': 8}}")
+    return {str(name): str(value) for name, value in why_not.items()}
 
 
 def batch_of(batch: object, global_batch: object, micro_batch: object, sequence_length: object) -> Batch | None:

@@ -89,8 +89,10 @@ def _model(model_spec: ModelSpec) -> dict[str, Any]:
         "n_parameters": graph.n_parameters,
         "n_active_parameters": graph.n_active_parameters or graph.n_parameters,
         "n_trained_parameters": graph.n_trained_parameters,
+        "n_shared_parameters": graph.n_shared_parameters,
         "sequence_length": graph.sequence_length,
         "layers": rows,
+        "notes": list(model_spec.notes),
     }
 
 
@@ -148,11 +150,16 @@ def text(entry: dict[str, Any]) -> str:
     )
     for row in entry["layers"][:40]:
         names = row["first"] if row["n_layers"] == 1 else f"{row['first']} .. {row['last']} ({row['n_layers']})"
-        weights = f", {format_count(row['n_parameters'])} parameters each" if row["n_parameters"] else ""
+        each = " each" if row["n_layers"] > 1 else ""
+        weights = f", {format_count(row['n_parameters'])} parameters{each}" if row["n_parameters"] else ""
         lines.append(f"  {names}: {row['kind']}{weights}")
     if len(entry["layers"]) > 40:
         lines.append(f"  ... and {len(entry['layers']) - 40} more")
-    return "\n".join(lines)
+    if entry["n_shared_parameters"]:
+        lines.append(
+            f"  {format_count(entry['n_shared_parameters'])} of these are shared between layers: the total counts them once"
+        )
+    return "\n".join([*lines, *(f"  note: {note}" for note in entry["notes"])])
 
 
 def _size(entry: dict[str, Any]) -> str:

@@ -52,7 +52,8 @@ class UnknownNameError(InputError, LookupError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        close = difflib.get_close_matches(name, names, n=1)
+        close = [known for known in names if known.endswith(f"-{name}")] or difflib.get_close_matches(name, names, n=1)
+        close = close or [known for known in names if len(name) > 1 and name in known]
         hint = f"; did you mean '{close[0]}'?" if close else ""
         super().__init__(f"no {kind} called '{name}'{hint} (there are: {', '.join(names)})")
 

@@ -21,11 +21,24 @@ class Command(TyperCommand):
 
         Raises `InputError` when an option that takes one value is there twice.
         """
-        given: list[Any] = self.make_parser(ctx).parse_args(args=list(args))[2]
+        values, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for i, option in enumerate(given):
             if option in given[:i] and option.param_type_name == "option" and not getattr(option, "multiple", False):
                 raise InputError(f"{max(option.opts, key=len)}: is given more than once; it takes one value")
+        for option in given:  # a parser's own words, of which the library would only keep that the value is invalid
+            read, value = getattr(option.type, "func", None), values.get(option.name)
+            if read is not None and isinstance(value, str):
+                _read(read, value, max(option.opts, key=len))
         return super().parse_args(ctx, args)
+
+
+def _read(read: Callable[[str], Any], value: str, option: str) -> None:
+    """Read a value, so that what is wrong with it is said under the option's name."""
+    try:
+        read(value)
+    except InputError as error:
+        said = str(error)
+        raise InputError(said if said.startswith(option) else f"{option}: {said}") from None
 
 
 class Program(typer.Typer):

@@ -52,7 +52,7 @@ def generated(module: ModuleType) -> tuple[str, str, Figures]:
     for field in dataclasses.fields(module.Params):
         default = "required" if field.default is dataclasses.MISSING else _text(field.default, field.metadata.get("unit", ""))
         figures.append((str(field.metadata.get("word", field.name)), default, meanings.get(field.name, "")))
-    title = " ".join(str(module.__doc__).partition("\n\n")[0].split())
+    title = " ".join(str(module.__doc__).partition("\n\n")[0].split()).removesuffix(".")
     return title, module.EXAMPLE, tuple(figures)
 
 

@@ -191,9 +191,10 @@ def show(result: Result, outputs: Outputs) -> int:
     if outputs.json:
         print(json.dumps(plan_json.as_json(result)))
     else:
+        from meshwright.report.terminal import columns
         from meshwright.report.text import explain
 
-        print(explain(result, changes, verbose=outputs.verbose))
+        print(explain(result, changes, verbose=outputs.verbose, columns=columns()))
         good = result.answer.extra.get("goodput")
         if isinstance(good, dict) and result.step_seconds is not None:
             from meshwright.report.sizes import goodput_lines
@@ -203,7 +204,7 @@ def show(result: Result, outputs: Outputs) -> int:
         if isinstance(varied, dict):
             from meshwright.report.lengths import lengths_lines
 
-            print("\n" + lengths_lines(varied))
+            print("\n" + lengths_lines(varied, columns=columns()))
     return 0 if result.feasible else 3
 
 
@@ -228,9 +229,10 @@ _Within = Annotated[
 
 def display(result: Result, *, verbose: bool = False) -> None:
     """Print an answer as the command does: about a screen, or all of it; for `Result.show`."""
+    from meshwright.report.terminal import columns
     from meshwright.report.text import explain
 
-    print(explain(result, verbose=verbose))
+    print(explain(result, verbose=verbose, columns=columns()))
 
 
 def register(app: typer.Typer) -> None:

@@ -24,6 +24,7 @@ def _answered(ask: Callable[[], Sizing], model: str, out: str, as_json: bool) ->
     from meshwright.base import files
     from meshwright.report import size_page, sizes
     from meshwright.report.progress import progress
+    from meshwright.report.terminal import columns
 
     if out:
         files.check_target(out, "--out")
@@ -31,7 +32,7 @@ def _answered(ask: Callable[[], Sizing], model: str, out: str, as_json: bool) ->
         answer = ask()
     if out:
         files.write(out, size_page.page(answer))
-    print(json.dumps(answer.to_dict()) if as_json else sizes.explain(answer))
+    print(json.dumps(answer.to_dict()) if as_json else sizes.explain(answer, columns=columns()))
     return 0 if answer.feasible else 3
 
 

@@ -1,4 +1,4 @@
-"""Families with routed experts: Mixtral, Qwen 2 and 3 MoE, GPT-OSS, DeepSeek V2 and V3 (and Kimi K2, built like V3)."""
+"""Families with routed experts: Mixtral, DBRX, Qwen 2 and 3 MoE, GPT-OSS, DeepSeek V2 and V3 (and Kimi K2, built like V3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshwright.models.config import ModelConfig
 from meshwright.models.dense_blocks import Block
 from meshwright.models.mixture_blocks import Experts, Latent
 
-__all__ = ["assembled", "deepseek", "experts_of", "glm4_moe", "gpt_oss", "mixtral", "qwen_moe"]
+__all__ = ["assembled", "dbrx", "deepseek", "experts_of", "glm4_moe", "gpt_oss", "mixtral", "qwen_moe"]
 
 
 def mixtral(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
@@ -21,6 +21,27 @@ def mixtral(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph
     experts = experts_of(config, "num_local_experts|num_experts", block.width)
     body = dense_blocks.attention(block) + mixture_blocks.expert_feed_forward(block, experts)
     return assembled(config, name, [body] * dense_families.n_layers(config), block, experts)
+
+
+def dbrx(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
+    """Return the graph of a DBRX model: built like Mixtral, with names of fields of its own.
+
+    Raises `InputError` when a field is missing or wrong.
+    """
+    attention, experts = config.part("attn_config"), config.part("ffn_config")
+    return mixtral(
+        config.changed(
+            hidden_size=config.integer("d_model", "width of the residual stream"),
+            num_hidden_layers=config.integer("n_layers", "layers"),
+            num_attention_heads=config.integer("n_heads", "heads of a layer"),
+            num_key_value_heads=attention.integer("kv_n_heads", "heads of keys and values", 1),
+            intermediate_size=experts.integer("ffn_hidden_size", "width of an expert"),
+            num_local_experts=experts.integer("moe_num_experts", "routed experts of a layer"),
+            num_experts_per_tok=experts.integer("moe_top_k", "routed experts that a token visits"),
+            sliding_window=None,
+        ),
+        name, sequence, fused,
+    )  # fmt: skip
 
 
 def qwen_moe(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:

@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from meshwright.base.units import format_bytes, format_seconds
+from meshwright.core import words
 from meshwright.core.result import Result
 
 __all__ = ["fastest", "fixed", "others", "why_not"]
@@ -39,7 +40,7 @@ def others(result: Result) -> list[str]:
         sets = "set of degrees that is" if n_left_out == 1 else "sets of degrees that are"
         apart = f", apart from {n_left_out} {sets} quicker than the answer but less simple, or as quick as one shown"
     if least is None:
-        return [f"no other degrees give a plan{apart}", ""]
+        return [f"{words.no_others(given='fixed' in result.answer.extra)}{apart}", ""]
     text = f"all degrees not shown take at least {format_seconds(least)} ({least / base.value - 1:+.2%}){apart}"
     if entry["proven"]:
         return [f"proven: {text}", ""]

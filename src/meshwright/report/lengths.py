@@ -33,13 +33,15 @@ _DO = MappingProxyType(
 )
 
 
-def lengths_lines(varied: Mapping[str, Any]) -> str:
+def lengths_lines(varied: Mapping[str, Any], *, columns: int = 0) -> str:
     """Return the table, what it rests on and the advice, as ``plan --lengths`` shows them.
 
     Parameters
     ----------
     varied : mapping
         The field ``lengths`` of the plan's JSON.
+    columns : int
+        Of the terminal; 0 for as many as tables need.
 
     Returns
     -------
@@ -69,7 +71,7 @@ def lengths_lines(varied: Mapping[str, Any]) -> str:
         f"{varied['n_steps_drawn']} drawn steps",
         advice(varied),
     ]
-    return text.render(table, *lines, *(f"note: {note}" for note in varied["notes"]))
+    return text.render(table, *lines, *(f"note: {note}" for note in varied["notes"]), columns=columns)
 
 
 def advice(varied: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from meshwright.api.sensitivity import Change
-from meshwright.base.units import format_bytes, format_count, format_seconds
+from meshwright.base.units import format_bytes, format_seconds
 from meshwright.core import words
 from meshwright.core.formatting import describe, fullest, peak_margin, seen_from, shown_risk, step_interval
 from meshwright.core.interval import COVERAGE_RATIO
@@ -17,7 +17,7 @@ from meshwright.report.infeasible import nothing_fits
 from meshwright.sim import fits
 from meshwright.writers import plan_json
 
-__all__ = ["COLUMNS", "LINES", "lines"]
+__all__ = ["COLUMNS", "LINES", "lines", "narrowed"]
 
 COLUMNS = 100
 LINES = 24
@@ -60,6 +60,24 @@ def lines(result: Result, changes: Sequence[Change] = (), besides: Sequence[str]
     return [*head, *above, *rows, *below, *besides, *_notes(result, max(left, 0) + 1)]
 
 
+def narrowed(rows: Sequence[str], columns: int) -> list[str]:
+    """Return lines for a narrower terminal: what is too long goes on in the next line, between words.
+
+    Parameters
+    ----------
+    rows : sequence of str
+        Lines of at most `COLUMNS` characters.
+    columns : int
+        Characters of a line of the terminal.
+    """
+    found: list[str] = []
+    for row in rows:
+        indent = row[: len(row) - len(row.lstrip())]
+        more = textwrap.wrap(row, columns, subsequent_indent=indent + "  ", break_on_hyphens=False, drop_whitespace=True)
+        found += [row] if len(row) <= columns else more
+    return found
+
+
 def _wrapped(text: str, most: int, *, hang: str = "  ") -> list[str]:
     """Return a sentence in at most so many lines, what is too long cut with a word."""
     return textwrap.wrap(
@@ -78,8 +96,7 @@ def _question(result: Result) -> list[str]:
     graph = problem.graph
     text = f"{problem.model_spec.name}: {words.size_of([op.kind for op in graph.ops])}"
     if graph.n_parameters:
-        text += f", {format_count(graph.n_parameters)} parameters"
-        text += "" if graph.fully_trained else f" ({format_count(graph.n_trained_parameters)} trained)"
+        text += f", {words.parameters_of(graph)}"
     if graph.sequence_length > 1:
         text += f", {words.tokens_of(graph)} a sample"
     if result.answer.plan is not None:
@@ -164,11 +181,8 @@ def _next_best(result: Result) -> list[str]:
     least, n_left_out = entry["others_at_least_seconds"], entry["n_left_out"]
     apart = f", but for {n_left_out} left out, see -v" if n_left_out else ""
     if least is None or not base.value:
-        return (
-            [f"runners-up (no other degrees give a plan{apart}):", *found]
-            if found
-            else [f"no other degrees give a plan{apart}"]
-        )
+        none = words.no_others(given="fixed" in result.answer.extra) + apart
+        return [f"runners-up ({none}):", *found] if found else [none]
     slower = least / base.value - 1
     text = f"others {slower:+.2%} at least{apart}" if slower >= 0.0 else f"others may be up to {-slower:.2%} quicker{apart}"
     text = f"proven: {text}" if entry["proven"] else f"{text}; not proven to be the next best"

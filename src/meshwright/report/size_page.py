@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from meshwright.base.amounts import money_text
+from meshwright.core.words import plural
 from meshwright.report import sizes
 from meshwright.sizing.answer import Sizing
 from meshwright.sizing.points import CAUSES, SizePoint
@@ -102,6 +103,15 @@ def _ticks(low: float, high: float) -> list[float]:
     return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
+def _falling(pairs: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the pairs, by their first values, whose second undercuts all before: what is worth its energy alone is above."""
+    found: list[tuple[float, float]] = []
+    for first, second in sorted(pairs):
+        if not found or second < found[-1][1]:
+            found.append((first, second))
+    return found
+
+
 def _chart(answer: Sizing) -> str:
     """Return days against money of every size planned, the front joined; against device-hours where no price is known."""
     points = [*answer.front, *answer.others] or ([] if answer.nearest is None else [answer.nearest])
@@ -139,7 +149,8 @@ def _chart(answer: Sizing) -> str:
             )
             parts.append(f'<line class="limit" {ends}><title>limit</title></line>')
     best = {point.cluster for point in answer.front}
-    line = [(x(days), y(value)) for point, (days, value) in zip(shown, values, strict=True) if point.cluster in best]
+    on_front = [pair for point, pair in zip(shown, values, strict=True) if point.cluster in best]
+    line = [(x(days), y(value)) for days, value in _falling(on_front)]
     if len(line) > 1:
         parts.append('<polyline class="front" points="' + " ".join(f"{a:.1f},{b:.1f}" for a, b in line) + '"/>')
     kinds = [kind.name for kind in answer.kinds]
@@ -155,5 +166,6 @@ def _chart(answer: Sizing) -> str:
             parts.append(f'<text x="{x(days) + 8:.1f}" y="{y(value) - 7:.1f}">{escape(point.cluster)}</text>')
     parts.append(f'<text x="{(_LEFT + _WIDTH) / 2:.0f}" y="{_HEIGHT - 10}" text-anchor="middle">days</text></svg>')
     missing = len(points) - len(shown)
-    more = f"<p class=soft>{missing} sizes whose price is not known are in the tables only.</p>" if missing else ""
+    stand = "is" if missing == 1 else "are"
+    more = f"<p class=soft>{plural(missing, 'size')} without a known price {stand} in the tables only.</p>" if missing else ""
     return "\n".join(parts) + more

@@ -19,8 +19,8 @@ _MOST_ROWS = 24
 _MOST_REASONS = 8
 
 
-def explain(answer: Sizing) -> str:
-    """Return the answer as text for a terminal."""
+def explain(answer: Sizing, *, columns: int = 0) -> str:
+    """Return the answer as text for a terminal; `columns`: of the terminal, 0 for as many as tables need."""
     parts: list[object] = [_question(answer), verdict(answer)]
     rows = answer.front or (() if answer.nearest is None else (answer.nearest,))
     if rows:
@@ -29,7 +29,7 @@ def explain(answer: Sizing) -> str:
         parts += [f"and {len(rows) - _MOST_ROWS} more: --json has all"] if len(rows) > _MOST_ROWS else []
     parts += _left_out(answer)
     parts += [f"note: {note}" for note in answer.notes]
-    return text.render(*parts)
+    return text.render(*parts, columns=columns)
 
 
 def verdict(answer: Sizing) -> str:
@@ -39,19 +39,25 @@ def verdict(answer: Sizing) -> str:
             return "No size has a plan."
         near = answer.nearest
         money = "" if near.money is None else f" and {money_text(near.money)}"
-        return f"Nothing is within the limits. Nearest of those planned: {near.cluster} in {near.days:.3g} days{money}."
+        return f"Nothing is within the limits. Nearest of those planned: {near.cluster} in {_time(near.days)}{money}."
     quickest = answer.front[0]
     words = [f"Quickest: {_short(quickest)}."]
     priced = [point for point in answer.front if point.money is not None]
     if priced:
         cheapest = min(priced, key=lambda point: (point.money, point.outlay.seconds))
-        words.append("It is the cheapest too." if cheapest is quickest else f"Cheapest: {_short(cheapest)}.")
+        known = " with a known price" if len(priced) < len(answer.front) else ""
+        words.append(f"It is the cheapest{known} too." if cheapest is quickest else f"Cheapest{known}: {_short(cheapest)}.")
     return " ".join(words)
 
 
 def _short(point: SizePoint) -> str:
     money = "" if point.money is None else f" for {money_text(point.money)}"
-    return f"{point.cluster} in {point.days:.3g} days{money}"
+    return f"{point.cluster} in {_time(point.days)}{money}"
+
+
+def _time(days: float) -> str:
+    """Return a time in days, below one in what people say then."""
+    return f"{days:.3g} days" if days >= 1.0 else duration_text(days * 86400.0)
 
 
 def _question(answer: Sizing) -> str:
@@ -70,7 +76,8 @@ def _question(answer: Sizing) -> str:
 def _plain(title: str, *columns: str, left: int = 1) -> Table:
     found = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(columns):
-        found.add_column(column, justify="left" if i < left or column == "plan" else "right", overflow="fold")
+        is_plan = column == "plan"
+        found.add_column(column, justify="left" if i < left or is_plan else "right", overflow="fold", no_wrap=not is_plan)
     return found
 
 
@@ -119,7 +126,8 @@ def _left_out(answer: Sizing) -> list[str]:
     first: dict[str, str] = {}
     for entry in answer.left_out:
         kind = entry.cluster.partition(":")[0]
-        better = "a size that was planned is better in all, whatever their plan"
+        known = " that is known" if entry.reason.endswith("that is known, whatever its plan") else ""
+        better = f"a size that was planned is better in all{known}, whatever their plan"
         why = better if entry.reason.endswith("whatever its plan") else entry.reason
         key = f"{kind}: {_class(why)}"
         reasons[key] += 1

@@ -35,9 +35,9 @@ __all__ = ["change_row", "compared", "explain", "progress", "render"]
 _WIDTH = 118
 
 
-def render(*parts: object) -> str:
-    """Return rich tables and strings as plain text."""
-    return _at_width(_WIDTH, parts)
+def render(*parts: object, columns: int = 0) -> str:
+    """Return rich tables and strings as plain text; `columns`: of the terminal, where it has fewer than tables need."""
+    return _at_width(min(_WIDTH, columns or _WIDTH), parts)
 
 
 def _at_width(width: int, parts: Sequence[object]) -> str:
@@ -49,17 +49,19 @@ def _at_width(width: int, parts: Sequence[object]) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
 
-def explain(result: Result, changes: Sequence[Change] = (), *, verbose: bool = True) -> str:
+def explain(result: Result, changes: Sequence[Change] = (), *, verbose: bool = True, columns: int = 0) -> str:
     """Return the answer as text.
 
     `changes`: what would help.
     `verbose`: every stage, rank and note; otherwise a screen (`meshwright.report.screen`).
+    `columns`: of the terminal, where a screen has to do with fewer than usual; 0: as usual.
     Returns: sections: the verdict, the question, the answer, stages, seconds by cause, memory by cause, alternatives, notes.
     """
     if not verbose:
         besides = [*_operators(result), *comparisons.why_not(result), *comparisons.fixed(result)]
-        asked = _at_width(screen.COLUMNS, besides).splitlines() if besides else []
-        return "\n".join(screen.lines(result, changes, asked))
+        width = min(screen.COLUMNS, columns or screen.COLUMNS)
+        asked = _at_width(width, besides).splitlines() if besides else []
+        return "\n".join(screen.narrowed(screen.lines(result, changes, asked), width))
     parts: list[object] = [f"{words.verdict(plan_json.as_json(result))}\n", _question(result)]
     if result.answer.plan is None:
         parts.append(nothing_fits(result))
@@ -100,8 +102,7 @@ def _question(result: Result) -> str:
     graph = problem.graph
     model = f"{problem.model_spec.name}: {words.size_of([op.kind for op in graph.ops])}"
     if graph.n_parameters:
-        model += f", {format_count(graph.n_parameters)} parameters"
-        model += "" if graph.fully_trained else f" ({format_count(graph.n_trained_parameters)} trained)"
+        model += f", {words.parameters_of(graph)}"
     if graph.sequence_length > 1:
         model += f", {words.tokens_of(graph)} a sample"
     place = ""

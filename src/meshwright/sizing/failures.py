@@ -43,6 +43,12 @@ class FailureRates:
     devices_per_switch: int = 16
     source: str = ""
 
+    @property
+    def nothing_fails(self) -> bool:
+        """Whether no part ever fails."""
+        times = (self.device_seconds, self.node_seconds, self.switch_seconds, self.software_seconds)
+        return all(seconds == math.inf for seconds in times)
+
     def per_second(self, n_devices: int, devices_per_node: int) -> float:
         """Return the interruptions per second of a job on so many devices: parts fail independently, so rates add up.
 

@@ -29,6 +29,17 @@ def test_a_model_is_told_in_runs_of_equal_layers() -> None:
     assert inspect.describe("mixtral-8x7b")["n_active_parameters"] < 0.3 * inspect.describe("mixtral-8x7b")["n_parameters"]
 
 
+def test_a_model_is_told_with_what_its_layers_share_and_what_its_reading_rests_on(tmp_path: pathlib.Path) -> None:
+    said = inspect.text(inspect.describe("gpt2")).splitlines()
+    assert said[-1].strip() == "38.6 M of these are shared between layers: the total counts them once"
+    assert said[2].endswith("39.38 M parameters") and said[3].endswith("parameters each")
+    fields = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "vocab_size": 100, "attention_chunk_size": 16}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    told = inspect.describe(str(tmp_path / "config.json"))
+    assert "attention_chunk_size" in told["notes"][0] and inspect.text(told).splitlines()[-1] == f"  note: {told['notes'][0]}"
+
+
 def test_a_cluster_is_told_with_its_devices_links_and_levels(tmp_path: pathlib.Path) -> None:
     entry = inspect.describe("dgx-h100:16")
     cluster = api.make_problem("gpt2", "dgx-h100:16").cluster

@@ -26,3 +26,10 @@ def test_a_name_far_from_all_gets_no_suggestion() -> None:
 def test_a_missing_extra_says_how_to_install_it() -> None:
     with pytest.raises(errors.MissingExtraError, match=r"pip install 'meshwright\[torch\]'"):
         raise errors.MissingExtraError("capturing a module", "torch")
+
+
+def test_a_name_in_short_is_answered_by_what_ends_so() -> None:
+    known = ("dgx-h100", "p5-h100", "g6-l4")
+    assert "did you mean 'dgx-h100'?" in str(errors.UnknownNameError("cluster", "h100", known))
+    assert "did you mean 'g6-l4'?" in str(errors.UnknownNameError("cluster", "l4", known))
+    assert "did you mean 'g6-l4'?" in str(errors.UnknownNameError("cluster", "6-", known))

@@ -131,3 +131,47 @@ def test_what_was_not_measured_is_not_legal(tmp_path: pathlib.Path) -> None:
     assert device is not None
     # a layer that the tensor axis does not split is computed whole
     assert profiled.compute_seconds(found, Strategy(tensor=2), 4, device) == pytest.approx({0: 14.0, 1: 14.0, 2: 14.0})
+
+
+SHARED = [{"layers": ["embed", "layers.1"], "n_parameters": 8, "weight_bytes": 32.0}]
+
+
+def test_a_table_that_two_layers_share_is_held_reduced_and_updated_once(tmp_path: pathlib.Path) -> None:
+    posed = problem(tmp_path, shared=SHARED)
+    assert posed.graph.n_parameters == 3 * 10 - 8
+    (load,) = profiled.stage_costs(posed, plan(Stage((0, 1, 2), (0, 1), Strategy(data=2))))
+    held = 3 * 40.0 - 32.0
+    assert (load.weight_bytes, load.gradient_bytes, load.optimizer_bytes) == (held, held, 2 * held)
+    assert load.optimizer_seconds == pytest.approx(held * 1e-6)
+    assert load.reduce_seconds == pytest.approx(1.0 + held * 0.125)
+    (load,) = profiled.stage_costs(posed, plan(Stage((0, 1, 2), (0, 1), Strategy(data=2, shard=3))))
+    assert dict(load.forward_communication)["gather"] == pytest.approx(1.0 + 120 * 0.125)  # gathered for each of its uses
+    assert load.weight_bytes == held / 2
+    apart = profiled.stage_costs(posed, plan(Stage((0, 1), (0,)), Stage((2,), (1,))))
+    assert [stage.weight_bytes for stage in apart] == [80.0, 40.0]
+    ends = (Stage((0,), (0,)), Stage((1,), (1,)), Stage((2,), (0,)))
+    assert [stage.weight_bytes for stage in profiled.stage_costs(posed, plan(*ends))] == [40.0, 40.0, 8.0]
+
+
+def test_no_plan_of_a_shared_table_undercuts_the_bound(tmp_path: pathlib.Path) -> None:
+    """The update outweighs all else: counted for both layers it was above the plan's step."""
+    posed = problem(tmp_path, shared=SHARED, optimizer_seconds_per_byte=10.0)
+    result = api.plan(str(tmp_path / "profile.json"), global_batch=4, settings={"pipeline": "1", "data": "1", "tensor": "1"})
+    assert result.problem.graph.n_parameters == posed.graph.n_parameters
+    assert result.bound is not None and result.objective is not None
+    assert result.bound.value <= result.objective.value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"layers": ["embed", "head"]}, "there is no layer 'head'"),
+        ({"layers": ["embed", "embed"]}, "two layers or more, each once"),
+        ({"n_parameters": 11}, "layer 'embed' has fewer weights"),
+        ({"weight_bytes": 41.0}, "layer 'embed' has fewer weights"),
+        ({"n_parameters": -1}, "n_parameters is -1"),
+    ],
+)
+def test_wrong_shares_are_told(changed: dict[str, Any], told: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match=told):
+        problem(tmp_path, shared=[SHARED[0] | changed])

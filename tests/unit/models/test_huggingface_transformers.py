@@ -39,6 +39,12 @@ GLM: dict[str, Any] = {
     "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0,
 }  # fmt: skip
 
+DBRX = {
+    "d_model": 96, "n_layers": 4, "n_heads": 6, "max_seq_len": 256, "vocab_size": 1003,
+    "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 1e4},
+    "ffn_config": {"hidden_size": 96, "ffn_hidden_size": 64, "moe_num_experts": 8, "moe_top_k": 3},
+}  # fmt: skip
+
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("llama", "CausalLM", DECODER),
     ("llama", "CausalLM", {**DECODER, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -50,6 +56,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("gemma2", "CausalLM", DECODER),
     ("gemma3_text", "CausalLM", DECODER),
     ("mixtral", "CausalLM", {**DECODER, "num_local_experts": 8, "num_experts_per_tok": 3}),
+    ("dbrx", "CausalLM", DBRX),
     ("qwen2_moe", "CausalLM", {**DECODER, **EXPERTS, "head_dim": 16, "shared_expert_intermediate_size": 72}),
     ("qwen3_moe", "CausalLM", {**DECODER, **EXPERTS, "decoder_sparse_step": 2, "mlp_only_layers": [1]}),
     ("deepseek_v2", "CausalLM", LATENT),

@@ -20,6 +20,17 @@ from meshwright.models.readers import huggingface
 DATA = pathlib.Path(__file__).resolve().parents[2] / "data" / "default_configs.json"
 DEFAULTS: dict[str, dict[str, Any]] = json.loads(DATA.read_text())
 PUBLISHED: dict[str, dict[str, Any]] = {
+    "dbrx-instruct": {
+        "architectures": ["DbrxForCausalLM"], "auto_map": {"AutoConfig": "configuration_dbrx.DbrxConfig"}, "d_model": 6144,
+        "attn_config": {"clip_qkv": 8, "kv_n_heads": 8, "model_type": "", "rope_theta": 500000}, "emb_pdrop": 0.0,
+        "ffn_config": {
+            "ffn_hidden_size": 10752, "model_type": "", "moe_jitter_eps": 0, "moe_loss_weight": 0.05, "moe_num_experts": 16,
+            "moe_top_k": 4,
+        },
+        "initializer_range": 0.02, "max_seq_len": 32768, "model_type": "dbrx", "n_heads": 48, "n_layers": 40,
+        "output_router_logits": False, "resid_pdrop": 0.0, "router_aux_loss_coef": 0.05, "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16", "transformers_version": "4.38.2", "use_cache": True, "vocab_size": 100352,
+    },
     "falcon-7b": {
         "alibi": False, "apply_residual_connection_post_layernorm": False, "architectures": ["FalconForCausalLM"],
         "attention_dropout": 0.0, "auto_map": {"AutoConfig": "configuration_falcon.FalconConfig"}, "bias": False,
@@ -87,7 +98,7 @@ def test_ordinary_configurations_get_no_note(name: str, tmp_path: pathlib.Path) 
 
 
 def test_there_is_an_ordinary_configuration_of_every_family() -> None:
-    assert {*huggingface.MODEL_TYPES} - {*DEFAULTS} == {"kimi_k2", "yi"}  # built like deepseek_v3 and llama
+    assert {*huggingface.MODEL_TYPES} - {*DEFAULTS} == {"dbrx", "kimi_k2", "yi"}  # one published, two like others
     assert not any(note for name in huggingface.names() for note in models.read(name).notes if "nothing is known" in note)
 
 
@@ -116,6 +127,22 @@ def test_the_language_model_inside_another_is_looked_at_too(tmp_path: pathlib.Pa
     inner = {**DEFAULTS["gemma3_text"], "num_local_experts": 4}
     (note,) = notes(tmp_path, {"model_type": "gemma3", "text_config": inner, "vision_config": {"hidden_size": 8}})
     assert note.split(": ")[1:3] == ["text_config", "num_local_experts"]
+
+
+def test_dbrx_has_the_weights_that_are_published(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["dbrx-instruct"]))
+    graph = models.read(str(tmp_path / "config.json")).graph
+    assert round(graph.n_parameters / 1e9) == 132 and round(graph.n_active_parameters / 1e9) == 36
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
+def test_layers_that_predict_further_tokens_are_said_where_they_are_counted(family: str, tmp_path: pathlib.Path) -> None:
+    said = []
+    for ahead in (0, 1):
+        (tmp_path / "config.json").write_text(json.dumps({**DEFAULTS[family], "num_nextn_predict_layers": ahead}))
+        found = models.read(str(tmp_path / "config.json"))
+        said.append((any(op.name == "mtp.0" for op in found.graph.ops), any("nextn" in note for note in found.notes)))
+    assert said == [(False, False), (True, True)]
 
 
 def test_windows_of_every_fourth_layer_are_left_out_in_cohere2(tmp_path: pathlib.Path) -> None:

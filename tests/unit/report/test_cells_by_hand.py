@@ -69,7 +69,7 @@ def test_so_many_sizes_are_shown_and_the_others_counted(n: int, said: str, monke
     monkeypatch.setattr(sizes, "_where", lambda rows: "where")
     monkeypatch.setattr(sizes, "_question", lambda answer: "question")
     monkeypatch.setattr(sizes, "_left_out", lambda answer: [])
-    monkeypatch.setattr(sizes.text, "render", lambda *parts: "\n".join(map(str, parts)))
+    monkeypatch.setattr(sizes.text, "render", lambda *parts, columns: "\n".join(map(str, parts)))
     point = SimpleNamespace(cluster="c:8", days=2.0, money=None)
     found: Any = SimpleNamespace(front=(point,) * n, nearest=None, notes=("n",))
     lines = sizes.explain(found).splitlines()
@@ -81,6 +81,6 @@ def test_so_many_sizes_are_shown_and_the_others_counted(n: int, said: str, monke
     near: Any = SimpleNamespace(front=(), nearest=priced)
     assert sizes.verdict(near).startswith("Nothing is within the limits. Nearest of those planned: d:8 in 3 days and ")
     both: Any = SimpleNamespace(front=(point, priced), nearest=None)
-    assert ". Cheapest: d:8 in 3 days for" in sizes.verdict(both)
+    assert ". Cheapest with a known price: d:8 in 3 days for" in sizes.verdict(both)  # what c costs is not known
     alone: Any = SimpleNamespace(front=(priced,), nearest=None)
     assert sizes.verdict(alone).endswith("It is the cheapest too.")

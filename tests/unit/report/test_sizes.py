@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -77,3 +78,28 @@ def test_an_axis_has_two_round_numbers_at_least_and_all_lie_between_its_ends(low
     ticks = size_page._ticks(low, high)
     assert 2 <= len(ticks) <= 12 and ticks == sorted(set(ticks)) and low <= ticks[0] and ticks[-1] <= high
     assert all(float(f"{tick:.4g}") == pytest.approx(tick) for tick in ticks)
+
+
+def test_a_price_that_is_not_known_makes_nothing_the_cheapest_of_all() -> None:
+    said = sizes.verdict(answer((point("dgx-h100:8", 5.0, 500.0), point("rtx-3090:8", 15.0, None))))
+    assert said == "Quickest: dgx-h100:8 in 5 days for $500. It is the cheapest with a known price too."
+
+
+def test_short_runs_are_told_in_hours_and_minutes() -> None:
+    assert sizes.verdict(answer((point("dgx-h100:8", 0.03125, 5.0),))).startswith("Quickest: dgx-h100:8 in 45 min for $5.")
+
+
+def test_the_line_of_the_chart_goes_down_only() -> None:
+    """A size that is on the front for its energy lies above the line."""
+    front = (point("dgx-h100:32", 1.0, 900.0), point("dgx-h100:16", 2.0, 500.0), point("dgx-h100:12", 3.0, 700.0))
+    page = size_page.page(answer((*front, point("dgx-h100:8", 5.0, 400.0), point("rtx-3090:8", 9.0, None))))
+    line = page.split('<polyline class="front" points="')[1].split('"')[0].split()
+    heights = [float(pair.split(",")[1]) for pair in line]
+    assert len(line) == 3 and heights == sorted(heights) and page.count("<circle") == 4
+    assert "1 size without a known price is in the tables only" in page
+
+
+def test_what_is_not_known_is_not_said_to_be_better() -> None:
+    left_out = tuple(LeftOut(f"g6-l4:{n}", "x:8 is better in all that is known, whatever its plan") for n in (8, 16))
+    text = sizes.explain(replace(answer((point("dgx-h100:8", 5.0, 500.0),)), left_out=left_out))
+    assert "a size that was planned is better in all that is known, whatever their plan (and 1 more" in " ".join(text.split())

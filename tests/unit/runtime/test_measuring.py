@@ -41,6 +41,24 @@ def test_a_profile_holds_every_layer_once_and_is_read_back(tmp_path: pathlib.Pat
     )
 
 
+def test_a_table_that_embedding_and_head_share_is_in_the_profile_once(tmp_path: pathlib.Path) -> None:
+    import models
+
+    from meshwright import api
+    from meshwright.runtime.profile.measure import profile_layers
+
+    model = models.Transformer(n_layers=2)
+    model.head.weight = model.embed.weight
+    found = profile_layers(model, (torch.zeros(1, 8, dtype=torch.long),), [1], [1], repeats=1, say=lambda *_: None)
+    n = model.embed.weight.numel()
+    assert found["shared"] == [{"layers": ["embed", "head"], "n_parameters": n, "weight_bytes": 4.0 * n}]
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({"format": "meshwright/profile/1", "model": "m", "sequence_length": 8, **found}))
+    spec = api.read(str(path))
+    assert spec.graph.n_parameters == sum(p.numel() for p in model.parameters())
+    assert spec.instance.weight_bytes == 4.0 * spec.graph.n_parameters
+
+
 def test_a_hiccup_in_one_round_does_not_reach_the_profile() -> None:
     from meshwright.runtime.profile.measure import Probe, settle
 

@@ -113,7 +113,9 @@ class SizeSearch:
             for candidate in wave:
                 better = [point for point in self.planned if points.dominates(point.outlay, candidate.least)]
                 if better:
-                    self.left_out.append(LeftOut(candidate.cluster, f"{better[0].cluster} is better in all, whatever its plan"))
+                    known = "" if candidate.least.kilowatt_hours is not None else " that is known"
+                    why = f"{better[0].cluster} is better in all{known}, whatever its plan"
+                    self.left_out.append(LeftOut(candidate.cluster, why))
                 else:
                     going.append(candidate)
             self._plan(run, going)

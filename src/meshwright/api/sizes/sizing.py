@@ -264,11 +264,22 @@ def _notes(
     if unpowered:
         notes.append(f"the power of {', '.join(unpowered)} is not known: energy is left out there (--power tells it)")
     if len(unpowered) < len(pairs):
-        pue = paid[0].pue_ratio
-        notes.append(
-            f"energy is at nameplate power of the nodes, with {pue:g} W at the site for each W of theirs: an upper end"
-        )
+        notes.append(_power(pairs))
+    if upkeep.rates.nothing_fails:
+        return (*notes, "nothing fails, as told: no checkpoint is counted")
     notes.append(f"failures: {upkeep.rates.source}; the same rates on every kind of device")
     if not upkeep.recovery.repair_seconds:
         notes.append("broken nodes are taken to be replaced within the restart; --repair 24h [--spares N] counts the wait")
     return tuple(notes)
+
+
+def _power(pairs: Sequence[tuple[ClusterKind, Tariff]]) -> str:
+    """Return at what power energy is counted, in a sentence."""
+    told = [kind.name for kind, tariff in pairs if tariff.watts is not None and tariff.power_source == "told"]
+    plates = [kind.name for kind, tariff in pairs if tariff.watts is not None and tariff.power_source != "told"]
+    site = f"with {pairs[0][1].pue_ratio:g} W at the site for each W of the nodes"
+    if not plates:
+        return f"energy is at the power told, {site}"
+    of = f" of {', '.join(plates)}" if told else ""
+    beside = f", and at the power told of {', '.join(told)}" if told else ""
+    return f"energy is at the nodes' nameplate power{of}, an upper end{beside}; {site}"

@@ -12,7 +12,8 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 
 __all__ = [
-    "as_html", "as_text", "axes_of", "describe", "devices_of", "layers_of", "plural", "ranges_of", "rows", "tokens_of",
+    "as_html", "as_text", "axes_of", "describe", "devices_of", "layers_of", "no_others",
+    "parameters_of", "plural", "ranges_of", "rows", "tokens_of",
     "verdict",
 ]  # fmt: skip
 
@@ -92,6 +93,21 @@ def size_of(kinds: Sequence[str]) -> str:
     """
     inner = sum(kind not in ("embedding", "head") for kind in kinds)
     return plural(inner or len(kinds), "layer")
+
+
+def no_others(*, given: bool) -> str:
+    """Return that a search found no plan of other degrees; `given`: whether parts of the plan were."""
+    return "no other degrees give a plan" + (" with what is given" if given else "")
+
+
+def parameters_of(graph: Graph) -> str:
+    """Return the weights of a model: ``46.7 B parameters (12.88 B active)``, and those trained where not all are."""
+    beside = []
+    if 0 < graph.n_active_parameters < graph.n_parameters:
+        beside.append(f"{format_count(graph.n_active_parameters)} active")
+    if not graph.fully_trained:
+        beside.append(f"{format_count(graph.n_trained_parameters)} trained")
+    return f"{format_count(graph.n_parameters)} parameters" + (f" ({', '.join(beside)})" if beside else "")
 
 
 def tokens_of(graph: Graph) -> str:

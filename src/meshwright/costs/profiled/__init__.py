@@ -48,7 +48,8 @@ def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     Notes
     -----
     Times between measured numbers of rows are interpolated, outside they follow the nearest two. Layers that were not
-    measured with a tensor degree take the time of the whole layer: every rank of the axis computes them.
+    measured with a tensor degree take the time of the whole layer: every rank of the axis computes them. Weights that several
+    layers share are held, reduced and updated once by a rank that has more than one of these; gathered weights travel for each.
     """
     profile = problem.model_spec.instance
     if not isinstance(profile, Profile):
@@ -58,21 +59,36 @@ def stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
         )
     rows_of_microbatch = plan.global_batch / plan.n_microbatches
     result = []
+    spare = _spare(profile, plan)
     for i, stage in enumerate(plan.stages):
         if stage.strategy.context > 1 or stage.strategy.expert > 1:
             raise InputError(f"costs profiled: stage {i}: {_NO_AXES}")
         if stage.strategy.offload != "none":
             raise InputError(f"costs profiled: stage {i}: {_NO_HOST}")
-        result.append(_stage(problem, profile, stage, rows_of_microbatch / stage.strategy.data))
+        result.append(_stage(problem, profile, stage, rows_of_microbatch / stage.strategy.data, spare[i]))
     return tuple(result)
 
 
-def _stage(problem: Problem, profile: Profile, stage: Stage, rows: float) -> StageCost:
-    """Return the load of one stage."""
+def _spare(profile: Profile, plan: Plan) -> list[dict[int, float]]:
+    """Return, of each stage, the bytes of weights by layer that an earlier layer on its rank holds already."""
+    held: dict[int, set[int]] = {}
+    result = []
+    for rank, stage in zip(plan.rank_of_stage(), plan.stages, strict=True):
+        own, spare = held.setdefault(rank, set()), {}
+        for op in stage.ops:
+            shared = profile.shared.get(op, ())
+            spare[op] = sum(n_bytes for group, n_bytes in shared if group in own)
+            own.update(group for group, _ in shared)
+        result.append(spare)
+    return result
+
+
+def _stage(problem: Problem, profile: Profile, stage: Stage, rows: float, spare: dict[int, float]) -> StageCost:
+    """Return the load of one stage; `spare`: bytes of weights by layer that its rank holds already."""
     strategy = stage.strategy
     recompute = stage.recompute or ("none",) * len(stage.ops)
     sums = np.zeros(5)  # forward, input, weight, recomputation seconds; saved bytes
-    working = weights = tensor_bytes = 0.0
+    working = weights = once = tensor_bytes = 0.0
     for op, how in zip(stage.ops, recompute, strict=True):
         layer = profile.layers[op]
         forward, backward_input, backward_weight, saved = _at(profile, layer, rows, strategy.tensor)
@@ -82,11 +98,12 @@ def _stage(problem: Problem, profile: Profile, stage: Stage, rows: float) -> Sta
         working = max(working, saved if again else 0.0)
         split = (layer.like, strategy.tensor) in profile.measures
         weights += layer.weight_bytes / (strategy.tensor if split else 1)
+        once += (layer.weight_bytes - spare[op]) / (strategy.tensor if split else 1)
         if strategy.tensor > 1 and split:
             tensor_bytes += layer.output_bytes * rows
     tensor = 2.0 * _collective(problem, profile, stage, "tensor", "all_reduce", tensor_bytes)
     n_shards = (strategy.shard_degree or strategy.data) if strategy.shard else 1
-    gather, scatter, reduce, update = _data_axis(problem, profile, stage, weights)
+    gather, scatter, reduce, update = _data_axis(problem, profile, stage, weights, once)
     return StageCost(
         forward_seconds=float(sums[0]),
         backward_input_seconds=float(sums[1]),
@@ -97,10 +114,10 @@ def _stage(problem: Problem, profile: Profile, stage: Stage, rows: float) -> Sta
         output_bytes=profile.layers[stage.ops[-1]].output_bytes * rows,
         reduce_seconds=reduce,
         gather_seconds=update,
-        optimizer_seconds=profile.optimizer_seconds_per_byte * weights / n_shards,
-        weight_bytes=weights / (n_shards if strategy.shard == 3 else 1),
-        gradient_bytes=weights / (n_shards if strategy.shard >= 2 else 1),
-        optimizer_bytes=2.0 * weights / n_shards,
+        optimizer_seconds=profile.optimizer_seconds_per_byte * once / n_shards,
+        weight_bytes=once / (n_shards if strategy.shard == 3 else 1),
+        gradient_bytes=once / (n_shards if strategy.shard >= 2 else 1),
+        optimizer_bytes=2.0 * once / n_shards,
         activation_bytes=float(sums[4]),
         working_bytes=working,
     )
@@ -146,12 +163,17 @@ def _line(measures: Sequence[Measure], name: str, rows: float) -> float:
     return max(0.0, float(y[-1] + (y[-1] - y[-2]) / (x[-1] - x[-2]) * (rows - x[-1])))
 
 
-def _data_axis(problem: Problem, profile: Profile, stage: Stage, weights: float) -> tuple[float, float, float, float]:
-    """Return seconds of gathering and scattering per micro-batch, of the reduction and of the gathering once a step."""
+def _data_axis(
+    problem: Problem, profile: Profile, stage: Stage, weights: float, once: float
+) -> tuple[float, float, float, float]:
+    """Return seconds of gathering and scattering per micro-batch, of the reduction and of the gathering once a step.
+
+    `weights`: bytes of the layers' weights, what they share counted for each; `once`: what the rank holds of them.
+    """
     shard = stage.strategy.shard if stage.strategy.data > 1 else 0
 
     def seconds(kind: str) -> float:
-        return _collective(problem, profile, stage, "data", kind, weights)
+        return _collective(problem, profile, stage, "data", kind, weights if shard == 3 else once)
 
     if stage.strategy.data == 1:
         return 0.0, 0.0, 0.0, 0.0

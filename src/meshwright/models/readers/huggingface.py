@@ -35,7 +35,8 @@ __all__ = [
 ]
 
 MODEL_TYPES = tuple(sorted((
-    "bert", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "glm4_moe", "gpt2", "gpt_neo", "gpt_neox",
+    "bert", "dbrx", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "glm4_moe", "gpt2", "gpt_neo",
+    "gpt_neox",
     "gpt_oss", "kimi_k2", "llama", "llama4", "llama4_text", "mistral", "mistral3",
     "mixtral", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
     "t5", "vit", "yi", *dict(llama_variants.FAMILIES),
@@ -195,7 +196,9 @@ def _length(config: ModelConfig, wanted: int) -> int:
 
 def _longest(config: ModelConfig) -> int:
     """Longest sequence the model was made for; 0 where the configuration names none."""
-    return config.integer("max_position_embeddings|n_positions|n_ctx", "longest sequence", 0, maximum=_LONGEST_SEQUENCE)
+    return config.integer(
+        "max_position_embeddings|n_positions|n_ctx|max_seq_len", "longest sequence", 0, maximum=_LONGEST_SEQUENCE
+    )
 
 
 def _built_in(name: str) -> ModelConfig:
@@ -266,13 +269,12 @@ def _notes(config: ModelConfig, name: str, sequence: int) -> tuple[str, ...]:
             f"{config.place}: {', '.join(left)}: nothing is known here of {these}, so "
             f"layers of {family} were taken as they are without; 'meshwright capture' takes any module"
         )
-    predicts = family in ("deepseek_v2", "deepseek_v3", "kimi_k2")
+    predicts = family in ("deepseek_v2", "deepseek_v3", "glm4_moe", "kimi_k2")
     ahead = config.integer("num_nextn_predict_layers", "layers that predict further tokens", 0, minimum=0) if predicts else 0
     if ahead:
         notes.append(
             f"{name}: num_nextn_predict_layers is {ahead}: these layers are trained and counted too, which published sizes "
-            "often "
-            "leave out; 0 leaves them out"
+            "often leave out; 0 leaves them out"
         )
     return tuple(notes)
 
@@ -290,6 +292,7 @@ def _graph(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
         "bert": encoder_families.bert,
         "t5": encoder_families.t5,
         "vit": encoder_families.vit,
+        "dbrx": mixture_families.dbrx,
         "mixtral": mixture_families.mixtral,
         "qwen2_moe": mixture_families.qwen_moe,
         "qwen3_moe": mixture_families.qwen_moe,

@@ -18,7 +18,8 @@ def notes(trace: Trace) -> tuple[str, ...]:
 
 def _every_expert(trace: Trace) -> str:
     """Say which part of the forward FLOPs are products of every token with every expert."""
-    found = [operator for operator in trace.operators if is_every_expert(operator, trace)]
+    # experts that are shared are for every token
+    found = [operator for operator in trace.operators if is_every_expert(operator, trace) and "shared" not in operator.module]
     if not found:
         return ""
     share = sum(operator.forward_flops for operator in found) / sum(operator.forward_flops for operator in trace.operators)

@@ -27,6 +27,9 @@ FORMAT = "captured_config"
 _CHANCE = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "mask_time_prob", "mask_feature_prob")
 """Chances with which layers or inputs are left out in a step."""
 
+_AHEAD = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_layers", "mtp_num_hidden_layers")
+"""Layers that predict further tokens, which published weights have and the library's classes leave out."""
+
 _TASKS = (
     "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "IMAGE_TEXT_TO_TEXT", "MASKED_LM", "CAUSAL_LM", "IMAGE_CLASSIFICATION",
     "ZERO_SHOT_IMAGE_CLASSIFICATION", "CTC", "AUDIO_CLASSIFICATION",
@@ -84,7 +87,8 @@ def read(
     )
     dropped = [field for field in _CHANCE if getattr(config, field, 0)]
     chance = (f"{', '.join(dropped)}: layers or inputs left out by chance in training are counted",) if dropped else ()
-    return ModelSpec(name, FORMAT, place, found.graph, notes=(said, *found.notes, *_towers(config, found.notes), *chance))
+    notes = (said, *found.notes, *_towers(config, found.notes), *_ahead(fields, kind, found), *chance)
+    return ModelSpec(name, FORMAT, place, found.graph, notes=notes)
 
 
 def _captured(place: str, maker: Any, sequence_length: int) -> Captured:
@@ -148,9 +152,17 @@ def _towers(config: Any, notes: tuple[str, ...]) -> tuple[str, ...]:
     if not towers or not any("are not used by this call" in note for note in notes):
         return ()
     return (
-        f"the step was captured on text: {' and '.join(towers)} hold weights that are trained and held, but no pictures or "
-        "sounds went through them",
+        f"the step was captured on text: no pictures or sounds went through {' and '.join(towers)}, whose weights are trained "
+        "and held all the same",
     )
+
+
+def _ahead(fields: Mapping[str, Any], kind: str, found: Captured) -> tuple[str, ...]:
+    """Say that layers which predict further tokens are in the configuration, but not in the class."""
+    told = [field for field in _AHEAD if isinstance(fields.get(field), int) and fields[field] > 0]
+    if not told or any("mtp" in op.name or "nextn" in op.name for op in found.graph.ops):
+        return ()
+    return (f"{told[0]} is {fields[told[0]]}: {kind} has no layers that predict further tokens, so none are counted",)
 
 
 @contextmanager

@@ -16,7 +16,8 @@ _LONGEST = 4096
 _SECOND = 16000  # values of sound as speech models sample it
 _TYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 _SAME_LABELS = re.compile(
-    r"For(CausalLM|MaskedLM|ConditionalGeneration|TokenClassification)$|LMHeadModel$|MTModel$|ForPreTraining$"
+    r"For(CausalLM|MaskedLM|ConditionalGeneration|TokenClassification|PreTraining)$|LMHead(Model)?$|MTModel$|Decoder(Model)?$|"
+    r"(To|2)Text$"
 )
 
 

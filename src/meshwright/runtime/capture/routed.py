@@ -52,12 +52,13 @@ def routed(trace: Trace) -> Trace:
 
 def is_every_expert(operator: TracedOperator, trace: Trace) -> bool:
     """Return whether an operator multiplies a stack of matrices, weights of one parameter, with equally many rows each: those
-    of all tokens.
+    of all tokens. A parameter that is multiplied head by head (Funnel's two segments) is no such stack.
     """
     if operator.name not in ("bmm", "baddbmm") or not operator.fed:
         return False
     weights = [trace.parameters[name] for name in operator.weights[-2:] if name]
-    return len(weights) == 1 and len(weights[0]) == 3 and weights[0][0] > 1 and math.prod(weights[0]) > weights[0][0]
+    n_products = operator.inputs[-1].shape[0]
+    return len(weights) == 1 and len(weights[0]) == 3 and 1 < weights[0][0] == n_products < math.prod(weights[0])
 
 
 def _mixtures(trace: Trace) -> dict[str, _Mixture]:

@@ -99,14 +99,15 @@ def _prepare(module: torch.nn.Module) -> None:
     config = getattr(module, "config", None)
     if config is None:
         return
-    if getattr(config, "use_cache", False):
-        config.use_cache = False
+    for part in {id(own): own for one in module.modules() if (own := getattr(one, "config", None)) is not None}.values():
+        if getattr(part, "use_cache", False):
+            part.use_cache = False
+        if getattr(part, "_experts_implementation", None) is not None:
+            part._experts_implementation = "grouped_mm"
     if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = (
             getattr(config, "pad_token_id", None) or 0
         )  # labels are shifted by it; any token will do
-    if getattr(config, "_experts_implementation", None) is not None:
-        config._experts_implementation = "grouped_mm"
 
 
 def _trace(

@@ -190,8 +190,31 @@ def profile_layers(
         "memory_bytes": float(_memory_bytes(sample[0].device)),
         "optimizer_seconds_per_byte": min(_optimizer_seconds_per_byte(weights, repeats) for _ in range(_ROUNDS)),
         "layers": layers,
+        "shared": _shared(units, names),
         "measures": [{"layer": p.layer, "rows": p.rows, "tensor": p.tensor, **p.figures} for p in probes],
     }
+
+
+def _shared(units: Sequence[nn.Module], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the weights that several layers read, by the layers that do, as a profile has them."""
+    places: dict[int, list[str]] = {}
+    weights: dict[int, nn.Parameter] = {}
+    for unit, name in zip(units, names, strict=True):
+        for parameter in unit.parameters():
+            places.setdefault(id(parameter), []).append(name)
+            weights[id(parameter)] = parameter
+    groups: dict[tuple[str, ...], list[nn.Parameter]] = {}
+    for key, layers in places.items():
+        if len(layers) > 1:
+            groups.setdefault(tuple(layers), []).append(weights[key])
+    return [
+        {
+            "layers": list(layers),
+            "n_parameters": sum(p.numel() for p in own),
+            "weight_bytes": float(sum(p.numel() * p.element_size() for p in own)),
+        }
+        for layers, own in groups.items()
+    ]
 
 
 def _probes(

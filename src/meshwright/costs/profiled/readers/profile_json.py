@@ -12,7 +12,9 @@ The format, field by field (all numbers in base units)::
                "collectives": [{"kind": "all_reduce", "n_ranks": 2, "latency_seconds": ..., "seconds_per_byte": ...}, ...]}}
 
 ``hosts`` gives the machine of every rank (it may be left out). ``output_bytes`` is of one sample; ``like`` names the layer
-that was measured in place of one built alike.
+that was measured in place of one built alike. ``shared`` (it may be left out) has the weights that several layers read
+(a table that embedding and head share): ``{"layers": ["embed", "head"], "n_parameters": ..., "weight_bytes": ...}``, counted
+in each of these layers too.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from meshwright.core.problem import ModelSpec
 if TYPE_CHECKING:
     from meshwright.core.source import Source
 
-__all__ = ["FORMAT", "Measure", "MeasuredCollective", "MeasuredLayer", "Profile", "read", "recognises"]
+__all__ = ["FORMAT", "Measure", "MeasuredCollective", "MeasuredLayer", "MeasuredShare", "Profile", "read", "recognises"]
 
 FORMAT = "meshwright/profile/1"
 
@@ -46,6 +48,15 @@ class MeasuredLayer:
     n_parameters: int
     weight_bytes: float
     output_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredShare:
+    """Weights that several layers read, counted in each of them."""
+
+    layers: tuple[str, ...]
+    n_parameters: int = field(metadata={"minimum": 0})
+    weight_bytes: float = field(metadata={"minimum": 0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +114,7 @@ class _File:
     optimizer_seconds_per_byte: float
     layers: tuple[MeasuredLayer, ...]
     measures: tuple[Measure, ...]
+    shared: tuple[MeasuredShare, ...] = ()
     n_cores: int = 1
     links: _Links | None = None
 
@@ -115,12 +127,20 @@ class Profile:
     `measures` (mapping of (str, int) to tuple of Measure): by measured layer and tensor degree, ascending in rows.
     `collectives`: measured collectives; empty where links were not profiled.
     `optimizer_seconds_per_byte`: update of one byte of weights.
+    `shared` (mapping of int to tuple of (int, float)): by layer, the groups of shared weights that it reads, and their bytes.
     """
 
     layers: tuple[MeasuredLayer, ...]
     measures: Mapping[tuple[str, int], tuple[Measure, ...]]
     collectives: tuple[MeasuredCollective, ...]
     optimizer_seconds_per_byte: float
+    shared: Mapping[int, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of all weights, shared ones counted once."""
+        groups = [group for shared in self.shared.values() for group in shared]
+        return sum(layer.weight_bytes for layer in self.layers) - sum(n for _, n in groups) + sum(dict(groups).values())
 
 
 def recognises(source: Source) -> bool:
@@ -143,6 +163,7 @@ def read(source: Source) -> ModelSpec:
     """
     place = str(source.path)
     file = fields.record(_File, fields.of_format(source.json, place, FORMAT, "a profile"), place)
+    _check_shared(file, place)
     profile = _profile(file)
     for layer in profile.layers:
         if (layer.like, 1) not in profile.measures:
@@ -154,10 +175,28 @@ def read(source: Source) -> ModelSpec:
         for layer in profile.layers
     )
     edges = tuple(Edge(i, i + 1, int(layer.output_bytes // 4)) for i, layer in enumerate(profile.layers[:-1]))
-    graph = Graph(name, ops, edges, sequence_length=max(1, length), tokens_name="tokens" if length > 1 else "")
+    shared = sum((len(own.layers) - 1) * own.n_parameters for own in file.shared)
+    graph = Graph(name, ops, edges, max(1, length), shared, tokens_name="tokens" if length > 1 else "")
     return ModelSpec(
         name, "profile_json", source.spec, graph, instance=profile, cluster=cluster, costs="profiled", search="measured"
     )
+
+
+def _check_shared(file: _File, place: str) -> None:
+    """Refuse shared weights of layers that are not there, are one layer, or have fewer."""
+    layers = {layer.name: layer for layer in file.layers}
+    for i, own in enumerate(file.shared):
+        unknown = [name for name in own.layers if name not in layers]
+        if unknown:
+            raise InputError(f"{place}: shared[{i}]: there is no layer '{unknown[0]}'")
+        if len(set(own.layers)) != len(own.layers) or len(own.layers) < 2:
+            raise InputError(f"{place}: shared[{i}]: layers is {list(own.layers)}; it must name two layers or more, each once")
+    for name, layer in layers.items():
+        mine = [own for own in file.shared if name in own.layers]
+        if sum(own.n_parameters for own in mine) > layer.n_parameters or sum(
+            own.weight_bytes for own in mine
+        ) > layer.weight_bytes * (1.0 + 1e-9):
+            raise InputError(f"{place}: layer '{name}' has fewer weights than 'shared' says that it shares")
 
 
 def _profile(file: _File) -> Profile:
@@ -170,6 +209,11 @@ def _profile(file: _File) -> Profile:
         {key: tuple(sorted(group, key=lambda measure: measure.rows)) for key, group in groups.items()},
         () if file.links is None else file.links.collectives,
         file.optimizer_seconds_per_byte,
+        {
+            i: tuple((group, own.weight_bytes) for group, own in enumerate(file.shared) if layer.name in own.layers)
+            for i, layer in enumerate(file.layers)
+            if any(layer.name in own.layers for own in file.shared)
+        },
     )
 
 

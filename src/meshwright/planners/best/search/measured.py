@@ -189,7 +189,7 @@ def _work(problem: Problem, profile: Profile, choice: _Choice) -> NDArray[np.flo
 
 def _bound(work: NDArray[np.float64], choice: _Choice, profile: Profile) -> float:
     """Return seconds that no cut undercuts: an equal share of all work, the dearest layer, one micro-batch through all stages."""
-    weights = sum(layer.weight_bytes for layer in profile.layers) / (choice.pipeline * choice.tensor)
+    weights = profile.weight_bytes / (choice.pipeline * choice.tensor)
     update = profile.optimizer_seconds_per_byte * weights / (choice.data if choice.shard else 1)
     through = float(work.sum()) / choice.n_microbatches if choice.schedule != "zb_h1" else 0.0
     return max(float(work.sum()) / choice.pipeline + update, float(work.max()), through)
