@@ -250,7 +250,8 @@ def _last_run(read: Read, lines: Sequence[Line], found: Reading) -> Reading:
         earlier.notes.append(f"{said}, of too few lines; left out")
         return earlier
     last.settings = {**found.settings, **last.settings}
-    last.options = last.options or found.options
+    if not last.options:
+        last.options, last.framework = found.options, found.framework
     last.notes.append(f"{said}; the run before it is left out")
     return last
 
@@ -264,7 +265,8 @@ def _restart(entries: Sequence[TimedLine], begun: Sequence[int]) -> int:
     at, above = 0, list[int]()
     for i, entry in enumerate(entries):
         anew = i > 0 and any(entries[i - 1].line < line < entry.line for line in begun)
-        if anew or sum(step > entry.step for step in above) > LAG:
+        strayed = i + 1 < len(entries) and entries[i + 1].step > max(above, default=0)  # one odd figure
+        if anew or (sum(step > entry.step for step in above) > LAG and not strayed):
             at, above = i, []
         above = sorted({*above, entry.step})[-LAG - 1 :]
     return at
