@@ -157,6 +157,8 @@ class Interval:
         In words, which measured runs it rests on, and whether they are near.
     n_runs, n_sets : int
         How many runs, of the widest class it rests on, and of how many sets.
+    unmeasured : str
+        The kinds of device, in words, where no run on them was measured; empty where there were some.
     """
 
     low_seconds: float
@@ -164,6 +166,7 @@ class Interval:
     basis: str = ""
     n_runs: int = 0
     n_sets: int = 0
+    unmeasured: str = ""
 
 
 def factors() -> Mapping[str, TimeInterval]:
@@ -213,7 +216,8 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
         found.append((UNMEASURED, known[UNMEASURED]))
     low, high = min(ends.low_ratio for _, ends in found), max(ends.high_ratio for _, ends in found)
     last = found[-1][1]
-    return Interval(seconds * low, seconds * high, _basis(kind, found, device_measured), last.n_runs, last.n_sets)
+    basis, unmeasured = _basis(kind, found, device_measured), "" if device_measured else kind.on
+    return Interval(seconds * low, seconds * high, basis, last.n_runs, last.n_sets, unmeasured)
 
 
 def _basis(kind: Kind, found: Sequence[tuple[str, TimeInterval]], device_measured: bool) -> str:

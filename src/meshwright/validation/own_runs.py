@@ -12,7 +12,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework
 from meshwright.core.graph import Graph
-from meshwright.core.plan_forms.exceeded import exceeded
+from meshwright.core.plan_forms.exceeded import exceeded, exceeded_by_any
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import RECOMPUTE, Strategy, is_recompute
@@ -177,6 +177,8 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
         words = SHARDED if word in SHARDED and note and found is None else (word,)
         some = [(word, _framework(word, graph, cluster, training.precision)) for word in words]
         framework = some[0][1]
+        outside = () if len(some) > 1 else exceeded_by_any(framework.limits, graph, training.precision)
+        notes += [f"outside what {word} runs: {reason}; predicted as if it did" for reason in outside]
         common: dict[str, Any] = {"training": training, "overlap": True, "framework": framework}
         if found is None:
             run = _dealt(fields, Run(graph, cluster, **plain, **common))

@@ -73,9 +73,9 @@ def test_a_kind_of_device_that_nobody_measured_is_as_far_off_as_others_would_be(
     found = interval.around(1.0, KIND, known)
     assert (found.low_seconds, found.high_seconds) == (0.7, 1.6)
     assert found.basis.startswith("no run on A was measured; interval from 40 runs of 6 sets")
-    assert found.basis.endswith("90 runs of 8 sets (kinds of device taken as not measured)")
+    assert found.basis.endswith("90 runs of 8 sets (kinds of device taken as not measured)") and found.unmeasured == "A"
     measured = interval.around(1.0, replace(KIND, devices=("B",)), known)
-    assert (measured.low_seconds, measured.high_seconds) == (0.9, 1.1)
+    assert (measured.low_seconds, measured.high_seconds, measured.unmeasured) == (0.9, 1.1, "")
 
 
 def test_a_class_that_few_sets_measured_is_widened_by_the_next_one_and_never_narrowed() -> None:

@@ -107,3 +107,10 @@ def test_both_utilizations_are_given_and_differ_by_the_masked_half_of_attention(
     encoder = api.plan("bert-base", "dgx-h100:1", batch=Batch(64))
     assert encoder.to_dict()["model_flops_utilization_causal_ratio"] == encoder.to_dict()["model_flops_utilization_ratio"]
     assert "full square" not in text.explain(encoder)
+
+
+def test_the_screen_says_where_no_run_on_the_kind_of_device_was_measured() -> None:
+    old, new = (api.plan("gpt2", cluster, batch=Batch(8, 0, 256)) for cluster in ("g4dn-t4:4", "dgx-a100:4"))
+    (said,) = [line for line in text.explain(old, verbose=False).splitlines() if line.startswith("step: ")]
+    assert "; no run on T4-16GB was measured)" in said
+    assert "was measured" not in text.explain(new, verbose=False).partition("time: ")[0]

@@ -171,6 +171,14 @@ def test_of_sharded_runs_without_a_framework_only_programs_of_their_precision_ar
     assert isinstance(eight_bits, Point) and eight_bits.framework in ("torchtitan", "maxtext")  # FSDP2's script has no fp8
 
 
+def test_what_the_framework_that_is_named_does_not_run_is_said() -> None:
+    found = _point(**LLAMA, precision="fp8", framework="fsdp2")
+    assert isinstance(found, Point)
+    assert found.note == "outside what fsdp2 runs: products in fp8; it has bf16, fp16, fp32; predicted as if it did"
+    inside = _point(**LLAMA, framework="fsdp2")
+    assert isinstance(inside, Point) and not inside.note
+
+
 def test_where_no_program_leaves_room_the_one_that_needs_least_is_assumed() -> None:
     untold = _point(**LLAMA | {"micro_batch": "16", "global_batch": "128"})
     assert isinstance(untold, Point) and not untold.planned_fits
