@@ -5,7 +5,8 @@
 A row is predicted with the plan that it tells, the precision it names and the default program: no constant that a set's reader knows
 of its program counts (`Point.planned_seconds`, `Point.planned_bytes`). Printed are the classes with their ends, how many rows of each
 set lie inside the intervals that the other sets alone give and inside those of all rows but a fifth kept back, and the ratios of
-measured to predicted peaks. ``--write`` writes
+measured to predicted peaks. Then every family of devices is predicted once more as if no run on it were known, with another one's shares
+of its peaks, which is what stands in the files of kinds that nobody measured. ``--write`` writes
 ``core/data/intervals.toml`` and ``core/data/memory.toml``; no figure there is set by hand. How ends are found is said in
 `meshwright.validation._intervals`.
 """  # noqa: E501
@@ -14,10 +15,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import fit_costs
 
 from meshwright import validation
+from meshwright.clusters import wires
 from meshwright.core import interval, peaks
-from meshwright.validation import _intervals
+from meshwright.validation import Point, _intervals
 
 HEAD = (
     "# Measured over predicted seconds of a step, by class: between `low_ratio` and `high_ratio` 80 % are expected, of further runs of a\n"  # noqa: E501
@@ -29,6 +35,25 @@ HEAD_OF_MEMORY = (
     f"# the share at its place in {', '.join(f'{share:g}' for share in peaks.SHARES)}.\n"
     "# Written by benchmarks/fit_intervals.py; no figure is set by hand.\n"
 )
+
+FAMILIES = (
+    ("a100_sxm_80gb", "a100_sxm_40gb", "a100_pcie_80gb", "a100_pcie_40gb"),
+    ("h100_sxm_80gb", "h200_sxm_141gb", "gh200_96gb"),
+    ("h100_sxm_96gb",),
+    ("b200_sxm_180gb", "b300_sxm_270gb", "gb200_186gb", "gb300_279gb"),
+    ("l4_24gb",),
+)
+"""Kinds of device with fitted figures; those that were fitted together or are nearly alike stand together."""
+
+TAKEN_AS = "a100_sxm_80gb"
+"""Whose shares stand in the files of kinds that nobody measured (``as A100``); its own family is taken as the next one."""
+
+SHARES = (
+    ("achieved.matmul", "achieved.matmul"), ("achieved.fp8", "achieved.matmul"), ("achieved.fp4", "achieved.matmul"),
+    ("achieved.memory", "achieved.memory"), ("achieved.attention", "achieved.attention"),
+    ("attention.flash1", "attention.flash1"), ("attention.flash2", "achieved.attention"),
+)  # fmt: skip
+"""Figures of a kind of device, and that of another one that stands for each."""
 
 
 def main() -> None:
@@ -51,11 +76,46 @@ def main() -> None:
             f"{share:.0%} below {ratio:.3f}" for share, ratio in zip(peaks.SHARES, found.below_ratio, strict=True)
         )
         print(f"memory, {name}: {found.n_runs} runs of {found.n_sets} sets: {ratios}")
+    classes[interval.UNMEASURED] = ends = _intervals.of_families(as_if_unmeasured(sets))
+    print(f"{interval.UNMEASURED:<72}{ends.low_ratio:7.3f} to {ends.high_ratio:.3f}, {ends.n_runs} runs of {ends.n_sets} sets")
     if write:
         tables = [f'["{name}"]\n{_fields(ends)}' for name, ends in classes.items()]
         (interval.DATA / "intervals.toml").write_text("\n".join([HEAD, *tables]), encoding="utf-8")
         tables = [f'["{name}"]\n{_fields(found)}' for name, found in held.items()]
         peaks.DATA.write_text("\n".join([HEAD_OF_MEMORY, *tables]), encoding="utf-8")
+
+
+def as_if_unmeasured(sets: Mapping[str, Sequence[Point]]) -> dict[str, dict[str, list[Point]]]:
+    """Return the rows of every family by set, predicted with another family's shares.
+
+    `sets`: rows by set, as predicted with the figures of the files; they tell which sets have rows of a family.
+    """
+    found: dict[str, dict[str, list[Point]]] = {}
+    for family in FAMILIES:
+        names = {wires.device(stem).name for stem in family}
+        other = TAKEN_AS if TAKEN_AS not in family else FAMILIES[1][0]
+        with fit_costs.edited() as folder:
+            for stem in family:
+                _take(folder, stem, other)
+            for name, points in sets.items():
+                if any(point.device in names for point in points):
+                    rows = [point for point in validation.validate(name).points if point.device in names]
+                    found.setdefault(family[0], {})[name] = rows
+        n_rows = sum(map(len, found.get(family[0], {}).values()))
+        print(f"  {family[0]} with the shares of {other}: {n_rows} rows", flush=True)
+    return found
+
+
+def _take(folder: Path, stem: str, other: str) -> None:
+    """Write another device's shares into a device's file, as far as it has them."""
+    path = f"clusters/data/devices/{stem}.toml"
+    for key, source in SHARES:
+        try:
+            fit_costs.get(folder, path, key)
+        except SystemExit:  # the kind has no such figure
+            continue
+        value = fit_costs.get(fit_costs.DATA, f"clusters/data/devices/{other}.toml", source)
+        fit_costs.put(folder, fit_costs.Constant(path, key, value, 1.0), value)
 
 
 def _fields(record: interval.TimeInterval | peaks.PeakRoom) -> str:

@@ -176,7 +176,7 @@ def check_intervals(reports: dict[str, Report]) -> None:
     """
     sets = {name: report.points for name, report in reports.items()}
     found, known = _intervals.ends(sets), interval.factors()
-    assert set(found) == set(known)
+    assert {*found, interval.UNMEASURED} == set(known)
     for name, ends in found.items():
         stated = known[name]
         assert (stated.n_runs, stated.n_sets) == (ends.n_runs, ends.n_sets), name
@@ -192,6 +192,9 @@ def check_intervals(reports: dict[str, Report]) -> None:
         stated = [str(n), str(inside), f"{100.0 * inside / n:.0f} %", str(kept), f"{100.0 * kept / n:.0f} %"]
         assert rows[name if name == "all" else f"`{name}`"] == stated, name
     page = " ".join((DOCS / "costs.md").read_text().split())
+    ends = known[interval.UNMEASURED]
+    assert f"between {ends.low_ratio:.2f} and {ends.high_ratio:.2f} times the prediction" in page
+    assert f"all measured runs, {known[interval.ALL].low_ratio:.2f} to {known[interval.ALL].high_ratio:.2f}" in page
     assert f"In the mean over sets {means[0]:.0f} % lie inside by the other sets, {means[1]:.0f} % by the other rows" in page
 
 

@@ -33,8 +33,11 @@ def register(app: typer.Typer) -> None:
         if report:
             files.check_target(report, "--report")
         words = [name for word in runs for name in (validation.set_names() if word == "all" else (word,))]
-        with progress(f"predicting {', '.join(words)}"):
-            reports = [validation.validate(word, framework=for_) for word in words]
+        reports = []
+        with progress(f"predicting {words[0]}") as now:
+            for i, word in enumerate(words, 1):
+                now(f"predicting {word}" if len(words) == 1 else f"predicting {word} ({i} of {len(words)})")
+                reports.append(validation.validate(word, framework=for_))
         if report:
             validation.write_page(reports, report)
         if json_:

@@ -13,8 +13,8 @@ from meshwright.core.plan import Plan
 from meshwright.core.stage_cost import StageCost
 
 __all__ = [
-    "ALL", "COVERAGE_RATIO", "FEWEST_NEAR_RUNS", "FEWEST_SETS", "MEASURED_COSTS", "Interval", "Kind", "TimeInterval",
-    "around", "factors", "kind_of",
+    "ALL", "COVERAGE_RATIO", "FEWEST_NEAR_RUNS", "FEWEST_SETS", "MEASURED_COSTS", "UNMEASURED", "Interval", "Kind",
+    "TimeInterval", "around", "factors", "kind_of",
 ]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
@@ -39,6 +39,9 @@ LONG_TOKENS = 16384
 
 ALL = "all runs"
 """The class of every run."""
+
+UNMEASURED = "kinds of device taken as not measured"
+"""The class of runs predicted with the shares of another kind of device, as kinds are that nobody measured."""
 
 DATA = Path(__file__).parent / "data"
 
@@ -154,6 +157,8 @@ class Interval:
         In words, which measured runs it rests on, and whether they are near.
     n_runs, n_sets : int
         How many runs, of the widest class it rests on, and of how many sets.
+    unmeasured : str
+        The kinds of device, in words, where no run on them was measured; empty where there were some.
     """
 
     low_seconds: float
@@ -161,6 +166,7 @@ class Interval:
     basis: str = ""
     n_runs: int = 0
     n_sets: int = 0
+    unmeasured: str = ""
 
 
 def factors() -> Mapping[str, TimeInterval]:
@@ -192,7 +198,7 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
     Interval
         Of the framework's runs on the kind of cluster where there are enough; else of the nearest of the wider classes that
         enough sets measured, widened by nearer ones that fewer did; on kinds of device that no set measured the widest of all
-        classes it belongs to.
+        classes it belongs to and of what other kinds would be off by if nobody had measured them.
     """
     known = factors() if known is None else known
     if kind.near in known:
@@ -206,9 +212,12 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
             found.append((name, known[name]))
             if device_measured and known[name].n_sets >= FEWEST_SETS:
                 break
+    if not device_measured and UNMEASURED in known:
+        found.append((UNMEASURED, known[UNMEASURED]))
     low, high = min(ends.low_ratio for _, ends in found), max(ends.high_ratio for _, ends in found)
     last = found[-1][1]
-    return Interval(seconds * low, seconds * high, _basis(kind, found, device_measured), last.n_runs, last.n_sets)
+    basis, unmeasured = _basis(kind, found, device_measured), "" if device_measured else kind.on
+    return Interval(seconds * low, seconds * high, basis, last.n_runs, last.n_sets, unmeasured)
 
 
 def _basis(kind: Kind, found: Sequence[tuple[str, TimeInterval]], device_measured: bool) -> str:

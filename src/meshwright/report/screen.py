@@ -123,7 +123,8 @@ def _plan(result: Result, plan: Plan) -> list[str]:
         text = f"step: {format_seconds(timeline.step_seconds)}"
         if interval is not None:
             low, high = format_seconds(interval.low_seconds), format_seconds(interval.high_seconds)
-            text += f" ({COVERAGE_RATIO:.0%}: {low} to {high})"
+            said = f"; no run on {interval.unmeasured} was measured" if interval.unmeasured else ""
+            text += f" ({COVERAGE_RATIO:.0%}: {low} to {high}{said})"
         parts.append(f"{text}, {plan.global_batch / timeline.step_seconds:.4g} samples/s")
     objective = answer.objective
     if objective is not None and not (objective.name == "step_seconds" and timeline is not None):

@@ -17,7 +17,7 @@ from meshwright.core.interval import COVERAGE_RATIO, FEWEST_NEAR_RUNS, Kind, Tim
 from meshwright.core.peaks import ALL, FEWEST_RAN, FEWEST_RUNS, REFUSED_RATIO, RISK, SHARES, PeakRoom
 from meshwright.validation._points import Point
 
-__all__ = ["ends", "kept_back", "left_out", "peak_ratios"]
+__all__ = ["ends", "kept_back", "left_out", "of_families", "peak_ratios"]
 
 Sets = Mapping[str, Sequence[Point]]
 """Predicted rows by the name of their set."""
@@ -55,6 +55,29 @@ def ends(sets: Sets) -> dict[str, TimeInterval]:
         if n_runs >= FEWEST_NEAR_RUNS:
             found[word] = _ends(own, n_runs)
     return dict(sorted(found.items()))
+
+
+def of_families(families: Mapping[str, Sets]) -> TimeInterval:
+    """Return the ends of the interval on a kind of device that nobody measured.
+
+    Parameters
+    ----------
+    families : mapping of str to mapping of str to sequence of Point
+        Rows by set, of every family of devices, predicted as if no run on it were known.
+
+    Notes
+    -----
+    The next kind of device is like a further family, so that families count alike, as sets do in the wide classes of `ends`.
+    """
+    residuals = {
+        family: [
+            math.log(point.measured_seconds / point.planned_seconds) for points in sets.values() for point in _timed(points)
+        ]
+        for family, sets in families.items()
+    }
+    found = _ends(residuals, len(residuals))
+    n_sets = len({name for sets in families.values() for name, points in sets.items() if _timed(points)})
+    return TimeInterval(found.low_ratio, found.high_ratio, found.n_runs, n_sets)
 
 
 def left_out(sets: Sets) -> dict[str, tuple[int, int]]:

@@ -35,6 +35,7 @@ __all__ = [
     "clusters",
     "fits",
     "gpt",
+    "laid_out",
     "layers_of_stages",
     "point",
     "predict",
@@ -228,7 +229,7 @@ def predict(run: Run, change: Callable[[StageCost], StageCost] | None = None) ->
     InputError
         When the run's numbers contradict each other, or its strategy is illegal.
     """
-    plan = _plan(run)
+    plan = laid_out(run)
     predicted = _predicted(run, plan, change)
     if change is None and run.graph_as_read is None and run.overlap and run.training == _told(run.training):
         return predicted
@@ -250,7 +251,7 @@ def fits(run: Run) -> bool:
     InputError
         As `predict`.
     """
-    plan, problem = _plan(run), _problem(run.graph, run.cluster, run.training, run.framework)
+    plan, problem = laid_out(run), _problem(run.graph, run.cluster, run.training, run.framework)
     timeline = sim.simulate(problem, plan, analytic.stage_costs(problem, plan, ledger=False))
     return sim.excess_bytes(problem, plan, timeline.peak_bytes) <= 0.0
 
@@ -317,8 +318,19 @@ def _room_ratio(problem: Problem, plan: Plan, peak_bytes: Sequence[float]) -> fl
     return min(limit / peak for limit, peak in zip(limits, peak_bytes, strict=True))
 
 
-def _plan(run: Run) -> Plan:
-    """Lay the run's stages on its devices, in the order of Megatron: tensor fastest, then context, data, pipeline."""
+def laid_out(run: Run) -> Plan:
+    """Lay the run's stages on its devices, in the order of Megatron: tensor fastest, then context, data, pipeline.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+
+    Raises
+    ------
+    InputError
+        When its numbers contradict each other.
+    """
     if run.plan is not None:
         return run.plan
     strategies = run.strategies if len(run.strategies) > 1 else run.strategies * run.pipeline

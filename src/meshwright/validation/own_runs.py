@@ -12,13 +12,14 @@ from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework
 from meshwright.core.graph import Graph
+from meshwright.core.plan_forms.exceeded import exceeded, exceeded_by_any
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import RECOMPUTE, Strategy, is_recompute
 from meshwright.validation import _said
 from meshwright.validation._domains import spread
 from meshwright.validation._points import CellError, Point, Skipped, count, counts, ratio
-from meshwright.validation._runs import Clusters, Run, clusters, layers_of_stages, point, predict
+from meshwright.validation._runs import Clusters, Predicted, Run, clusters, laid_out, layers_of_stages, point, predict
 
 __all__ = ["COLUMNS", "OPTIONAL", "PATHS", "OwnRun", "points", "predicted", "told"]
 
@@ -42,10 +43,9 @@ that these fill may be empty."""
 EXPERTS = "megatron_mixture"
 """How names of programs once began that runs of mixtures under Megatron-Core had."""
 
-SHARDED, ANY = "fsdp2", "meshwright"
-"""What is assumed where no framework is told: a plain PyTorch script for gradients or weights that are sharded on one stage,
-else
-a framework that does everything well."""
+SHARDED, ANY = ("fsdp2", "fsdp2:fsdp1_2023", "torchtitan", "maxtext"), "meshwright"
+"""What is assumed where no framework is told: our own runtime, and for gradients or weights that are sharded on one stage the
+slowest of these that runs the plan and leaves the room that `plan` keeps."""
 
 PATHS = ("model", "cluster", "config", "log")
 """Columns that may name files: relative ones from where the CSV file lies."""
@@ -77,6 +77,8 @@ class OwnRun:
         As in `Point`.
     framework : str
         What trained, as after ``--for``; empty where it is not told.
+    maybe : tuple of (str, Framework)
+        Which may have trained it where none is told, by words as after ``--for``; empty where there is nothing to choose.
     """
 
     row: int
@@ -87,6 +89,7 @@ class OwnRun:
     group: str
     note: str
     framework: str = ""
+    maybe: tuple[tuple[str, Framework], ...] = ()
 
 
 def points(rows: Sequence[Mapping[str, str]]) -> list[Point | Skipped]:
@@ -114,14 +117,39 @@ def told(rows: Sequence[Mapping[str, str]]) -> list[OwnRun | Skipped]:
 
 def predicted(own: OwnRun) -> Point | Skipped:
     """Return a row beside its prediction, or why there is none."""
+    note = own.note
     try:
-        found = predict(own.run)
+        if own.maybe:
+            word, found = _slowest(own)
+            note = "; ".join(filter(None, (f"framework is not told: {word} assumed, the slowest that runs it", note)))
+        else:
+            found = predict(own.run)
     except InputError as error:
         return Skipped(own.row, str(error))
     return point(
         own.row, own.measured_seconds, found, held_bytes=own.held_bytes, memory=own.memory, group=own.group,
-        ran=math.isfinite(own.measured_seconds), note=own.note,
+        ran=math.isfinite(own.measured_seconds), note=note,
     )  # fmt: skip
+
+
+def _that_run(run: Run, maybe: Sequence[tuple[str, Framework]]) -> tuple[tuple[str, Framework], ...]:
+    """Return those of some programs whose limits a run's plan keeps; none where its numbers contradict each other."""
+    try:
+        plan = laid_out(run)
+    except InputError:
+        return ()
+    return tuple(one for one in maybe if not exceeded(one[1].limits, plan, run.graph, run.training.precision))
+
+
+def _slowest(own: OwnRun) -> tuple[str, Predicted]:
+    """Return the slowest program that may have trained a run, by its word: of those under which room is left, else of those
+    under which it fits, else the one that needs least memory.
+    """
+    found = [(word, predict(replace(own.run, framework=framework))) for word, framework in own.maybe]
+    roomy = [entry for entry in found if entry[1].safe] or [entry for entry in found if entry[1].fits]
+    if not roomy:
+        return max(found, key=lambda entry: entry[1].room_ratio)
+    return max(roomy, key=lambda entry: entry[1].seconds)
 
 
 def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[tuple[str, int], Graph]) -> OwnRun | Skipped:
@@ -146,7 +174,11 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
         if found is not None:
             graph, training = _as_configured(fields, found, graph, training)
             notes += found.warnings
-        framework = _framework(word, graph, cluster, training.precision)
+        words = SHARDED if word in SHARDED and note and found is None else (word,)
+        some = [(word, _framework(word, graph, cluster, training.precision)) for word in words]
+        framework = some[0][1]
+        outside = () if len(some) > 1 else exceeded_by_any(framework.limits, graph, training.precision)
+        notes += [f"outside what {word} runs: {reason}; predicted as if it did" for reason in outside]
         common: dict[str, Any] = {"training": training, "overlap": True, "framework": framework}
         if found is None:
             run = _dealt(fields, Run(graph, cluster, **plain, **common))
@@ -163,8 +195,12 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
     except InputError as error:
         return Skipped(row, str(error))
     group = fields.get("job", "").strip() or f"{model} {fields['cluster']} {run.global_batch} {training.precision}"
+    maybe = tuple(some) if len(some) > 1 else ()
+    if maybe:
+        notes = notes[1:]
+        maybe = _that_run(run, maybe) or maybe
     named = "" if note else word
-    return OwnRun(row, run, measured, held, memory, group, "; ".join(filter(None, notes)), named)
+    return OwnRun(row, run, measured, held, memory, group, "; ".join(filter(None, notes)), named, maybe)
 
 
 def _degrees(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -247,7 +283,7 @@ def _word_of_framework(fields: Mapping[str, str], plain: Mapping[str, Any]) -> t
     if word:
         return word, ""
     sharded = bool(plain) and plain["strategies"][0].shard >= 2 and plain["pipeline"] == 1
-    word = SHARDED if sharded else ANY
+    word = SHARDED[0] if sharded else ANY
     return word, f"framework is not told: {word} assumed"
 
 

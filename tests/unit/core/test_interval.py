@@ -42,6 +42,9 @@ def test_every_class_of_the_file_is_one_that_runs_fall_into_and_all_runs_is_ther
             assert framework in frameworks.names() and rest.partition(", ")[2] in ("dense", "mixture"), name
             assert ends.n_runs >= interval.FEWEST_NEAR_RUNS, name
             continue
+        if name == interval.UNMEASURED:
+            assert ends.low_ratio < known[interval.ALL].low_ratio and ends.high_ratio > known[interval.ALL].high_ratio
+            continue
         work, _, devices = name.partition(", on ")
         assert work in works | {interval.ALL} and set(devices.split(" and ")) <= names | {""}, name
 
@@ -62,6 +65,17 @@ def test_runs_of_the_framework_on_the_kind_of_cluster_come_before_all_wider_clas
     assert (found.low_seconds, found.high_seconds) == (11.0, 13.0)
     assert found.basis == "40 runs of 1 set (megatron on dgx-h100, dense)"
     assert interval.around(10.0, replace(kind, cluster="dgx-a100"), known).high_seconds == 11.0
+
+
+def test_a_kind_of_device_that_nobody_measured_is_as_far_off_as_others_would_be() -> None:
+    known = {ALL: TimeInterval(0.9, 1.2, 99, 10), f"{WORK}, on B": TimeInterval(0.9, 1.1, 9, 5)}
+    known |= {WORK: TimeInterval(0.95, 1.1, 40, 6), interval.UNMEASURED: TimeInterval(0.7, 1.6, 90, 8)}
+    found = interval.around(1.0, KIND, known)
+    assert (found.low_seconds, found.high_seconds) == (0.7, 1.6)
+    assert found.basis.startswith("no run on A was measured; interval from 40 runs of 6 sets")
+    assert found.basis.endswith("90 runs of 8 sets (kinds of device taken as not measured)") and found.unmeasured == "A"
+    measured = interval.around(1.0, replace(KIND, devices=("B",)), known)
+    assert (measured.low_seconds, measured.high_seconds, measured.unmeasured) == (0.9, 1.1, "")
 
 
 def test_a_class_that_few_sets_measured_is_widened_by_the_next_one_and_never_narrowed() -> None:

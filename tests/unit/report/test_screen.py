@@ -115,3 +115,10 @@ def test_where_all_lines_are_taken_notes_are_only_counted(monkeypatch: pytest.Mo
     monkeypatch.setattr(screen, "LINES", 10)  # fewer than the answer itself takes
     lines = text.explain(result, changes_of(result), verbose=False).splitlines()
     assert not any(line.startswith("note: ") for line in lines) and lines[-1].endswith("-v shows all and 3 more notes")
+
+
+def test_the_screen_says_where_no_run_on_the_kind_of_device_was_measured() -> None:
+    old, new = (api.plan("gpt2", cluster, batch=Batch(8, 0, 256)) for cluster in ("g4dn-t4:4", "dgx-a100:4"))
+    (said,) = [line for line in text.explain(old, verbose=False).splitlines() if line.startswith("step: ")]
+    assert "; no run on T4-16GB was measured)" in said
+    assert "was measured" not in text.explain(new, verbose=False).partition("time: ")[0]

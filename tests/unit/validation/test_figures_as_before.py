@@ -344,7 +344,7 @@ def test_devices_that_a_run_leaves_out_are_those_of_each_node() -> None:
     assert [_domains.spread(dgx, n) for n in (8, 12, 16, 9, 32, 6)] == [(8, 8), (6, 8), (8, 8), (1, 1), (8, 8), (6, 8)]
     assert _domains.rack(rack) == (64, 72) and _domains.rack(dgx) == (1, 1) and _domains.rack(place("gb200-nvl72:72")) == (1, 1)
     run = Run(built_in("llama-3.2-1b", 128), dgx, (Strategy(6),), used_of_domain=(6, 8), global_batch=12, pipeline=2)
-    plan = validation._runs._plan(run)
+    plan = validation._runs.laid_out(run)
     assert [stage.devices for stage in plan.stages] == [(0, 1, 2, 3, 4, 5), (8, 9, 10, 11, 12, 13)]
     assert [stage.ops for stage in plan.stages] == [tuple(range(9)), tuple(range(9, 18))] and plan.n_microbatches == 2
     for change, said in (
@@ -355,7 +355,7 @@ def test_devices_that_a_run_leaves_out_are_those_of_each_node() -> None:
         ({"pipeline": 19}, "needs 150 devices"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=said):
-            validation._runs._plan(replace(run, **change))
+            validation._runs.laid_out(replace(run, **change))
     with pytest.raises(InputError, match="19 stages for 16 layers"):
         validation._runs.layers_of_stages(replace(run, pipeline=19))
     assert validation._runs.layers_of_stages(replace(run, pipeline=18)) == [0, *[1] * 16, 0]

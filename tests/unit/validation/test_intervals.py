@@ -36,6 +36,15 @@ def test_sets_count_alike_however_many_rows_they_have() -> None:
     assert small[ALL].low_ratio == pytest.approx(1.01)
 
 
+def test_families_of_devices_count_alike_however_many_rows_and_sets_they_have() -> None:
+    families = {"x": {"a": _points(*[1.0] * 50), "b": _points(0.9)}, "y": {"a": _points(1.5)}, "z": {"c": _points(0.7)}}
+    found = _intervals.of_families(families)
+    assert (found.low_ratio, found.high_ratio) == (pytest.approx(0.7), pytest.approx(1.5))  # three families: their range
+    assert (found.n_runs, found.n_sets) == (53, 3)
+    many = {str(i): {"a": _points(*[1.0 + i / 100] * (i + 1))} for i in range(19)}
+    assert _intervals.of_families(many).high_ratio == pytest.approx(1.17)  # tails of (1 - 0.8 x 20 / 19) / 2 = 7.9 %
+
+
 def test_rows_that_failed_or_predict_no_plan_do_not_count() -> None:
     failed = Point(9, math.inf, 7.0, ran=False, planned_seconds=1.0, kind=KIND)
     collective = Point(10, 50.0, 7.0)

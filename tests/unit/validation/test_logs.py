@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pathlib
 
@@ -300,3 +301,63 @@ def test_rounded_rates_of_the_trainer_and_lines_of_llama_factory(tmp_path: pathl
     ]
     run = validation.measured_run(stored(tmp_path, *lines, name="trainer_log.jsonl"))
     assert run.framework == "accelerate" and run.step_seconds == pytest.approx(18.0)
+
+
+@pytest.mark.parametrize("again", [1, 21, 31])
+def test_of_two_runs_in_one_log_the_last_counts(again: int, tmp_path: pathlib.Path) -> None:
+    """The second was started from the beginning, from an earlier checkpoint, or goes on with another tensor degree."""
+    first = [ARGUMENTS, *(megatron(step, 3000.0) for step in range(1, 31))]
+    memory = "[Rank 0] (after 1 iterations) memory (MB) | max allocated: 9000.0 | reserved: 1 | max reserved: 9001.0"
+    other = ARGUMENTS.replace("..... 4\n", "..... 2\n")
+    assert other != ARGUMENTS
+    second = [megatron(step, 50000.0 if step == again else 5000.0) for step in range(again, again + 29)]
+    run = validation.measured_run(stored(tmp_path, memory, *first, other, *second))
+    assert (run.step_seconds, run.n_entries, run.n_slow) == (5.0, 19, 0)
+    assert run.options["--tensor-model-parallel-size"] == ("2",) and run.reserved_bytes == 0.0
+    assert run.notes == (f"line 58: step {again} after step 30: a run of its own; the run before it is left out",)
+
+
+def test_a_run_that_was_cut_off_after_a_few_lines_does_not_count(tmp_path: pathlib.Path) -> None:
+    first = [ARGUMENTS, *(megatron(step, 3000.0) for step in range(1, 31))]
+    second = [ARGUMENTS.replace("..... 4\n", "..... 2\n"), megatron(1, 50000.0), megatron(2, 5000.0)]
+    run = validation.measured_run(stored(tmp_path, *first, *second))
+    assert (run.step_seconds, run.options["--tensor-model-parallel-size"]) == (3.0, ("4",))
+    assert "too few lines; left out" in run.notes[-1]
+
+
+def test_a_resumed_run_of_the_same_settings_is_one_run_and_warms_up_again(tmp_path: pathlib.Path) -> None:
+    resumed = [megatron(step, 50000.0 if step < 5010 else 3000.0) for step in range(5001, 5031)]
+    run = validation.measured_run(stored(tmp_path, ARGUMENTS, *resumed))
+    assert (run.step_seconds, run.n_warm_up, run.n_slow) == (3.0, 10, 0)
+    both = [ARGUMENTS, *(megatron(step, 3000.0) for step in range(1, 31)), ARGUMENTS]
+    both += [megatron(step, 3000.0) for step in range(31, 61)]
+    assert validation.measured_run(stored(tmp_path, *both)).n_entries == 50
+
+
+def test_another_mesh_of_torchtitan_is_another_run(tmp_path: pathlib.Path) -> None:
+    mesh = "[rank0]:[titan] 2025-03-01 12:00:00,000 - root - INFO - Building {}-D device mesh with [{}], [{}]"
+    first = [mesh.format(1, "'dp_shard'", "8"), *(titan(step, f"22:{2 * step:02d},000") for step in range(1, 9))]
+    second = [titan(step, f"23:{3 * step - 20:02d},000") for step in range(9, 20)]
+    run = validation.measured_run(stored(tmp_path, *first, mesh.format(2, "'dp_shard', 'tp'", "4, 2"), *second))
+    assert run.step_seconds == pytest.approx(3.0) and (run.settings["data"], run.settings["tensor"]) == ("4", "2")
+
+
+def test_decimals_after_a_comma_are_no_numbers(tmp_path: pathlib.Path) -> None:
+    for text in ("4500,5", "4.500,5", "4,50"):
+        with pytest.raises(InputError, match="tells no time above 0; left out"):
+            validation.measured_run(
+                stored(tmp_path, *(megatron(step, 0.0).replace("(ms): 0.0", f"(ms): {text}") for step in range(1, 30)))
+            )
+    thousands = [megatron(step, 0.0).replace("(ms): 0.0", "(ms): 4,500.5") for step in range(1, 30)]
+    assert validation.measured_run(stored(tmp_path, *thousands)).step_seconds == 4.5005
+
+
+def test_packed_logs_and_those_of_powershell_are_read(tmp_path: pathlib.Path) -> None:
+    text = "\n".join(megatron(step, 3000.0) for step in range(1, 31))
+    packed, wide = tmp_path / "run.log.gz", tmp_path / "run.log"
+    packed.write_bytes(gzip.compress(text.encode()))
+    wide.write_bytes(text.encode("utf-16"))
+    assert validation.measured_run(packed).step_seconds == validation.measured_run(wide).step_seconds == 3.0
+    packed.write_bytes(gzip.compress(text.encode())[:-9])
+    with pytest.raises(InputError, match="is no whole gzip file"):
+        validation.measured_run(packed)

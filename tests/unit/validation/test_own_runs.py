@@ -139,11 +139,52 @@ def test_a_row_names_its_framework_or_one_is_assumed_and_said() -> None:
     ])  # fmt: skip
     assert [point.framework for point in found] == ["meshwright", "fsdp2", "torchtitan", "megatron", "meshwright"]
     assert [point.note for point in found] == [
-        "framework is not told: meshwright assumed", "framework is not told: fsdp2 assumed", "", "",
+        "framework is not told: meshwright assumed",
+        "framework is not told: fsdp2 assumed, the slowest that runs it", "", "",
         "framework is not told: meshwright assumed",
     ]  # fmt: skip
     with pytest.raises(CellError, match="no framework called 'mine'"):
         own_runs.points([{**row, "framework": "mine"}])
+
+
+LLAMA = RUN | {"global_batch": "64", "model": "llama-3.1-8b", "cluster": "dgx-h100:8", "shard": "3", "sequence_length": "8192"}
+
+
+def test_of_sharded_runs_without_a_framework_the_slowest_that_runs_the_plan_counts() -> None:
+    words = ("fsdp2", "fsdp2:fsdp1_2023", "torchtitan", "maxtext")
+    assumed = []
+    sizes = (("1", "none"), ("1", "full"), ("2", "none"), ("4", "full"))
+    for row in (RUN | {"shard": "2"}, *(LLAMA | {"micro_batch": size, "recompute": way} for size, way in sizes)):
+        found = {word: one for word in words if isinstance(one := _point(**row, framework=word), Point)}
+        (untold,) = own_runs.points([row])
+        safe = [word for word in words if found[word].planned_fits]
+        roomy = safe or [word for word in words if found[word].fits] or words
+        slowest = max(roomy, key=lambda word: found[word].planned_seconds)
+        assert isinstance(untold, Point) and f"{slowest} assumed, the slowest that runs it" in untold.note, row
+        assert untold.planned_seconds == found[slowest].planned_seconds and untold.planned_fits is bool(safe)
+        assumed.append(slowest)
+    assert len(set(assumed)) > 1
+
+
+def test_of_sharded_runs_without_a_framework_only_programs_of_their_precision_are_assumed() -> None:
+    eight_bits = _point(**LLAMA, precision="fp8", recompute="full")
+    assert isinstance(eight_bits, Point) and eight_bits.framework in ("torchtitan", "maxtext")  # FSDP2's script has no fp8
+
+
+def test_what_the_framework_that_is_named_does_not_run_is_said() -> None:
+    found = _point(**LLAMA, precision="fp8", framework="fsdp2")
+    assert isinstance(found, Point)
+    assert found.note == "outside what fsdp2 runs: products in fp8; it has bf16, fp16, fp32; predicted as if it did"
+    inside = _point(**LLAMA, framework="fsdp2")
+    assert isinstance(inside, Point) and not inside.note
+
+
+def test_where_no_program_leaves_room_the_one_that_needs_least_is_assumed() -> None:
+    untold = _point(**LLAMA | {"micro_batch": "16", "global_batch": "128"})
+    assert isinstance(untold, Point) and not untold.planned_fits
+    words = ("fsdp2", "fsdp2:fsdp1_2023", "torchtitan", "maxtext")
+    found = [_point(**LLAMA | {"micro_batch": "16", "global_batch": "128"}, framework=word) for word in words]
+    assert untold.room_ratio == max(one.room_ratio for one in found if isinstance(one, Point))
 
 
 @pytest.mark.parametrize("cell", ["abc", "2x4", "1;2", "8 or 16", "--"])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
+import gzip
+import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +24,12 @@ __all__ = ["MeasuredRun", "is_log", "measured_run", "measured_runs"]
 WARM_UP_STEPS = 10
 """First steps that are left out: kernels are chosen and compiled, the allocator and communicators set up in them."""
 
+LAG = 2
+"""So many lines may ranks that write into one log lag behind each other; a step further back is another run's."""
+
+MOST_BYTES = 2**30
+"""What a packed log may hold."""
+
 FEWEST = 3
 """Timed entries that are to be left after warm-up; of shorter logs less is left out."""
 
@@ -31,6 +41,9 @@ AGREEMENT = 0.1
 
 KNOWN = "Megatron-LM's iteration lines, NeMo's, nanotron's, torchtitan's, MaxText's, DeepSpeed's or the Hugging Face Trainer's"
 """Whose lines are read, in words."""
+
+Read = Callable[[Sequence[Line]], Reading | None]
+"""A reader of one kind of log."""
 
 READERS = (
     nanotron.reading, nemo.reading, megatron.reading, torchtitan.reading, maxtext.reading, deepspeed.reading, trainer.reading,
@@ -171,8 +184,9 @@ def measured_run(path: str | Path) -> MeasuredRun:
     whole = [entry for entry in found.entries if entry.batch in (0, batch)]
     if len(whole) < len(found.entries):
         notes.append(f"{len(found.entries) - len(whole)} lines have another batch than the last ones' {batch}; left out")
-    kept = [entry for entry in whole if entry.step > WARM_UP_STEPS]
-    kept = kept if len(kept) >= FEWEST else whole[max(0, min(1, len(whole) - FEWEST)) :]
+    kept = [entry for entry in whole if entry.step > _begun(found.entries) + WARM_UP_STEPS]
+    if len(kept) < FEWEST:
+        kept = [entry for entry in whole if entry is not found.entries[0] or len(whole) <= FEWEST]
     seconds = np.array([entry.seconds for entry in kept])
     median = float(np.median(seconds))
     _check_samples(path, kept, batch)
@@ -188,8 +202,7 @@ def measured_run(path: str | Path) -> MeasuredRun:
 
 def _reading(path: str | Path) -> Reading:
     """Return what the first format that knows the file says; DeepSpeed's and the Trainer's lines also stand in others'."""
-    text = files.read_bytes(path).decode("utf-8-sig", errors="replace")
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = _text(path).replace("\r\n", "\n").replace("\r", "\n")
     if "\0" in text[:4096]:
         raise InputError(f"{path}: is a binary file; a log with {KNOWN} is needed")
     if (of_state := trainer.state(text)) is not None:
@@ -198,8 +211,74 @@ def _reading(path: str | Path) -> Reading:
     for read in READERS:
         found = read(lines)
         if found is not None:
-            return found
+            return _last_run(read, lines, found)
     raise InputError(f"{path}: has none of {KNOWN}")
+
+
+def _text(path: str | Path) -> str:
+    """Return the text of a log: packed by gzip or not, in UTF-8, or in UTF-16 as PowerShell writes it."""
+    content = files.read_bytes(path)
+    if content[:2] == b"\x1f\x8b":
+        try:
+            with gzip.open(io.BytesIO(content)) as packed:
+                content = packed.read(MOST_BYTES + 1)
+        except (OSError, EOFError, zlib.error):
+            raise InputError(f"{path}: is no whole gzip file; was it cut off while it was written?") from None
+        if len(content) > MOST_BYTES:
+            raise InputError(f"{path}: holds more than a gibibyte unpacked, the most that is read")
+    wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return content.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+
+
+def _last_run(read: Read, lines: Sequence[Line], found: Reading) -> Reading:
+    """Return what is said of the last run of a log that holds several, one after the other; of the one before it where the
+    last was cut off after a few lines.
+
+    `found`: what all `lines` say together.
+    """
+    at = _restart(found.entries, found.begun)
+    before = found.entries[at - 1].line if at else 0
+    if not at or found.entries[at].line == before:
+        return found
+    last, earlier = (read([line for line in lines if (line[0] > before) is after]) for after in (True, False))
+    first, steps = found.entries[at], (found.entries[at].step, found.entries[at - 1].step)
+    said = f"line {first.line}: step {steps[0]} after step {steps[1]}: a run of its own"
+    if last is None or len(last.entries) < FEWEST:
+        if earlier is None:
+            return found
+        earlier = _last_run(read, [line for line in lines if line[0] <= before], earlier)
+        earlier.notes.append(f"{said}, of too few lines; left out")
+        return earlier
+    last.settings = {**found.settings, **last.settings}
+    if not last.options:
+        last.options, last.framework = found.options, found.framework
+    last.notes.append(f"{said}; the run before it is left out")
+    return last
+
+
+def _restart(entries: Sequence[TimedLine], begun: Sequence[int]) -> int:
+    """Return where the last run of a log begins; 0 where there is one run: ranks that write beside each other are `LAG` lines
+    apart at most.
+
+    `begun`: lines at which other settings are printed.
+    """
+    at, above = 0, list[int]()
+    for i, entry in enumerate(entries):
+        anew = i > 0 and any(entries[i - 1].line < line < entry.line for line in begun)
+        strayed = i + 1 < len(entries) and entries[i + 1].step > max(above, default=0)  # one odd figure
+        if anew or (sum(step > entry.step for step in above) > LAG and not strayed):
+            at, above = i, []
+        above = sorted({*above, entry.step})[-LAG - 1 :]
+    return at
+
+
+def _begun(entries: Sequence[TimedLine]) -> int:
+    """Return the step after which a run began that was resumed; 0 for one that began at its first step."""
+    if len(entries) < FEWEST:
+        return 0
+    apart = int(np.median(np.diff([entry.step for entry in entries])))
+    begun = entries[0].step - max(apart, 1)
+    return begun if begun >= WARM_UP_STEPS else 0
 
 
 def _lines(text: str) -> list[Line]:

@@ -9,8 +9,8 @@ from datetime import datetime
 
 __all__ = ["NUMBER", "Line", "Reading", "TimedLine", "between", "clock", "moment", "number", "windows"]
 
-NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-"""A number of a log, with commas between thousands."""
+NUMBER = r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\d,]*\d)"
+"""A number of a log, with commas between thousands; a comma elsewhere, as some countries write decimals, makes it none."""
 
 Line = tuple[int, str]
 """Number of a line in its file, from 1, and its text without colours."""
@@ -63,6 +63,8 @@ class Reading:
         Options of Megatron-LM that it prints.
     allocated_bytes, reserved_bytes : float
         Largest memory of a device that it tells; 0 for none.
+    begun : list of int
+        Lines at which another run begins: its settings are not those that stand before them.
     notes : list of str
         What was assumed or left out, each with its line.
     """
@@ -73,15 +75,13 @@ class Reading:
         self.settings: dict[str, str] = {}
         self.options: dict[str, tuple[str, ...]] = {}
         self.allocated_bytes = self.reserved_bytes = 0.0
+        self.begun: list[int] = []
         self.notes: list[str] = []
 
 
 def number(text: str) -> float:
-    """Return a number that `NUMBER` matched; not a number where it is none."""
-    try:
-        return float(text.replace(",", "").strip())
-    except ValueError:
-        return float("nan")
+    """Return a number as `NUMBER` has it; not a number where it is none."""
+    return float(text.replace(",", "")) if re.fullmatch(NUMBER, text.strip()) else float("nan")
 
 
 def moment(line: str) -> float:

@@ -23,11 +23,14 @@ def reading(lines: Sequence[Line]) -> Reading | None:
     `lines`: of the file, with their numbers.
     """
     found, arguments, inside = Reading("megatron"), dict[str, str](), False
+    start, before = 0, dict[str, str]()
     for row, text in lines:
         if "- end of arguments -" in text:
             inside = False
+            if found.entries and before and _options(before) != _options(arguments):
+                found.begun.append(start)
         elif re.search(r"-{5,} arguments -{5,}", text):
-            inside, arguments = True, {}
+            inside, start, before, arguments = True, row, arguments, {}
         elif inside and (match := _ARGUMENT.match(text)):
             arguments[match[1]] = match[2]
         elif match := _ITERATION.search(text):

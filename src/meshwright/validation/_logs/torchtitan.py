@@ -49,11 +49,10 @@ def reading(lines: Sequence[Line]) -> Reading | None:
             found.notes.append(f"line {row}: the line of a step without its memory or rate; left out")
         elif match := _TRAINER.search(text):
             batch = int(match[1]), int(match[2]), int(match[4])
-        elif match := _MESH.search(text):
-            sizes = {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", match[1])}
-        elif match := _OLD_MESH.search(text):
-            names, degrees = re.findall(r"\w+", match[1]), re.findall(r"\d+", match[2])
-            sizes = dict(zip(names, map(int, degrees), strict=False))
+        elif own := _mesh(text):
+            if steps and sizes and own != sizes:
+                found.begun.append(row)
+            sizes = own
         elif match := _CHECKPOINTING.search(text):
             checkpointing = match[1].lower()
     if not steps and not found.notes:
@@ -61,6 +60,15 @@ def reading(lines: Sequence[Line]) -> Reading | None:
     found.entries = list(between(steps, found.notes)) or [entry for entry, _ in steps]
     _settings(found, sizes, batch, checkpointing)
     return found
+
+
+def _mesh(text: str) -> dict[str, int]:
+    """Return the degrees by axis where a line tells the device mesh."""
+    if match := _MESH.search(text):
+        return {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", match[1])}
+    if match := _OLD_MESH.search(text):
+        return dict(zip(re.findall(r"\w+", match[1]), map(int, re.findall(r"\d+", match[2])), strict=False))
+    return {}
 
 
 def _settings(found: Reading, sizes: dict[str, int], batch: tuple[int, int, int], checkpointing: str) -> None:
