@@ -22,7 +22,10 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     found = options.refusals(plan, problem)
     spec = problem.model_spec
     if spec.format == "huggingface" and spec.spec:
-        reasons = (model.no_decoder(spec.spec), model.windows_in_parts(plan, spec.spec, problem.graph.sequence_length))
+        length = problem.graph.sequence_length
+        reasons = (
+            model.no_decoder(spec.spec), model.windows_in_parts(plan, spec.spec, length), model.biased_experts(plan, spec.spec)
+        )  # fmt: skip
         return (*found, *filter(None, reasons))
     return found
 

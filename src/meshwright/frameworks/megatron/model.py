@@ -14,7 +14,16 @@ from meshwright.models import dense_families, llama_variants
 from meshwright.models.config import ModelConfig
 from meshwright.models.readers import huggingface
 
-__all__ = ["FAMILIES", "OTHER_SCRIPTS", "arguments", "layer_windows", "no_decoder", "refusal", "windows_in_parts"]
+__all__ = [
+    "FAMILIES",
+    "OTHER_SCRIPTS",
+    "arguments",
+    "biased_experts",
+    "layer_windows",
+    "no_decoder",
+    "refusal",
+    "windows_in_parts",
+]
 
 FAMILIES = tuple(sorted(("gpt2", *families.FAMILIES)))
 """Values of ``model_type`` that are written out; others are refused."""
@@ -83,6 +92,20 @@ def windows_in_parts(plan: Plan, spec: str, sequence_length: int) -> str:
     return (
         "sliding windows under a context degree, which Transformer Engine's ring attention (--cp-comm-type p2p) does not have"
     )
+
+
+def biased_experts(plan: Plan, spec: str) -> str:
+    """Return that experts with biases are split over a tensor axis, without a full stop; empty where they are not [1]_.
+
+    References
+    ----------
+    .. [1] megatron/core/transformer/transformer_config.py, ``__post_init__``: "Bias in Moe is only supported when ETP==1".
+    """
+    if all(stage.strategy.tensor == 1 or stage.strategy.folded for stage in plan.stages):
+        return ""
+    if huggingface.said_of(spec).get("model_type") != "gpt_oss":
+        return ""
+    return "experts with biases split over a tensor axis; an expert degree that is a multiple of it keeps each whole"
 
 
 def refusal(spec: str) -> str:

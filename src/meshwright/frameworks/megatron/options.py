@@ -45,6 +45,7 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     found += _schedule(plan)
     found += _order(plan, problem)
     found += _numbers(problem.training)
+    found += _experts(plan, problem)
     strategy = plan.stages[0].strategy
     if plan.global_batch != plan.n_microbatches * plan.micro_batch * strategy.data:
         found.append(f"a global batch of {plan.global_batch}, which its micro-batches do not make")
@@ -91,6 +92,24 @@ def _numbers(training: MixedPrecision) -> list[str]:
         for name in ("activation_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes", "state_bytes")
         if getattr(training, name) != getattr(usual, name) and (name, getattr(training, name)) != ("gradient_bytes", 2)
     ]
+
+
+def _experts(plan: Plan, problem: Problem) -> list[str]:
+    """Return what is wrong with a mixture of experts [1]_.
+
+    References
+    ----------
+    .. [1] megatron/training/arguments.py: validate_args, grouped products and expert parallelism;
+       megatron/core/model_parallel_config.py: sequence parallelism.
+    """
+    if not any(operator.expert for op in problem.graph.ops for operator in op.body):
+        return []
+    found = []
+    if problem.training.precision in ("fp16", "fp32"):
+        found.append(f"experts in {problem.training.precision}; its grouped products are in bf16 or less")
+    if any(one.expert > 1 and one.tensor > 1 and not one.sequence_parallel for one in (s.strategy for s in plan.stages)):
+        found.append("experts spread beside a tensor axis without sequence parallelism")
+    return found
 
 
 def refused(reasons: Sequence[str]) -> ExportError:
