@@ -27,6 +27,8 @@ _COMPARED: Mapping[type, Callable[[int, int], bool]] = MappingProxyType({
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 })  # fmt: skip
+_OF_THE_JOB = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS")
+"""How many hosts or processes Slurm gives a job: not known from the script, whatever it takes without Slurm."""
 _PLAIN = re.compile(r"[^\s;&|()<>'\"\\$`#]+")
 _PARAMETER = re.compile(r"(#?!?)(\w+|[@*#?$!-])(\[[^]]*\])?(.*)", re.S)
 
@@ -358,6 +360,8 @@ def _changed(
     if kind[-1] in "-=":
         if not missing and value is not None:
             return value
+        if value is None and name in _OF_THE_JOB:
+            return itself  # its default is for runs outside of a job
         if kind[-1] == "=":
             put(name, text_of(more))
         return ((text_of(more), 0),)

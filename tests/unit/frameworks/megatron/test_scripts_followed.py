@@ -183,3 +183,11 @@ def test_a_mark_of_byte_order_and_ends_of_lines_of_windows_are_passed_over(tmp_p
 def test_a_scheduler_and_a_quoted_command_are_looked_through() -> None:
     text = '#SBATCH --nodes=4\nO="--num-layers 4"\nsrun --mem 0 sh -c "cd a && python pretrain_gpt.py $O && true"\n'
     assert _command_line.options(text, "a") == {"--num-layers": ("4",)}
+
+
+def test_a_number_of_hosts_that_slurm_gives_is_open_whatever_its_default(tmp_path: pathlib.Path) -> None:
+    line = GOOD.replace("--nproc-per-node 4", "--nproc-per-node 2 --nnodes $NNODES")
+    found = read(tmp_path, f"NNODES=${{SLURM_NNODES:-1}}\n{line}\n")
+    assert found.plan.n_devices == 4 and "--nnodes is ${SLURM_NNODES:-1}, which is not known" in found.warnings[0]
+    asked = read(tmp_path, f"#SBATCH --nodes=1\nNNODES=${{SLURM_NNODES:-2}}\n{line}\n")
+    assert asked.plan.n_devices == 2 and not any("--nnodes" in one for one in asked.warnings)
