@@ -322,6 +322,8 @@ def _climb(own: Result, missing: float, best: Result) -> tuple[tuple[Rung, ...],
         tried = []
         for axis in open_axes:
             values = here | {axis: goal[axis]}
+            if axis == "schedules" and values["pipeline"] == "1":
+                continue  # there is nothing to order
             width = int(values["tensor"]) * int(values["context"]) * int(values["pipeline"])
             found = _with(problem, values, plan.n_devices // width)
             tried.append(
@@ -330,7 +332,7 @@ def _climb(own: Result, missing: float, best: Result) -> tuple[tuple[Rung, ...],
             )  # fmt: skip
         tried.sort(key=lambda rung: rung.result.timeline.step_seconds if rung.result and rung.result.timeline else math.inf)
         single = single or tuple(tried)
-        quickest = tried[0].result
+        quickest = tried[0].result if tried else None
         if quickest is None or quickest.timeline is None or quickest.timeline.step_seconds >= last_seconds:
             break  # what is left helps together only
         last_seconds, below = quickest.timeline.step_seconds, quickest.plan

@@ -84,7 +84,7 @@ def tokens(text: str, place: str, first_line: int = 1) -> list[Token]:
         elif testing and text[i] in "<>":
             found.append(Token("operator", text[i], line(i)))
             i += 1
-        elif redirected := re.compile(r"\d*(<<-?|<<<|<>|>>|>\||[<>]&?)|&>>?").match(text, i):
+        elif redirected := re.compile(r"\d*(<<<|<<-?|<>|>>|>\||[<>]&?)|&>>?").match(text, i):
             i = _redirected(text, redirected, documents, found, place, line(i))
         elif sign := next((one for one in _OPERATORS if text.startswith(one, i)), ""):
             found.append(Token("operator", sign, line(i)))
@@ -343,6 +343,8 @@ def _substituted(written: str, look: Callable[[str], Value | None], put: Callabl
     if index and index[1:-1] not in ("@", "*") and value is not None:
         at = arithmetic(text_of(index[1:-1]))
         value = (value[int(at)],) if at is not None and -len(value) <= int(at) < len(value) else None
+    if value is None and name in _OF_THE_JOB:
+        return itself  # its default is for runs outside of a job
     return _changed(itself, name, value, rest, text_of, put)
 
 
@@ -360,8 +362,6 @@ def _changed(
     if kind[-1] in "-=":
         if not missing and value is not None:
             return value
-        if value is None and name in _OF_THE_JOB:
-            return itself  # its default is for runs outside of a job
         if kind[-1] == "=":
             put(name, text_of(more))
         return ((text_of(more), 0),)

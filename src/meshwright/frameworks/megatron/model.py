@@ -108,6 +108,27 @@ def biased_experts(plan: Plan, spec: str) -> str:
     return "experts with biases split over a tensor axis; an expert degree that is a multiple of it keeps each whole"
 
 
+def missing_module(plan: Plan, spec: str) -> str:
+    """Return that a plan recomputes a module that the model has not and Megatron-Core stops at [1]_, without a full stop.
+
+    References
+    ----------
+    .. [1] megatron/core/transformer/transformer_config.py, ``__post_init__``: ``recompute_modules``.
+    """
+    words = {part for stage in plan.stages for word in stage.recompute for part in word.split("+")}
+    fields = huggingface.said_of(spec)
+    if "mla_up_proj" in words and fields.get("model_type") not in LATENT:
+        return "recomputation of mla_up_proj, which is of latent attention"
+    experts = any(fields.get(name) for name in ("num_local_experts", "num_experts", "n_routed_experts"))
+    return "recomputation of moe_act, which is of mixtures of experts" if "moe_act" in words and not experts else ""
+
+
+def told_by_none(plan: Plan, spec: str, sequence_length: int) -> tuple[str, ...]:
+    """Return what of a plan Megatron-Core does not run with a model, sentences without a full stop."""
+    found = (windows_in_parts(plan, spec, sequence_length), biased_experts(plan, spec), missing_module(plan, spec))
+    return tuple(one for one in found if one)
+
+
 def refusal(spec: str) -> str:
     """Return why a model's architecture cannot be told, without a full stop; empty where it can."""
     family = huggingface.said_of(spec).get("model_type")

@@ -23,9 +23,7 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     found = tuple(dict.fromkeys((*options.refusals(plan, problem), *own)))
     if spec.format != "huggingface" or not spec.spec:
         return found
-    length = problem.graph.sequence_length
-    reasons = (model.windows_in_parts(plan, spec.spec, length), model.biased_experts(plan, spec.spec))
-    return (*found, *filter(None, reasons))
+    return (*found, *model.told_by_none(plan, spec.spec, problem.graph.sequence_length))
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:

@@ -6,9 +6,15 @@ import pathlib
 
 import pytest
 
-from meshwright.base.errors import InputError
+from meshwright import api
+from meshwright.base.errors import ExportError, InputError
 from meshwright.core.graph import Graph, Op
+from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import Batch, MixedPrecision
+from meshwright.core.result import Answer, Result
 from meshwright.core.run_config import RunConfig
+from meshwright.core.strategy import Strategy
+from meshwright.frameworks import megatron
 from meshwright.frameworks.megatron import told
 
 TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --micro-batch-size 1 --global-batch-size 8"
@@ -102,3 +108,37 @@ def test_a_ramp_beside_iterations_is_priced_and_said_to_be_refused(tmp_path: pat
     """NVIDIA's own script of GPT-3 175B has both, and ``validate_args`` stops at them."""
     warnings = read(tmp_path, "--rampup-batch-size 1 1 9 --train-iters 9").warnings
     assert any("line 2: --rampup-batch-size: Megatron-LM refuses it beside --train-iters" in one for one in warnings), warnings
+
+
+SPREAD = Strategy(4, 2, 1, 4, True, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "word", "precision", "said"),
+    [
+        ("llama-3.2-1b", Strategy(8, shard=1), "moe_act", "bf16", "moe_act, which is of mixtures"),
+        ("llama-3.2-1b", Strategy(8, shard=1), "mla_up_proj", "bf16", "mla_up_proj, which is of latent attention"),
+        ("mixtral-8x7b", Strategy(8, shard=1), "none", "fp16", "experts in fp16"),
+        ("mixtral-8x7b", Strategy(4, 2, 1, 4, False, 1), "none", "bf16", "without sequence parallelism"),
+        ("gpt-oss-20b", SPREAD, "none", "bf16", "experts with biases split over a tensor axis"),
+        ("gpt-oss-20b", Strategy(8, 1, 1, 8, shard=1), "none", "bf16", ""), ("mixtral-8x7b", SPREAD, "moe_act", "bf16", ""),
+        ("gpt-oss-20b", Strategy(4, 2, 1, 8, True, 1), "none", "bf16", ""),
+    ],
+)  # fmt: skip
+def test_what_megatron_would_stop_at_is_not_written(
+    model: str, strategy: Strategy, word: str, precision: str, said: str, tmp_path: pathlib.Path
+) -> None:
+    problem = api.make_problem(
+        model, "dgx-h100:8", framework="megatron", batch=Batch(8, 1, 512), training=MixedPrecision.of(precision)
+    )
+    last, path = len(problem.graph.ops) - 1, tmp_path / "run.sh"
+    words = ("none", *[word] * (last - 1), "none")
+    plan = Plan((Stage(tuple(range(last + 1)), tuple(range(8)), strategy, words),), 2, 1, "1f1b", 2 * strategy.data)
+    result = Result(problem, "best", 0, Answer(plan))
+    if said:
+        with pytest.raises(ExportError, match=said):
+            megatron.write(result, str(path))
+        assert not path.exists()
+    else:
+        megatron.write(result, str(path))
+        assert megatron.read(str(path), problem.graph).plan == plan
