@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from meshwright.api.evaluation import evaluate
 from meshwright.base import files, registry
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
+from meshwright.core.plan_forms import inner_words, layout_of
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Answer, Objective, Result
 from meshwright.core.run_config import RunConfig
@@ -44,6 +46,8 @@ class Rung:
         The best plan with all else as before; None where there is none.
     reason : str
         Why there is none.
+    also : tuple of str
+        What else of the best plan is otherwise than before, in words: the cut into stages, virtual stages, exchanges.
     """
 
     axis: str
@@ -51,6 +55,7 @@ class Rung:
     after: str
     result: Result | None
     reason: str = ""
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,6 +155,7 @@ def advise(
     if not hasattr(module, "read"):
         raise InputError(f"--for {word}: there is no reader of its configuration")
     from meshwright import clusters
+    from meshwright.clusters import left
 
     place = clusters.cluster(cluster)
     spec = api.read(model) if model else _model_of(module, path, 0)
@@ -159,17 +165,24 @@ def advise(
     plan, length = said.plan, said.sequence_length or sequence_length
     if plan.n_devices > place.n_devices:
         raise InputError(f"{path}: runs on {plan.n_devices} devices; cluster {cluster} has {place.n_devices}")
+    if plan.n_devices < place.n_devices:
+        what = f"runs on {plan.n_devices} of the {place.n_devices} devices of {cluster}; so do the changes below"
+        said = replace(said, warnings=(*said.warnings, f"{path}: {what}"))
     if not model and length not in (0, spec.graph.sequence_length):
         named = spec = _model_of(module, path, length)
     if said.attention and model:
         named = models.read(model, sequence_length=length, attention=said.attention)
     if said.lora or said.objective:
         named = _adapted(named, said, length)
+    place = left.first(place, cluster, plan.n_devices)
     problem = api.make_problem(
         named, place, batch=Batch(plan.global_batch, 0, length), framework=word,
         training=said.training or (MixedPrecision.of(said.precision) if said.precision else None),
     )  # fmt: skip
-    sim.check_plan(problem, plan)
+    try:
+        sim.check_plan(problem, plan)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     refusals = frameworks.refusals(problem.framework, plan, problem)
     result = _priced(problem, plan)
     assert result.timeline is not None
@@ -241,6 +254,46 @@ def _values(plan: Plan, problem: Problem) -> dict[str, str]:
     }  # fmt: skip
 
 
+def _beside(before: Plan, after: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return what differs between two plans beside the axes of `_values`, in words."""
+    found, cuts = [], [_cut(plan, problem) for plan in (before, after)]
+    chunks = [len(plan.stages) // len(plan.ranks()) for plan in (before, after)]
+    if chunks[0] != chunks[1]:
+        found.append(f"{chunks[1]} stages a rank")
+    if cuts[0] != cuts[1] and len(cuts[1]) > 1:
+        found.append(f"layers of stages {_runs(cuts[1])}")
+    one, other = before.stages[0].strategy, after.stages[0].strategy
+    if other.context > 1 and one.context_exchange != other.context_exchange:
+        found.append(f"context exchange {other.context_exchange}")
+    if other.tensor > 1 and one.sequence_parallel != other.sequence_parallel:
+        overlapped = other.sequence_parallel and problem.framework.tensor_overlap_ratio > 0.0
+        beside = " and tensor communication beside products" if overlapped else ""
+        found.append(f"{'with' if other.sequence_parallel else 'without'} sequence parallelism{beside}")
+    if one.shard_degree != other.shard_degree:
+        found.append(f"sharded over {other.shard_degree or other.data} of {other.data} data ranks")
+    if one.offload != other.offload:
+        found.append(f"offload {other.offload}")
+    if layout_of(before) != layout_of(after) and len(after.ranks()) > 1 < other.data:
+        found.append(f"{layout_of(after) or 'another axis'} outermost over the devices")
+    words = [[stage.recompute for stage in plan.stages] for plan in (before, after)]
+    mixed = len({word for stage in inner_words(after, problem.graph) for word in stage}) > 1
+    if mixed and (words[0] != words[1] or cuts[0] != cuts[1]):
+        counts = [sum(word != "none" for word in stage) for stage in inner_words(after, problem.graph)]
+        found.append(f"layers of stages that recompute {_runs(counts)}")
+    return tuple(found)
+
+
+def _cut(plan: Plan, problem: Problem) -> list[int]:
+    """Return how many layers each stage has, embedding and head not counted."""
+    return [len(stage) for stage in inner_words(plan, problem.graph)]
+
+
+def _runs(counts: list[int]) -> str:
+    """Return numbers with those that repeat told once: ``21, 20 (twice), 19``."""
+    runs = [(count, len(list(group))) for count, group in itertools.groupby(counts)]
+    return ", ".join(f"{count}" if n == 1 else f"{count} ({n} times)" for count, n in runs)
+
+
 def _with(problem: Problem, values: Mapping[str, str], data: int) -> Result | str:
     """Return the best plan with everything as said, or why there is none."""
     alone = {"schedules": values["schedules"] if values["pipeline"] != "1" else "1f1b"}
@@ -250,7 +303,8 @@ def _with(problem: Problem, values: Mapping[str, str], data: int) -> Result | st
         found = api.plan(problem, search="best", settings=settings)
     except InputError as error:
         return str(error)
-    return found if found.feasible else (found.answer.nearest or "does not fit, or no such plan is legal")
+    nearest = found.answer.nearest
+    return found if found.feasible else f"no such plan fits; {nearest}" if nearest else "does not fit, or no such plan is legal"
 
 
 def _climb(own: Result, missing: float, best: Result) -> tuple[tuple[Rung, ...], tuple[Rung, ...]]:
@@ -259,7 +313,7 @@ def _climb(own: Result, missing: float, best: Result) -> tuple[tuple[Rung, ...],
     `missing`: bytes that the plan lacks; where it lacks any, every plan that fits is a step up.
     """
     problem, plan = own.problem, own.plan
-    here, goal = _values(plan, problem), _values(best.plan, problem)
+    here, goal, below = _values(plan, problem), _values(best.plan, problem), plan
     open_axes = [axis for axis in _AXES if here[axis] != goal[axis]]
     single: tuple[Rung, ...] = ()
     ladder: list[Rung] = []
@@ -268,25 +322,28 @@ def _climb(own: Result, missing: float, best: Result) -> tuple[tuple[Rung, ...],
         tried = []
         for axis in open_axes:
             values = here | {axis: goal[axis]}
+            if axis == "schedules" and values["pipeline"] == "1":
+                continue  # there is nothing to order
             width = int(values["tensor"]) * int(values["context"]) * int(values["pipeline"])
             found = _with(problem, values, plan.n_devices // width)
             tried.append(
                 Rung(axis, here[axis], goal[axis], None, found) if isinstance(found, str) else
-                Rung(axis, here[axis], goal[axis], found)
+                Rung(axis, here[axis], goal[axis], found, also=_beside(below, found.plan, problem))
             )  # fmt: skip
         tried.sort(key=lambda rung: rung.result.timeline.step_seconds if rung.result and rung.result.timeline else math.inf)
         single = single or tuple(tried)
-        quickest = tried[0].result
+        quickest = tried[0].result if tried else None
         if quickest is None or quickest.timeline is None or quickest.timeline.step_seconds >= last_seconds:
             break  # what is left helps together only
-        last_seconds = quickest.timeline.step_seconds
+        last_seconds, below = quickest.timeline.step_seconds, quickest.plan
         ladder.append(tried[0])
         here[tried[0].axis] = goal[tried[0].axis]
         open_axes.remove(tried[0].axis)
     if open_axes:
         one = open_axes[0] if len(open_axes) == 1 else "rest"
         before, after = (", ".join(f"{axis} {values[axis]}" for axis in open_axes) for values in (here, goal))
-        last = Rung(one, here[one] if one != "rest" else before, goal[one] if one != "rest" else after, best)
+        ends = (here[one], goal[one]) if one != "rest" else (before, after)
+        last = Rung(one, *ends, best, also=_beside(below, best.plan, problem))
         ladder.append(last)
         single = single or (last,)
     return single, tuple(ladder)
@@ -306,6 +363,7 @@ def as_json(advice: Advice, path: str) -> dict[str, Any]:
             "axis": rung.axis, "before": rung.before, "after": rung.after, "step_seconds": seconds,
             "difference_ratio": None if seconds is None else seconds / own.step_seconds - 1.0,
             "peak_bytes": None if timeline is None else max(timeline.peak_bytes), "reason": rung.reason or None,
+            "also": list(rung.also),
         }  # fmt: skip
 
     best = advice.best

@@ -1,4 +1,4 @@
-"""A cluster after some of its devices are gone."""
+"""A cluster after some of its devices are gone, or of which only the first are used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster, Links
 
-__all__ = ["without"]
+__all__ = ["first", "without"]
 
 
 def without(cluster: Cluster, lost: Collection[int]) -> Cluster:
@@ -58,3 +58,39 @@ def without(cluster: Cluster, lost: Collection[int]) -> Cluster:
         groups=cluster.groups[:, kept],
         periods=(),
     )
+
+
+def first(cluster: Cluster, spec: str, n_devices: int) -> Cluster:
+    """Return the first devices of a cluster: all of it, a smaller one of the same kind, or what is left without the others.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The whole.
+    spec : str
+        What it was named by: of ``dgx-h100:16`` the first 8 are ``dgx-h100:8``.
+    n_devices : int
+        How many, at most all.
+
+    Returns
+    -------
+    Cluster
+        Named after both where no kind makes it.
+
+    Raises
+    ------
+    InputError
+        When those devices cannot all reach each other.
+    """
+    from meshwright import clusters
+
+    if n_devices >= cluster.n_devices:
+        return cluster
+    word, _, count = spec.partition(":")
+    if count.strip().isdecimal():
+        try:
+            return clusters.cluster(f"{word}:{n_devices}")
+        except InputError:  # of hosts that are whole only
+            pass
+    left = without(cluster, range(n_devices, cluster.n_devices))
+    return replace(left, name=f"{cluster.name}, its first {n_devices} devices")

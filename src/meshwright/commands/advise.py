@@ -81,6 +81,7 @@ def _row(rung: Rung, seconds: float) -> str:
     head = what if rung.axis == "rest" else f"{name.get(rung.axis, rung.axis)} {what}"
     if rung.result is None or rung.result.timeline is None:
         return f"{head}: {rung.reason}"
+    head += f" ({'; '.join(rung.also)})" * bool(rung.also)
     timeline = rung.result.timeline
     ratio = timeline.step_seconds / seconds - 1.0
     return f"{head}: {ratio:+.1%}, {timeline.step_seconds:.4g} s a step, peak {format_bytes(max(timeline.peak_bytes))}"

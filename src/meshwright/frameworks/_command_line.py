@@ -137,7 +137,7 @@ def _collect(found: dict[str, tuple[str, ...]], lines: dict[str, int], words: li
             name = name.replace("_", "-") if name.replace("_", "-") in TORCHRUN else name
             begun = True
             found[name], lines[name] = (value,) if equals else (), line
-        elif word.endswith(".py"):
+        elif word.endswith(".py") or word == "-m":
             name, begun = "", True  # what follows is no value of an option
         elif re.fullmatch(r"\$\{?\w+(\[[@*]\])?\}?", word) and (_holds_options(word) or (begun and (not name or found[name]))):
             warnings.append(f"{place}: line {line}: {word} is not set in the script; options that it may hold are not read")

@@ -27,6 +27,8 @@ _COMPARED: Mapping[type, Callable[[int, int], bool]] = MappingProxyType({
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 })  # fmt: skip
+_OF_THE_JOB = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS")
+"""How many hosts or processes Slurm gives a job: not known from the script, whatever it takes without Slurm."""
 _PLAIN = re.compile(r"[^\s;&|()<>'\"\\$`#]+")
 _PARAMETER = re.compile(r"(#?!?)(\w+|[@*#?$!-])(\[[^]]*\])?(.*)", re.S)
 
@@ -82,7 +84,7 @@ def tokens(text: str, place: str, first_line: int = 1) -> list[Token]:
         elif testing and text[i] in "<>":
             found.append(Token("operator", text[i], line(i)))
             i += 1
-        elif redirected := re.compile(r"\d*(<<-?|<<<|<>|>>|>\||[<>]&?)|&>>?").match(text, i):
+        elif redirected := re.compile(r"\d*(<<<|<<-?|<>|>>|>\||[<>]&?)|&>>?").match(text, i):
             i = _redirected(text, redirected, documents, found, place, line(i))
         elif sign := next((one for one in _OPERATORS if text.startswith(one, i)), ""):
             found.append(Token("operator", sign, line(i)))
@@ -341,6 +343,8 @@ def _substituted(written: str, look: Callable[[str], Value | None], put: Callabl
     if index and index[1:-1] not in ("@", "*") and value is not None:
         at = arithmetic(text_of(index[1:-1]))
         value = (value[int(at)],) if at is not None and -len(value) <= int(at) < len(value) else None
+    if value is None and name in _OF_THE_JOB:
+        return itself  # its default is for runs outside of a job
     return _changed(itself, name, value, rest, text_of, put)
 
 

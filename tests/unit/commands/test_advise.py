@@ -72,7 +72,7 @@ def test_an_illegal_run_says_why_and_an_unknown_entry_is_a_warning(meshwright: A
     (tmp_path / "b.sh").write_text(
         SCRIPT.replace(
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-            "--recompute-granularity selective --use-megatron-fsdp",
+            "--recompute-granularity selective --use-megatron-fsdp --ckpt-format fsdp_dtensor",
         )
     )
     entry = meshwright("advise", "b.sh", "--cluster", "dgx-h100:4", "--model", tiny, "--json").json
@@ -109,3 +109,64 @@ def test_wrong_files_are_one_line(
         assert done.code == 0 and "data 3" in done.out
         return
     assert done.code == 2 and said in done.err and len(done.err.splitlines()) == 1 and not done.out
+
+
+def test_a_change_that_names_nothing_else_takes_what_is_said_when_it_is_made_by_hand(
+    meshwright: Any, tiny: str, tmp_path: pathlib.Path
+) -> None:
+    edits = {
+        "tensor": ("--tensor-model-parallel-size {}", "--tensor-model-parallel-size {}"),
+        "micro_batch": ("--micro-batch-size {}", "--micro-batch-size {}"),
+        "recompute": ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", ""),
+    }
+    script = SCRIPT.replace("model-parallel-size 2", "model-parallel-size 2 --sequence-parallel --tp-comm-overlap")
+    (tmp_path / "run.sh").write_text(script)
+    entry = meshwright("advise", "run.sh", "--cluster", "dgx-h100:4", "--model", tiny, "--json").json
+    tried = 0
+    for rung in entry["changes"]:
+        if rung["also"] or rung["step_seconds"] is None or (rung["axis"], rung["after"]) == ("recompute", "full,none"):
+            continue
+        old, new = (text.format(rung[which]) for text, which in zip(edits[rung["axis"]], ("before", "after"), strict=True))
+        assert old in script
+        edited = script.replace(old, new).replace(
+            "--sequence-parallel --tp-comm-overlap" if (rung["axis"], rung["after"]) == ("tensor", "1") else "!", ""
+        )
+        (tmp_path / "edited.sh").write_text(edited)
+        again = meshwright("advise", "edited.sh", "--cluster", "dgx-h100:4", "--model", tiny, "--json").json
+        assert again["step_seconds"] == rung["step_seconds"], rung
+        tried += 1
+    assert tried >= 2
+
+
+def test_changes_of_a_run_on_part_of_a_cluster_use_no_more_devices_than_it_does(
+    meshwright: Any, tiny: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    asked = ("--model", tiny, "--json")
+    whole = meshwright("advise", "run.sh", "--cluster", "dgx-h100:4", *asked).json
+    part = meshwright("advise", "run.sh", "--cluster", "dgx-h100:16", *asked).json
+    assert part["warnings"] == ["run.sh: runs on 4 of the 16 devices of dgx-h100:16; so do the changes below"]
+    assert (part["step_seconds"], part["ladder"]) == (whole["step_seconds"], whole["ladder"])
+    assert {device for stage in part["best"]["stages"] for device in stage["devices"]} == {0, 1, 2, 3}
+
+
+def test_a_change_names_what_else_its_plan_has_otherwise(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
+    """Without sequence parallelism a script is not among what is searched: every plan with a tensor axis has it."""
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    entry = meshwright("advise", "run.sh", "--cluster", "dgx-h100:4", "--model", tiny, "--json").json
+    found = {rung["axis"]: rung["also"] for rung in entry["changes"] if rung["step_seconds"] is not None}
+    what = "with sequence parallelism and tensor communication beside products"
+    assert found["tensor"] == [] and found["recompute"] == [what], found
+    text = meshwright("advise", "run.sh", "--cluster", "dgx-h100:4", "--model", tiny).out
+    assert f"({what}): " in text
+
+
+def test_a_plan_that_no_devices_can_run_is_one_line_with_the_file(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        YAML.replace(
+            "num_processes: 4",
+            "num_processes: 4\nparallelism_config: {parallelism_config_tp_size: 3, parallelism_config_dp_shard_size: 1}",
+        )
+    )
+    done = meshwright("advise", "a.yaml", "--cluster", "dgx-h100:4", "--model", tiny)
+    assert done.code == 2 and done.err.startswith("meshwright: a.yaml: ") and len(done.err.splitlines()) == 1

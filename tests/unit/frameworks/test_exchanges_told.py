@@ -119,13 +119,14 @@ def test_windows_are_split_by_heads_and_not_by_a_ring(tmp_path: pathlib.Path) ->
     assert "--cp-comm-type a2a" in (tmp_path / "plan.sh").read_text()
 
 
-@pytest.mark.parametrize("said", ["p2p a2a", "ring"])
+@pytest.mark.parametrize("said", [" ".join(["p2p a2a"] * 16), "ring"])
 def test_megatron_exchanges_that_plans_do_not_have_are_refused(said: str, tmp_path: pathlib.Path) -> None:
     problem, path = posed("megatron"), tmp_path / "plan.sh"
     frameworks.load("megatron").write(planned(problem, "all_to_all"), str(path))
-    path.write_text(path.read_text().replace("--cp-comm-type a2a", "--cp-comm-type p2p p2p"))
+    every = " ".join(["p2p"] * 32)  # one for each layer
+    path.write_text(path.read_text().replace("--cp-comm-type a2a", f"--cp-comm-type {every}"))
     assert frameworks.load("megatron").read(str(path), problem.graph).plan == planned(problem, "ring").plan
-    path.write_text(path.read_text().replace("--cp-comm-type p2p p2p", f"--cp-comm-type {said}"))
+    path.write_text(path.read_text().replace(f"--cp-comm-type {every}", f"--cp-comm-type {said}"))
     with pytest.raises(
         InputError, match=r"--cp-comm-type is .*; plans have one of p2p, all_gather, a2a, a2a\+p2p for all layers"
     ):

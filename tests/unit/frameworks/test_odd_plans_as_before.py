@@ -383,17 +383,8 @@ def test_flavors_of_torchtitan_are_those_of_the_built_in_models(recorded: Record
             assert flavors.model_name(family, flavor)
             found[name] = f"{family} {flavor}"
     assert flavors.n_layers("llama3", "none") == 0 and flavors.model_name("llama3", "none") == ""
-    functions = (
-        "llama3_8b",
-        "llama3_405b",
-        "qwen3_0_6b",
-        "qwen3_30b_a3b",
-        "deepseek_v3_671b",
-        "gpt_oss_120b",
-        "llama3_none",
-        "8b",
-    )
-    recorded([found, {word: [flavors.flavor_of_function(family, word) for family in flavors.START] for word in functions}])
+    recorded([found, {word: [one["family"], one["flavor"]] for word, one in flavors.recipes().items()}])
+    assert {(one["family"], one["flavor"]) for one in flavors.recipes().values()} <= set(flavors._FLAVORS.values())
     recorded([[*sizes, *names] for sizes, names in flavors._FLAVORS.items()], "registry")
     fields = huggingface.configuration("llama-3.1-8b")
     assert flavors.flavor({**fields, "rope_scaling": None, "rope_parameters": {"type": "llama3"}}) == ("llama3", "8B")

@@ -20,6 +20,7 @@ from torchtitan.models.llama3.config_registry import llama3_8b
 
 def plan():
     config = llama3_8b()
+    config.model_spec = model_registry("mine")
     config.training.local_batch_size = 4
     config.training.global_batch_size = 16
     config.training.seq_len = 128
@@ -58,7 +59,7 @@ TP=2
 torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py \\
     --tensor-model-parallel-size $TP --pipeline-model-parallel-size 2 --context-parallel-size 2 \\
     --num-layers 6 --seq-length 128 --hidden-size 64 --num-attention-heads 4 --vocab-size 1000 \\
-    --sequence-parallel --use-tp-pp-dp-mapping --num-virtual-stages-per-pipeline-rank 3 \\
+    --max-position-embeddings 128 --sequence-parallel --use-tp-pp-dp-mapping --num-virtual-stages-per-pipeline-rank 3 \\
     --use-distributed-optimizer --num-distributed-optimizer-instances 2 \\
     --recompute-granularity full --recompute-method block --recompute-num-layers 1 \\
     --micro-batch-size 2 --global-batch-size 16 --bf16 --fp8-format hybrid --fp8-recipe mxfp8
@@ -66,11 +67,12 @@ torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py \\
 MEGATRON_LAYOUT = """torchrun --nproc_per_node=8 pretrain_gpt.py \\
     --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout "Et|t*2|tt|tL" \\
     --num-layers 6 --micro-batch-size 1 --global-batch-size 8 --fp16 \\
-    --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads \\
+    --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --ckpt-format fsdp_dtensor \\
     --recompute-activations --recompute-modules core_attn mlp
 """
 MEGATRON_EXPERTS = """torchrun --nproc-per-node 8 p.py --tensor-model-parallel-size 2 --expert-model-parallel-size 8 \\
     --expert-tensor-parallel-size 1 --num-experts 8 --num-layers 5 --mtp-num-layers 1 \\
+    --position-embedding-type rope --sequence-parallel --disable-bias-linear \\
     --micro-batch-size 1 --global-batch-size 8
 """
 BRIDGE = """# torchrun --nnodes 1 --nproc-per-node 8

@@ -54,5 +54,8 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
 
 
 def recognises(text: str) -> bool:
-    """Return whether a file's text is a configuration of MaxText."""
-    return re.search(r"^\s*(ici|dcn)_\w+_parallelism\s*:|^base_config\s*:", text, re.M) is not None
+    """Return whether a file's text is a configuration of MaxText, or starts it with one."""
+    from meshwright.frameworks.maxtext import command
+
+    said = re.search(r"^\s*(ici|dcn)_\w+_parallelism\s*:|^base_config\s*:", text, re.M) is not None
+    return said or command.is_script(text)

@@ -13,6 +13,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact
+from meshwright.frameworks.maxtext import command
 from meshwright.frameworks.maxtext.config import REMAT, known
 
 __all__ = ["read"]
@@ -35,12 +36,11 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     InputError
         When it is no YAML, an entry is wrong, or entries contradict each other or the model.
     """
-    text = _exact.read_text(path)
-    content = _exact.yaml_entries(text, path, "MaxText")
+    content, lines, warnings = _content(path)
     facts = known()
     _check_layers(content, facts["models"], graph, path)
-    warnings = [
-        f"{path}: line {_line(text, str(key))}: nothing is known of {key}; it is left out"
+    warnings += [
+        f"{path}: line {lines.get(str(key), 1)}: nothing is known of {key}; it is left out"
         for key in content
         if key not in facts["fields"]
     ]
@@ -60,6 +60,16 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     plan = _exact.one_mesh(path, graph, strategy, _exact.layer_words(graph, word), (count, micro))
     length = _exact.whole(content, "max_target_length", path, 2048)
     return RunConfig(plan, _precision(content, path), length, tuple(warnings), "context" if strategy.context > 1 else "")
+
+
+def _content(path: str) -> tuple[dict[str, Any], dict[str, int], list[str]]:
+    """Return the entries of a file, or those that a script sets, the line of each, and warnings."""
+    text = _exact.read_text(path)
+    if command.is_script(text):
+        content, lines, warnings = command.entries(text, path)
+        return content, lines, list(warnings)
+    content = _exact.yaml_entries(text, path, "MaxText")
+    return content, {str(key): _line(text, str(key)) for key in content}, []
 
 
 def _check_layers(content: dict[str, Any], models: dict[str, str], graph: Graph, path: str) -> None:

@@ -22,15 +22,19 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     found = options.refusals(plan, problem)
     spec = problem.model_spec
     if spec.format == "huggingface" and spec.spec:
-        reasons = (model.no_decoder(spec.spec), model.windows_in_parts(plan, spec.spec, problem.graph.sequence_length))
-        return (*found, *filter(None, reasons))
+        more = model.told_by_none(plan, spec.spec, problem.graph.sequence_length)
+        return (*found, *filter(None, (model.no_decoder(spec.spec), options.grouped_products(problem))), *more)
     return found
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:
     """Write a script that starts it on every node; returns what of the model's configuration it leaves out."""
+    from meshwright.frameworks.megatron import options
     from meshwright.frameworks.megatron.writers import megatron_args
 
+    reasons = refusals(result.plan, result.problem)
+    if reasons:
+        raise options.refused(reasons)
     return megatron_args.write(result, path)
 
 

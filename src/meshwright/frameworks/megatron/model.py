@@ -14,7 +14,16 @@ from meshwright.models import dense_families, llama_variants
 from meshwright.models.config import ModelConfig
 from meshwright.models.readers import huggingface
 
-__all__ = ["FAMILIES", "OTHER_SCRIPTS", "arguments", "layer_windows", "no_decoder", "refusal", "windows_in_parts"]
+__all__ = [
+    "FAMILIES",
+    "OTHER_SCRIPTS",
+    "arguments",
+    "biased_experts",
+    "layer_windows",
+    "no_decoder",
+    "refusal",
+    "windows_in_parts",
+]
 
 FAMILIES = tuple(sorted(("gpt2", *families.FAMILIES)))
 """Values of ``model_type`` that are written out; others are refused."""
@@ -83,6 +92,41 @@ def windows_in_parts(plan: Plan, spec: str, sequence_length: int) -> str:
     return (
         "sliding windows under a context degree, which Transformer Engine's ring attention (--cp-comm-type p2p) does not have"
     )
+
+
+def biased_experts(plan: Plan, spec: str) -> str:
+    """Return that experts with biases are split over a tensor axis, without a full stop; empty where they are not [1]_.
+
+    References
+    ----------
+    .. [1] megatron/core/transformer/transformer_config.py, ``__post_init__``: "Bias in Moe is only supported when ETP==1".
+    """
+    if all(stage.strategy.tensor == 1 or stage.strategy.folded for stage in plan.stages):
+        return ""
+    if huggingface.said_of(spec).get("model_type") != "gpt_oss":
+        return ""
+    return "experts with biases split over a tensor axis; an expert degree that is a multiple of it keeps each whole"
+
+
+def missing_module(plan: Plan, spec: str) -> str:
+    """Return that a plan recomputes a module that the model has not and Megatron-Core stops at [1]_, without a full stop.
+
+    References
+    ----------
+    .. [1] megatron/core/transformer/transformer_config.py, ``__post_init__``: ``recompute_modules``.
+    """
+    words = {part for stage in plan.stages for word in stage.recompute for part in word.split("+")}
+    fields = huggingface.said_of(spec)
+    if "mla_up_proj" in words and fields.get("model_type") not in LATENT:
+        return "recomputation of mla_up_proj, which is of latent attention"
+    experts = any(fields.get(name) for name in ("num_local_experts", "num_experts", "n_routed_experts"))
+    return "recomputation of moe_act, which is of mixtures of experts" if "moe_act" in words and not experts else ""
+
+
+def told_by_none(plan: Plan, spec: str, sequence_length: int) -> tuple[str, ...]:
+    """Return what of a plan Megatron-Core does not run with a model, sentences without a full stop."""
+    found = (windows_in_parts(plan, spec, sequence_length), biased_experts(plan, spec), missing_module(plan, spec))
+    return tuple(one for one in found if one)
 
 
 def refusal(spec: str) -> str:

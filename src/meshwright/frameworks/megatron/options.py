@@ -14,7 +14,7 @@ from meshwright.core.problem import MixedPrecision, Problem
 from meshwright.core.result import Result
 from meshwright.frameworks.megatron.limits import FRAMEWORK
 
-__all__ = ["END_KINDS", "EXCHANGES", "arguments", "dispatch", "framework_of", "refusals", "refused"]
+__all__ = ["END_KINDS", "EXCHANGES", "arguments", "dispatch", "framework_of", "grouped_products", "refusals", "refused"]
 
 END_KINDS = ("embedding", "head")
 """Layers that Megatron-LM puts on the first and the last stage by itself."""
@@ -45,6 +45,7 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     found += _schedule(plan)
     found += _order(plan, problem)
     found += _numbers(problem.training)
+    found += _experts(plan, problem)
     strategy = plan.stages[0].strategy
     if plan.global_batch != plan.n_microbatches * plan.micro_batch * strategy.data:
         found.append(f"a global batch of {plan.global_batch}, which its micro-batches do not make")
@@ -91,6 +92,36 @@ def _numbers(training: MixedPrecision) -> list[str]:
         for name in ("activation_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes", "state_bytes")
         if getattr(training, name) != getattr(usual, name) and (name, getattr(training, name)) != ("gradient_bytes", 2)
     ]
+
+
+def _experts(plan: Plan, problem: Problem) -> list[str]:
+    """Return what is wrong with experts beside a tensor axis [1]_.
+
+    References
+    ----------
+    .. [1] megatron/core/model_parallel_config.py, ``__post_init__``.
+    """
+    alone = [one for one in (stage.strategy for stage in plan.stages) if one.expert > 1 and one.tensor > 1]
+    if all(one.sequence_parallel for one in alone) or not _has_experts(problem):
+        return []
+    return ["experts spread beside a tensor axis without sequence parallelism"]
+
+
+def _has_experts(problem: Problem) -> bool:
+    return any(operator.expert for op in problem.graph.ops for operator in op.body)
+
+
+def grouped_products(problem: Problem) -> str:
+    """Return that ``pretrain_gpt.py`` has no grouped products of a precision, without a full stop; empty where it has [1]_.
+
+    References
+    ----------
+    .. [1] megatron/training/arguments.py: validate_args, ``moe_grouped_gemm``.
+    """
+    precision = problem.training.precision
+    if precision not in ("fp16", "fp32") or not _has_experts(problem):
+        return ""
+    return f"experts in {precision}; its grouped products are in bf16 or less"
 
 
 def refused(reasons: Sequence[str]) -> ExportError:

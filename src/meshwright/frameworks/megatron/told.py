@@ -14,7 +14,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import MODULES, Strategy
 from meshwright.frameworks import _command_line, _exact, _optimizers
 from meshwright.frameworks._shell_words import is_open
-from meshwright.frameworks.megatron import aside, parser, pipeline, shape
+from meshwright.frameworks.megatron import aside, contradictions, parser, pipeline, shape
 from meshwright.frameworks.megatron.options import EXCHANGES
 
 __all__ = ["config_of", "plan_of", "read", "variant_of"]
@@ -48,7 +48,8 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     parser.check(options, path, found.lines)
     said = config_of(options, path, graph, n_devices)
     warnings += _unknown(found, path)
-    for name, what in (*aside.notes(options, said.plan), *shape.unlike(options, path, graph)):
+    noted = [*aside.notes(options, said.plan), *shape.unlike(options, path, graph), *contradictions.refused_aside(options)]
+    for name, what in noted:
         place = f"line {found.lines[name]}: " if name in found.lines else ""
         warnings.append(f"{path}: {place}{aside.sentence(name, what)}")
     optimizer = _OPTIMIZERS.get(" ".join(options.get("--optimizer", ("adam",))), "")

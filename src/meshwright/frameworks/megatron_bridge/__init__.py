@@ -23,7 +23,7 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     found = tuple(dict.fromkeys((*options.refusals(plan, problem), *own)))
     if spec.format != "huggingface" or not spec.spec:
         return found
-    return (*found, *filter(None, (model.windows_in_parts(plan, spec.spec, problem.graph.sequence_length),)))
+    return (*found, *model.told_by_none(plan, spec.spec, problem.graph.sequence_length))
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:

@@ -70,5 +70,8 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
 
 
 def recognises(text: str) -> bool:
-    """Return whether a file's text is a configuration of nanotron."""
-    return re.search(r"^parallelism\s*:", text, re.M) is not None and re.search(r"^tokens\s*:", text, re.M) is not None
+    """Return whether a file's text is a configuration of nanotron, or starts it with one."""
+    from meshwright.frameworks.nanotron import told
+
+    said = re.search(r"^parallelism\s*:", text, re.M) is not None and re.search(r"^tokens\s*:", text, re.M) is not None
+    return said or told.is_script(text)

@@ -13,11 +13,11 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
-from meshwright.frameworks import _exact, _python_file
+from meshwright.frameworks import _command_line, _exact, _python_file
 from meshwright.frameworks.nanotron import split
 from meshwright.frameworks.nanotron.config import DTYPES, ENGINES
 
-__all__ = ["read"]
+__all__ = ["is_script", "read"]
 
 
 def read(path: str, graph: Graph) -> RunConfig:
@@ -29,6 +29,10 @@ def read(path: str, graph: Graph) -> RunConfig:
         When it is no YAML, an entry is wrong, or entries contradict each other or the model.
     """
     text = _exact.read_text(path)
+    started = 0
+    if is_script(text):
+        path, started = _of_script(text, path)
+        text = _exact.read_text(path)
     content = _exact.yaml_entries(text, path, "nanotron")
     parts = {name: _table(content, name, path) for name in ("parallelism", "tokens", "optimizer", "model")}
     model = _table(parts["model"], "model_config", path)
@@ -40,7 +44,7 @@ def read(path: str, graph: Graph) -> RunConfig:
                 f"{path}: parallelism.{name} is {parallelism[name]}: only 1 is read; see --for megatron or torchtitan"
             )
     data, ranks, tensor = (_exact.whole(parallelism, name, path) for name in ("dp", "pp", "tp"))
-    started = _python_file.started(text)
+    started = started or _python_file.started(text)
     if started and started != data * ranks * tensor:
         raise InputError(f"{path}: dp x pp x tp make {data * ranks * tensor} devices, the command starts {started}")
     mode = str(parallelism.get("tp_mode") or "ALL_REDUCE").upper()
@@ -60,6 +64,24 @@ def read(path: str, graph: Graph) -> RunConfig:
     beside = _flag(parallelism, "tp_linear_async_communication", False, path) and strategy.sequence_parallel
     length = _exact.whole(parts["tokens"], "sequence_length", path)
     return RunConfig(plan, precision, length, tuple(warnings), "async_tensor" if beside else "")
+
+
+def is_script(text: str) -> bool:
+    """Return whether a text is a shell script that starts nanotron's training."""
+    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return re.search(r"\brun_train\.py\b[^\n]*(\\\n[^\n]*)*--config-file\b", lines) is not None
+
+
+def _of_script(text: str, path: str) -> tuple[str, int]:
+    """Return the configuration that a script names, and how many processes it starts; 0 where that is not known."""
+    options = _command_line.options(text, path)
+    word = " ".join(options["--config-file"])
+    counts = [" ".join(options.get(name, default)) for name, default in (("--nproc-per-node", ()), ("--nnodes", ("1",)))]
+    n_devices = int(counts[0]) * int(counts[1]) if all(count.isdecimal() for count in counts) else 0
+    for place in (Path(path).parent / word, Path(path).parent / Path(word).name, Path(word)):
+        if place.is_file():
+            return str(place), n_devices
+    raise InputError(f"{path}: --config-file is {word}, which is not there; put it beside this script")
 
 
 def _plan(

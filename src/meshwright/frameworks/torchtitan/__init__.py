@@ -66,6 +66,11 @@ def model_of(path: str, sequence_length: int = 0) -> ModelSpec:
 
 def recognises(text: str) -> bool:
     """Return whether a file's text is a configuration of torchtitan."""
-    return "torchtitan" in text or (
-        "ParallelismConfig(" in text and "TrainingArguments(" not in text and "DPOConfig(" not in text
+    from meshwright.frameworks.torchtitan import toml_file
+
+    return (
+        "torchtitan" in text
+        or toml_file.is_toml(text)
+        or toml_file.is_script(text)
+        or ("ParallelismConfig(" in text and "TrainingArguments(" not in text and "DPOConfig(" not in text)
     )

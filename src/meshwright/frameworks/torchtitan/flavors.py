@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["START", "flavor", "flavor_of_function", "model_name", "n_layers"]
+__all__ = ["START", "flavor", "model_name", "n_layers", "recipes"]
 
 START: Mapping[str, str] = MappingProxyType(
     {"llama3": "llama3_8b", "qwen3": "qwen3_14b", "deepseek_v3": "deepseek_v3_16b", "gpt_oss": "gpt_oss_20b"}
@@ -42,10 +45,11 @@ def flavor(fields: Mapping[str, Any]) -> tuple[str, str]:
     return ("", "") if plain else found
 
 
-def flavor_of_function(family: str, function: str) -> str:
-    """Return the flavor that a function of a family's ``config_registry`` is called after; empty where there is none."""
-    word = function.removeprefix(f"{family}_").lower().replace("_", "-")
-    return next((name for own, name in _FLAVORS.values() if own == family and name.lower() == word), "")
+@lru_cache(maxsize=1)
+def recipes() -> Mapping[str, Mapping[str, Any]]:
+    """Return what each function of torchtitan's ``config_registry`` sets of what decides a plan."""
+    content = json.loads((Path(__file__).parents[1] / "data" / "torchtitan_recipes.json").read_text(encoding="utf-8"))
+    return MappingProxyType(content["recipes"])
 
 
 def model_name(family: str, name: str) -> str:

@@ -10,6 +10,7 @@ from meshwright.base import files
 from meshwright.base.errors import ExportError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.strategy import ALTERNATE
 from meshwright.frameworks import _exact
@@ -55,7 +56,7 @@ def _text(result: Result, model: tuple[str, str], sizes: tuple[int, int], name: 
     plan, problem, (family, flavor) = result.plan, result.problem, model
     kind = CHECKPOINTING[next(iter(_words(plan, problem.graph)))]
     piped, order = len(plan.ranks()) > 1, _order(result)
-    spread = plan.stages[0].strategy.expert > 1
+    spread, compiled = plan.stages[0].strategy.expert > 1, _compiled(problem)
     return "\n".join([
         f'"""{problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for torchtitan 0.3.0.',
         "",
@@ -65,7 +66,7 @@ def _text(result: Result, model: tuple[str, str], sizes: tuple[int, int], name: 
         "",
         *(["import tempfile", ""] if order else []),
         "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss",
-        "from torchtitan.config import ParallelismConfig",
+        f"from torchtitan.config import {'CompileConfig, ' * bool(compiled)}ParallelismConfig",
         *([f"from torchtitan.distributed.activation_checkpoint import {kind}"] if kind else []),
         "from torchtitan.models.common.config_utils import decoder_vocab_size",
         f"from torchtitan.models.{family} import model_registry",
@@ -84,12 +85,21 @@ def _text(result: Result, model: tuple[str, str], sizes: tuple[int, int], name: 
         *(["    config.training.disable_cuda_graphs = True  # pipelines and exchanges of tokens are not captured"]
           if piped or spread else []),
         f"    config.activation_checkpoint = {f'{kind}.Config()' if kind else 'None'}",
+        f"    config.compile{f' = CompileConfig({compiled})' if compiled else '.enable = False'}",
         "    config.parallelism = ParallelismConfig(",
         *(f"        {key}={value}," for key, value in _parallelism(result, bool(order)).items()),
         "    )",
         "    return config",
         "",
     ])  # fmt: skip
+
+
+def _compiled(problem: Problem) -> str:
+    """Return what says that blocks are compiled, as they are priced; empty where they are not."""
+    variant = problem.framework.variant if problem.framework.name == "torchtitan" else ""
+    if variant == "eager":
+        return ""
+    return "enable=True" + ", enable_async_tensor_parallel=True" * (variant == "async_tensor")
 
 
 def _words(plan: Plan, graph: Graph) -> list[str]:

@@ -50,10 +50,20 @@ def test_an_option_that_is_not_priced_is_named_with_its_line(name: str, tmp_path
     usual = parser.table("without_effect").get(name, ())
     choice = next((str(one) for one in parser.table("choices").get(name, ()) if one not in usual), "7")
     value = "" if entry["nargs"] == 0 else choice
+    sharded, graph_of_experts = "--overlap-grad-reduce --use-distributed-optimizer", "--num-experts 4 --disable-bias-linear"
+    spread = f"{graph_of_experts} --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall"
     beside = {
-        "--overlap-param-gather-with-optimizer-step": "--overlap-grad-reduce --use-distributed-optimizer --overlap-param-gather"
-    }
-    found = said(tmp_path, f"{GOOD} {beside.get(name, '')} \\\n {name} {value}\n")
+        "--overlap-param-gather-with-optimizer-step":
+            f"{sharded} --overlap-param-gather --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
+        "--fp8-param-gather": f"{sharded} --fp8-format hybrid", "--fp4-param-gather": "--fp4-format e2m1",
+        "--moe-pad-expert-input-to-capacity": f"{graph_of_experts} --moe-expert-capacity-factor 1.5",
+        "--overlap-moe-expert-parallel-comm": spread,
+        "--delay-wgrad-compute": f"{spread} --overlap-moe-expert-parallel-comm",
+        "--distribute-saved-activations":
+            "--tensor-model-parallel-size 2 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    }  # fmt: skip
+    line = GOOD.replace("bf16", "fp16") if name == "--fp16-lm-cross-entropy" else GOOD
+    found = said(tmp_path, f"{line} {beside.get(name, '')} \\\n {name} {value}\n")
     assert any(one.startswith(f"line 2: {name}") for one in found), found
 
 
@@ -173,3 +183,11 @@ def test_a_mark_of_byte_order_and_ends_of_lines_of_windows_are_passed_over(tmp_p
 def test_a_scheduler_and_a_quoted_command_are_looked_through() -> None:
     text = '#SBATCH --nodes=4\nO="--num-layers 4"\nsrun --mem 0 sh -c "cd a && python pretrain_gpt.py $O && true"\n'
     assert _command_line.options(text, "a") == {"--num-layers": ("4",)}
+
+
+def test_a_number_of_hosts_that_slurm_gives_is_open_whatever_its_default(tmp_path: pathlib.Path) -> None:
+    line = GOOD.replace("--nproc-per-node 4", "--nproc-per-node 2 --nnodes $NNODES")
+    found = read(tmp_path, f"NNODES=${{SLURM_NNODES:-1}}\n{line}\n")
+    assert found.plan.n_devices == 4 and "--nnodes is ${SLURM_NNODES:-1}, which is not known" in found.warnings[0]
+    asked = read(tmp_path, f"#SBATCH --nodes=1\nNNODES=${{SLURM_NNODES:-2}}\n{line}\n")
+    assert asked.plan.n_devices == 2 and not any("--nnodes" in one for one in asked.warnings)
