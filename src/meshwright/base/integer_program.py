@@ -1,8 +1,8 @@
 """Small integer programs, solved by HiGHS as SciPy brings it, without the rest of ``scipy.optimize``.
 
 Importing ``scipy.optimize`` takes longer than most of the programs that are solved here, and 50 MB. The solver is one C module,
-which can be loaded without the package around it; where SciPy has none that is known here, `scipy.optimize.milp` is called. Both
-run the same solver with the same settings: answers are the same to the last bit.
+which can be loaded without the package around it; where SciPy has none that is known here, `scipy.optimize.milp` is called.
+Both run the same solver with the same settings: answers are the same to the last bit.
 """
 
 from __future__ import annotations

@@ -114,6 +114,7 @@ def _recomputing(chain, known, limit):
     none, again = np.zeros((2, n_ranks, n_layers + 1)), np.full((2, n_ranks, n_layers + 1), np.inf)
     front, back = np.full((n_ranks + 1, n_layers + 1), np.inf), np.full((n_ranks + 1, n_layers + 1), np.inf)
     end = chain.end.min()
+    behind = np.full((n_ranks, n_layers + 1), n_layers + 1)  # of each rank and first layer, the end of its last layers
     front[0, 0] = back[n_ranks, n_layers] = 0.0
     for rank in range(n_ranks):
         for first in range(n_layers + 1):
@@ -122,17 +123,15 @@ def _recomputing(chain, known, limit):
             for last in range(first, n_layers + 1):
                 repeated = _repeated_once(chain, known, rank, first, last)
                 if _longest(chain, none, rank, first, last, end, repeated) > limit:
+                    behind[rank, first] = last
                     break
                 front[rank + 1, last] = min(front[rank + 1, last], front[rank, first] + repeated)
     for rank in range(n_ranks - 1, -1, -1):
         for first in range(n_layers + 1):
             if front[rank, first] == np.inf:
                 continue
-            for last in range(first, n_layers + 1):
-                repeated = _repeated_once(chain, known, rank, first, last)
-                if _longest(chain, none, rank, first, last, end, repeated) > limit:
-                    break
-                back[rank, first] = min(back[rank, first], back[rank + 1, last] + repeated)
+            for last in range(first, behind[rank, first]):
+                back[rank, first] = min(back[rank, first], back[rank + 1, last] + known[rank, first, last])
     for rank in range(n_ranks):
         least = np.inf
         for first in range(n_layers + 1):
@@ -186,7 +185,9 @@ def _cut(chain, again, known, limit, ends):
     """
     n_first = 0
     starts = np.zeros(chain.budget.shape[0] + 1, dtype=np.int64)
-    while n_first < chain.static.shape[0] and _seconds(chain, again, known, _FIRST, _FIRST, n_first, chain.end[n_first]) <= limit:
+    while (
+        n_first < chain.static.shape[0] and _seconds(chain, again, known, _FIRST, _FIRST, n_first, chain.end[n_first]) <= limit
+    ):
         _starts(chain, again, known, limit, chain.end[n_first], starts)
         if starts[1] <= n_first and _fill(chain, again, known, limit, n_first, ends):
             return True
