@@ -101,10 +101,10 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
     seconds = _early.seconds_of(preferences.time_limit)
     fixed = settings_of(preferences.why_not.split(","), "--why-not") if preferences.why_not else {}
     with (
-        progress(f"planning {problem.model_spec.name}"),
+        progress(f"planning {problem.model_spec.name}") as told,
         _early.interruptible(_early.stops_early(problem, search)) as asked,
     ):
-        stop = Stop(seconds=seconds, asked=asked)
+        stop = Stop(seconds=seconds, asked=asked, told=told.tell)
         result = api.plan(
             problem, search=search, settings=_with_top(problem, search, settings, preferences.top), seed=preferences.seed,
             stop=stop, within=within, fix=preferences.fix or None, lengths=preferences.lengths, batching=preferences.batching,
@@ -162,8 +162,8 @@ def show(result: Result, outputs: Outputs) -> int:
     stopped = result.answer.extra.get("stopped_early") is True
     if outputs.what_if and result.feasible and not stopped and (report or not outputs.json):
         until = time.monotonic() + outputs.left_seconds
-        with progress("planning what would help"), _early.interruptible(True) as asked:
-            changes = what_ifs.changes(result, Stop(asked=lambda: asked() or time.monotonic() >= until))
+        with progress("planning what would help") as told, _early.interruptible(True) as asked:
+            changes = what_ifs.changes(result, Stop(asked=lambda: asked() or time.monotonic() >= until, told=told.tell))
         if time.monotonic() >= until:
             print(
                 "meshwright: --time-limit is over before all was planned that would help: not all of it is shown",

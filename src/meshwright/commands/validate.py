@@ -33,8 +33,11 @@ def register(app: typer.Typer) -> None:
         if report:
             files.check_target(report, "--report")
         words = [name for word in runs for name in (validation.set_names() if word == "all" else (word,))]
-        with progress(f"predicting {', '.join(words)}"):
-            reports = [validation.validate(word, framework=for_) for word in words]
+        reports = []
+        with progress(f"predicting {', '.join(words)}") as told:
+            for word in words:
+                told.count(len(reports), len(words), "sets")
+                reports.append(validation.validate(word, framework=for_))
         if report:
             validation.write_page(reports, report)
         if json_:
