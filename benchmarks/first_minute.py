@@ -1,8 +1,9 @@
 """Seconds, CPU seconds and memory of whole commands, kernels not yet compiled and compiled: the first minute and later ones.
 
 ``python benchmarks/first_minute.py`` prints a table in Markdown. Each line is a fresh process; of the warm commands the
-least of `--runs`. Cold commands find an empty folder of kernels; a plan's figures are what it takes more than warm. Commands keep
-Python's bytecode, whatever ``PYTHONDONTWRITEBYTECODE`` says here: compiling our modules at every start takes twice as long as `list`.
+least of `--runs`. Cold commands find an empty folder of kernels; a plan's figures are what it takes more than warm.
+Commands keep Python's bytecode, whatever ``PYTHONDONTWRITEBYTECODE`` says here: without it, every start compiles our
+modules anew, which takes twice as long as all of `list`.
 """
 
 from __future__ import annotations
