@@ -15,6 +15,9 @@ from meshwright._kernels.pipeline.rank_memory import Holding, least_extra, least
 __all__ = ["Chain", "cuts_within", "least_bottleneck"]
 
 
+_NOTHING = -1e18
+"""Fixed seconds of a rank of which an inequality says nothing: never the largest."""
+
 _FIRST = np.int64(0)
 """The first rank or layer; a plain 0 in a call is a type of its own, for which Numba compiles once more."""
 
@@ -89,6 +92,8 @@ def _longest(chain, again, rank, first, last, end, repeated):
         return np.inf
     most = 0.0
     for k in range(chain.step.shape[0]):
+        if chain.fixed[k, rank] <= _NOTHING:
+            continue
         seconds = chain.step[k, last] - chain.step[k, first] + chain.fixed[k, rank]
         seconds -= chain.lead[k, rank] * (chain.hidden[last] - chain.hidden[first])
         seconds += chain.before[k, first] + chain.later[k, -1] - chain.later[k, last] + chain.ends_first[k] * end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -63,8 +64,32 @@ def least_recomputed(sorts: RankSorts, held: NDArray[np.float64], at: NDArray[np
     Lemma: a choice of ways is a number of layers for every sort and way. It fits where at every moment what is kept of each
     stage, as often as it is held, the most that a layer of the stage at work needs and the most that any layer reserves are
     within the room. Those are the rows of this program; so its least, and every bound on it that the solver proves before it
-    stops, is below the work of every choice that fits. Rows are loosened by what the solver may miss them by.
+    stops, is below the work of every choice that fits. Rows are loosened by what the solver may miss them by. Plans that differ in
+    what is sharded often ask the same, so answers are remembered.
     """
+    return _least(_Asked(sorts, held, at, float(room_bytes)))
+
+
+class _Asked:
+    """A question as the key of a memo: equal to one with the same numbers."""
+
+    __slots__ = ("_numbers", "at", "held", "room_bytes", "sorts")
+
+    def __init__(self, sorts: RankSorts, held: NDArray[np.float64], at: NDArray[np.int64], room_bytes: float) -> None:
+        self.sorts, self.held, self.at, self.room_bytes = sorts, held, at, room_bytes
+        self._numbers = (*(own.tobytes() for own in (*sorts, held, at)), held.shape, room_bytes)
+
+    def __hash__(self) -> int:
+        return hash(self._numbers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Asked) and self._numbers == other._numbers
+
+
+@lru_cache(maxsize=256)
+def _least(asked: _Asked) -> float:
+    """Return `least_recomputed`."""
+    sorts, held, at, room_bytes = asked.sorts, asked.held, asked.at, asked.room_bytes
     n_ways, n_sorts = sorts.kept_bytes.shape
     n_stages, scale = held.shape[1], max(abs(room_bytes), 1.0)
     n_counts = n_ways * n_sorts  # counts by way and sort, then whether any is chosen, then the largest of what is shared
