@@ -64,8 +64,8 @@ def least_recomputed(sorts: RankSorts, held: NDArray[np.float64], at: NDArray[np
     Lemma: a choice of ways is a number of layers for every sort and way. It fits where at every moment what is kept of each
     stage, as often as it is held, the most that a layer of the stage at work needs and the most that any layer reserves are
     within the room. Those are the rows of this program; so its least, and every bound on it that the solver proves before it
-    stops, is below the work of every choice that fits. Rows are loosened by what the solver may miss them by. Plans that differ in
-    what is sharded often ask the same, so answers are remembered.
+    stops, is below the work of every choice that fits. Rows are loosened by what the solver may miss them by. Plans that
+    differ in what is sharded often ask the same, so answers are remembered.
     """
     return _least(_Asked(sorts, held, at, float(room_bytes)))
 
