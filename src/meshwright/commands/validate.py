@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         if report:
             files.check_target(report, "--report")
         words = [name for word in runs for name in (validation.set_names() if word == "all" else (word,))]
-        reports = []
+        reports: list[validation.Report] = []
         with progress(f"predicting {', '.join(words)}") as told:
             for word in words:
                 told.count(len(reports), len(words), "sets")
