@@ -2,6 +2,8 @@
 
 ``python benchmarks/first_minute.py`` prints a table in Markdown. Each line is a fresh process; of the warm commands the
 least of `--runs`. Cold commands find an empty folder of kernels; a plan's figures are what it takes more than warm.
+Commands keep Python's bytecode, whatever ``PYTHONDONTWRITEBYTECODE`` says here: without it, every start compiles our
+modules anew, which takes twice as long as all of `list`.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class Used(NamedTuple):
 def measure(arguments: tuple[str, ...], kernels: str = "") -> Used:
     """Run one command in a process of its own; `kernels`: the folder of compiled kernels, empty for the user's own."""
     environment = dict(os.environ) | ({"NUMBA_CACHE_DIR": kernels} if kernels else {})
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     started = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, "-m", "meshwright", *arguments],

@@ -1,6 +1,25 @@
-"""`python -m meshwright` is the same program as `meshwright`."""
+"""`python -m meshwright` is the same program as `meshwright`: this is where both start."""
 
-from meshwright.cli import main
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line and exit, with one line where Ctrl-C comes while it still starts.
+
+    Raises `SystemExit`: always.
+    """
+    try:
+        from meshwright import cli
+
+        cli.main()
+    except KeyboardInterrupt:
+        sys.stderr.write("meshwright: interrupted; nothing was written\n")
+        sys.exit(130)  # as `cli` says after Ctrl-C
+
 
 if __name__ == "__main__":
     main()

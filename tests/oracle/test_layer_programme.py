@@ -8,7 +8,7 @@ from numba import njit
 from scipy.optimize import linprog
 
 from meshwright._kernels.pipeline import layer_split
-from meshwright._kernels.pipeline.layer_split import least_extra
+from meshwright._kernels.pipeline.rank_memory import least_extra
 
 
 @njit

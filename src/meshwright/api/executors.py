@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -41,7 +41,9 @@ def check(jobs: int, backend: str) -> None:
 
 
 @contextmanager
-def workers(jobs: int, backend: str, scheduler: str = "") -> Iterator[Runner]:
+def workers(
+    jobs: int, backend: str, scheduler: str = "", *, done: Callable[[int, int], None] | None = None
+) -> Iterator[Runner]:
     """Open what runs calls, and close it in the end.
 
     Parameters
@@ -50,6 +52,8 @@ def workers(jobs: int, backend: str, scheduler: str = "") -> Iterator[Runner]:
         As of `check`.
     scheduler : str
         Address of a Dask scheduler or Ray cluster; empty for one on this machine.
+    done : callable or None
+        Told how many of how many calls are through, after each one that runs on this machine.
 
     Yields
     ------
@@ -65,7 +69,7 @@ def workers(jobs: int, backend: str, scheduler: str = "") -> Iterator[Runner]:
     """
     check(jobs, backend)
     if jobs == 1 and backend == "loky":
-        yield lambda function, arguments: [function(*argument) for argument in arguments]
+        yield lambda function, arguments: list(_counted((function(*own) for own in arguments), len(arguments), done))
         return
     import joblib
 
@@ -74,8 +78,13 @@ def workers(jobs: int, backend: str, scheduler: str = "") -> Iterator[Runner]:
         return found
 
     if backend == "loky":
+
+        def run_here(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+            each = joblib.Parallel(n_jobs=jobs, return_as="generator")(joblib.delayed(function)(*own) for own in arguments)
+            return list(_counted(each, len(arguments), done))
+
         with joblib.parallel_config(backend="loky"):
-            yield run
+            yield run_here
     elif backend == "ray":
         try:
             import ray
@@ -101,3 +110,11 @@ def workers(jobs: int, backend: str, scheduler: str = "") -> Iterator[Runner]:
         options = {"address": scheduler} if scheduler else {"n_workers": None if jobs < 0 else jobs, "threads_per_worker": 1}
         with Client(**options, **({} if scheduler else {"dashboard_address": None})), joblib.parallel_config(backend="dask"):
             yield lambda function, arguments: run(function, arguments, -1)
+
+
+def _counted(results: Iterable[Any], n_calls: int, done: Callable[[int, int], None] | None) -> Iterator[Any]:
+    """Yield results as they come, and tell how many there are."""
+    for n_through, result in enumerate(results, start=1):
+        if done is not None:
+            done(n_through, n_calls)
+        yield result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -64,12 +65,13 @@ def changes(result: Result, stop: Stop | None = None) -> tuple[Change, ...]:
     within = (
         float(ratio) if isinstance(ratio, int | float) else 0.0
     )  # as simple as the answer is, so that only the change counts
-    found, stop = [], stop or Stop()
-    for name, changed in _variants(asked, problem.cluster):
+    found, stop, variants = [], stop or Stop(), _variants(asked, problem.cluster)
+    for i, (name, changed) in enumerate(variants):
         if stop.is_asked():
             break
+        stop.tell(partial("{} of {} changes planned".format, i, len(variants)))
         same = _of_batch(result.plan, changed)
-        planned = _planned(changed, settings, within, same, stop)
+        planned = _planned(changed, settings, within, same, replace(stop, told=None))
         if planned.answer.extra.get("stopped_early") is True:
             continue
         other = _at_least(same, planned)

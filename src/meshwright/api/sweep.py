@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshwright import api
@@ -103,7 +103,7 @@ def batches(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def sweep(
+def sweep(  # noqa: PLR0913  as many as the command line has
     problem: Problem,
     sizes: Sequence[int],
     *,
@@ -114,6 +114,7 @@ def sweep(
     backend: str = "loky",
     scheduler: str = "",
     time_limit_seconds: float = 0.0,
+    done: Callable[[int, int], None] | None = None,
 ) -> tuple[Row, ...]:
     """Return a row for each global batch size.
 
@@ -137,6 +138,8 @@ def sweep(
         Address of a Dask scheduler or Ray cluster; empty for one on this machine.
     time_limit_seconds : float
         When to stop the search of each row, with its best plan so far; 0 for never.
+    done : callable or None
+        Told how many of how many rows there are, after each one on this machine.
 
     Returns
     -------
@@ -155,7 +158,7 @@ def sweep(
         raise InputError("--set global_batch contradicts a sweep over global batches; leave it out")
     if time_limit_seconds and not getattr(registry.load("search", search, "search"), "STOPS_EARLY", False):
         raise InputError(f"--time-limit: search {search} cannot stop early; leave it out")
-    with executors.workers(jobs, backend, scheduler) as run:
+    with executors.workers(jobs, backend, scheduler, done=done) as run:
         return tuple(run(_row, [(problem, size, search, chosen, seed, time_limit_seconds) for size in sizes]))
 
 

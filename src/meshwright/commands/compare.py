@@ -47,9 +47,10 @@ def _results(problem: Problem, names: list[str], seconds: float, seed: int) -> l
     results: list[tuple[str, Result | None, str]] = []
     for name in names:
         stops = _early.stops_early(problem, name)
-        with progress(f"search {name} on {problem.model_spec.name}"), _early.interruptible(stops) as asked:
+        with progress(f"search {name} on {problem.model_spec.name}") as told, _early.interruptible(stops) as asked:
+            stop = Stop(seconds=seconds, asked=asked, told=told.tell)
             try:
-                results.append((name, api.plan(problem, search=name, seed=seed, stop=Stop(seconds=seconds, asked=asked)), ""))
+                results.append((name, api.plan(problem, search=name, seed=seed, stop=stop), ""))
             except (InputError, PluginError) as error:
                 results.append((name, None, str(error)))
         if asked():

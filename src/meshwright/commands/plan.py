@@ -13,6 +13,7 @@ from meshwright.base import units
 from meshwright.commands import _options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from meshwright.core.problem import Problem
@@ -73,8 +74,12 @@ class Preferences:
     batching: str = ""
 
 
-def search_best(problem: Problem, search: str, settings: dict[str, str], preferences: Preferences) -> Result:
+def search_best(
+    problem: Problem, search: str, settings: dict[str, str], preferences: Preferences, asked: Callable[[], bool]
+) -> Result:
     """Return the best plan with at most as many alternatives as wished, telling how the search goes on.
+
+    `asked`: whether to stop.
 
     Raises
     ------
@@ -100,11 +105,8 @@ def search_best(problem: Problem, search: str, settings: dict[str, str], prefere
         raise InputError(f"--top {preferences.top}: must be at least 0")
     seconds = _early.seconds_of(preferences.time_limit)
     fixed = settings_of(preferences.why_not.split(","), "--why-not") if preferences.why_not else {}
-    with (
-        progress(f"planning {problem.model_spec.name}"),
-        _early.interruptible(_early.stops_early(problem, search)) as asked,
-    ):
-        stop = Stop(seconds=seconds, asked=asked)
+    with progress(f"planning {problem.model_spec.name}") as told:
+        stop = Stop(seconds=seconds, asked=asked, told=told.tell)
         result = api.plan(
             problem, search=search, settings=_with_top(problem, search, settings, preferences.top), seed=preferences.seed,
             stop=stop, within=within, fix=preferences.fix or None, lengths=preferences.lengths, batching=preferences.batching,
@@ -139,8 +141,8 @@ def _module(problem: Problem, search: str) -> ModuleType:
     return registry.load("search", (search or problem.model_spec.search).replace("-", "_"), "search")
 
 
-def show(result: Result, outputs: Outputs) -> int:
-    """Write and print a plan as asked; return the exit status.
+def show(result: Result, outputs: Outputs, asked: Callable[[], bool] = bool) -> int:
+    """Write and print a plan as asked; return the exit status. `asked`: whether to leave out what would help.
 
     Raises
     ------
@@ -152,7 +154,6 @@ def show(result: Result, outputs: Outputs) -> int:
 
     from meshwright.api import sensitivity as what_ifs
     from meshwright.base.errors import ExportError
-    from meshwright.commands import _early
     from meshwright.core.problem import Stop
     from meshwright.report.progress import progress
     from meshwright.writers import plan_json
@@ -160,10 +161,10 @@ def show(result: Result, outputs: Outputs) -> int:
     out, trace, report = outputs.out, outputs.trace, outputs.report
     changes: tuple[what_ifs.Change, ...] = ()
     stopped = result.answer.extra.get("stopped_early") is True
-    if outputs.what_if and result.feasible and not stopped and (report or not outputs.json):
+    if outputs.what_if and result.feasible and not stopped and not asked() and (report or not outputs.json):
         until = time.monotonic() + outputs.left_seconds
-        with progress("planning what would help"), _early.interruptible(True) as asked:
-            changes = what_ifs.changes(result, Stop(asked=lambda: asked() or time.monotonic() >= until))
+        with progress("planning what would help") as told:
+            changes = what_ifs.changes(result, Stop(asked=lambda: asked() or time.monotonic() >= until, told=told.tell))
         if time.monotonic() >= until:
             print(
                 "meshwright: --time-limit is over before all was planned that would help: not all of it is shown",
@@ -296,6 +297,12 @@ def register(app: typer.Typer) -> None:
         )  # fmt: skip
         preferences = Preferences(top, seed, time_limit, within, why_not, fix, mtbf, lengths, batching)
         started = time.monotonic()
-        result = search_best(problem, search, settings_of(set_), preferences)
-        left = started + _early.seconds_of(time_limit) - time.monotonic() if time_limit else math.inf
-        return show(result, Outputs(out, trace, report, what_if, json_, verbose, left))
+        stops = _early.stops_early(problem, search)
+        with _early.interruptible(stops) as asked:
+            result = search_best(problem, search, settings_of(set_), preferences, asked)
+            left = started + _early.seconds_of(time_limit) - time.monotonic() if time_limit else math.inf
+            outputs = Outputs(out, trace, report, what_if, json_, verbose, left)
+            if stops:
+                return show(result, outputs, asked)
+        with _early.interruptible(True) as asked:  # there is an answer, which Ctrl-C does not take away
+            return show(result, outputs, asked)

@@ -59,6 +59,7 @@ def register(app: typer.Typer) -> None:
         """Plan for many global batch sizes: data parallel, data parallel with overlap, and the plan found, side by side."""
         import json
         from dataclasses import asdict
+        from functools import partial
 
         from meshwright import api
         from meshwright.api import sweep as sweeping
@@ -77,10 +78,11 @@ def register(app: typer.Typer) -> None:
             lora=training_states.adapters(lora, base), optimizer=optimizer, state_precision=state_precision,
         )  # fmt: skip
         name = (search or problem.model_spec.search).replace("-", "_")
-        with text.progress(f"planning {problem.model_spec.name} for {len(sizes)} batch sizes"):
+        with text.progress(f"planning {problem.model_spec.name}") as told:
             rows = sweeping.sweep(
                 problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend,
-                scheduler=scheduler, time_limit_seconds=seconds)  # fmt: skip
+                scheduler=scheduler, time_limit_seconds=seconds, done=partial(told.count, what="batch sizes"),
+            )  # fmt: skip
         entries = [asdict(row) | {"plan": row.plan} for row in rows]
         if out:
             files.write(out, sweep_table.csv(entries))

@@ -33,10 +33,10 @@ def register(app: typer.Typer) -> None:
         if report:
             files.check_target(report, "--report")
         words = [name for word in runs for name in (validation.set_names() if word == "all" else (word,))]
-        reports = []
-        with progress(f"predicting {words[0]}") as now:
-            for i, word in enumerate(words, 1):
-                now(f"predicting {word}" if len(words) == 1 else f"predicting {word} ({i} of {len(words)})")
+        reports: list[validation.Report] = []
+        with progress("predicting measured runs") as told:
+            for word in words:
+                told.count(len(reports), len(words), f"sets, now {word}")
                 reports.append(validation.validate(word, framework=for_))
         if report:
             validation.write_page(reports, report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
@@ -282,12 +283,16 @@ class Graph:
     @property
     def tuned_in_part(self) -> bool:
         """Whether weights of the model itself are frozen, whatever a reference beside it has."""
-        return any(part.n_frozen_parameters and not part.reference for op in self.ops for part in op.body)
+        return any(part.n_frozen_parameters and not part.reference for body in self._bodies() for part in body)
+
+    def _bodies(self) -> Iterable[tuple[Operator, ...]]:
+        """Return the operators of layers, once for layers that share them: layers that repeat hold one tuple."""
+        return {id(op.body): op.body for op in self.ops}.values()
 
     @property
     def has_copy(self) -> bool:
         """Whether the reference has weights of its own."""
-        return any(part.n_parameters and part.reference for op in self.ops for part in op.body)
+        return any(part.n_parameters and part.reference for body in self._bodies() for part in body)
 
     @property
     def n_tokens(self) -> int:
@@ -297,7 +302,7 @@ class Graph:
     @property
     def has_reference(self) -> bool:
         """Whether a frozen reference model's forward pass runs beside the model's own."""
-        return any(operator.reference for op in self.ops for operator in op.body)
+        return any(operator.reference for body in self._bodies() for operator in body)
 
     def single(self, axis: str) -> str:
         """Return why nothing is priced for a degree above 1 of an axis, in words that follow it; empty where something is."""
@@ -308,12 +313,12 @@ class Graph:
     @property
     def quantised(self) -> bool:
         """Whether some frozen weights are held in fewer bytes than products use."""
-        return any(operator.frozen_weight_bytes > 0.0 for op in self.ops for operator in op.body)
+        return any(operator.frozen_weight_bytes > 0.0 for body in self._bodies() for operator in body)
 
     @property
     def fully_trained(self) -> bool:
         """Whether no weight is frozen."""
-        return all(not operator.n_frozen_parameters for op in self.ops for operator in op.body)
+        return all(not operator.n_frozen_parameters for body in self._bodies() for operator in body)
 
     def id_of(self, name: str) -> int:
         """Return the id of the layer called `name` (KeyError when there is none)."""

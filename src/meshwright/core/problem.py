@@ -207,11 +207,14 @@ class Stop:
         Wall time.
     asked : callable or None
         Says whether to stop now, for example because the user pressed Ctrl-C; searches that can stop early ask it often.
+    told : callable or None
+        Takes a function that says in a few words how far the search has come, whoever asks; searches that can tell give it one.
     """
 
     n_iterations: int = 0
     seconds: float = 0.0
     asked: Callable[[], bool] | None = None
+    told: Callable[[Callable[[], str]], None] | None = None
 
     def __post_init__(self) -> None:
         if not (0 <= self.n_iterations < math.inf and 0.0 <= self.seconds < math.inf):
@@ -220,6 +223,11 @@ class Stop:
     def is_asked(self) -> bool:
         """Return whether the search is asked to stop now."""
         return self.asked is not None and self.asked()
+
+    def tell(self, so_far: Callable[[], str]) -> None:
+        """Give who waits a function that says how far the search has come."""
+        if self.told is not None:
+            self.told(so_far)
 
     def unheeded(self, search: str) -> tuple[str, ...]:
         """Return a note for the answer of a search that cannot stop early; none where there was no limit.

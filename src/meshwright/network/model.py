@@ -37,6 +37,7 @@ class Network:
         self.cluster = cluster
         self._axes: dict[bytes, Axis] = {}
         self._asked: dict[_Place, Axis] = {}
+        self._folded: dict[_Place, Axis] = {}  # by what stands for all groups that were asked for
         self._transfers: dict[bytes, tuple[float, float]] = {}
         self._algorithms: dict[tuple[str, float, _Place], str] = {}
         self._folds = Remembered[Fold](REMEMBERED_LINKS)
@@ -72,10 +73,13 @@ class Network:
         if table.shape[1] > 1 and (np.diff(np.sort(table, axis=1), axis=1) == 0).any():
             raise InputError("a group of an axis names a device twice")
         table = canonical.representative(cluster, table)
-        folded = fold(cluster, table)
-        if folded.key not in self._axes:
-            self._axes[folded.key] = Axis(cluster, table[folded.rows], self._folds)
-        self._asked[asked] = self._axes[folded.key]
+        place = _place(table)
+        if place not in self._folded:
+            folded = fold(cluster, table)
+            if folded.key not in self._axes:
+                self._axes[folded.key] = Axis(cluster, table[folded.rows], self._folds)
+            self._folded[place] = self._axes[folded.key]
+        self._asked[asked] = self._folded[place]
         return self._asked[asked]
 
     def transfer(self, pairs: ArrayLike) -> tuple[float, float]:

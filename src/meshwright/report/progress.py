@@ -6,30 +6,62 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-__all__ = ["progress"]
+__all__ = ["Progress", "progress"]
+
+
+class Progress:
+    """How far some work has come: what was told last, and how many of its parts are done."""
+
+    def __init__(self) -> None:
+        self._so_far: Callable[[], str] | None = None
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has gone on."""
+        return time.monotonic() - self._started
+
+    def tell(self, so_far: Callable[[], str]) -> None:
+        """Take a function that says in a few words how far the work has come; `Stop.told`."""
+        self._so_far = so_far
+
+    def count(self, n_done: int, n_parts: int, what: str) -> None:
+        """Take how many of the parts of the work are done, from which follows about how long the others take."""
+        more = ""
+        if 0 < n_done < n_parts:
+            more = f", about {self.seconds / n_done * (n_parts - n_done):.0f} s more if the others take as long"
+        self._so_far = lambda: f"{n_done} of {n_parts} {what}{more}"
+
+    def line(self, kind: str) -> str:
+        """Return what is said now."""
+        told = ""
+        if self._so_far is not None:
+            with suppress(Exception):  # the work goes on meanwhile in another thread: what cannot be told now is left out
+                told = self._so_far()
+        return f"{kind}: {self.seconds:.0f} s{', ' if told else ''}{told} ..."
 
 
 @contextmanager
-def progress(kind: str) -> Iterator[Callable[[str], None]]:
-    """Say on stderr that work goes on, once it has lasted two seconds, and every four seconds after: nobody waits for five.
+def progress(kind: str) -> Iterator[Progress]:
+    """Say on stderr that work goes on and how far it has come, once it has lasted two seconds, and every four seconds after.
 
-    `kind`: what is being done: ``"planning llama-3.1-70b"``. What is lent says what is done from then on.
+    `kind`: what is being done: ``"planning llama-3.1-70b"``.
+    Yields: what takes how far it has come.
     """
-    done, said = threading.Event(), [kind]
-    started = time.monotonic()
+    done, told = threading.Event(), Progress()
 
     def tell() -> None:
         wait = 2.0
         while not done.wait(wait):
-            print(f"{said[-1]}: {time.monotonic() - started:.0f} s ...", file=sys.stderr, flush=True)
+            print(told.line(kind), file=sys.stderr, flush=True)
             wait = 4.0
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()
     try:
-        yield said.append
+        yield told
     finally:
         done.set()
         thread.join()

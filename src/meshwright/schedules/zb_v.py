@@ -46,14 +46,15 @@ def _row(rank: int, n_ranks: int, n_microbatches: int) -> list[tuple[int, int, i
     """Return the tasks of one rank."""
     there, back = rank, 2 * n_ranks - 1 - rank
     row: list[tuple[int, int, int]] = []
-    n_done = {(stage, phase): 0 for stage in (there, back) for phase in (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)}
+    n_done = {there: [0, 0, 0], back: [0, 0, 0]}  # by FORWARD, BACKWARD_INPUT and BACKWARD_WEIGHT
 
     def run(stage: int, *phases: int) -> None:
+        own = n_done[stage]
         for phase in phases:
-            i = n_done[stage, phase]
-            if i < n_microbatches and (phase != BACKWARD_WEIGHT or i < n_done[stage, BACKWARD_INPUT]):
+            i = own[phase]
+            if i < n_microbatches and (phase != BACKWARD_WEIGHT or i < own[BACKWARD_INPUT]):
                 row.append((stage, i, phase))
-                n_done[stage, phase] += 1
+                own[phase] = i + 1
 
     for _ in range(2 * (n_ranks - rank) - 1):
         run(there, FORWARD)
@@ -62,16 +63,16 @@ def _row(rank: int, n_ranks: int, n_microbatches: int) -> list[tuple[int, int, i
         run(there, FORWARD)
     for _ in range(n_ranks - rank):
         run(back, FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
-    while n_done[there, FORWARD] < n_microbatches or n_done[back, FORWARD] < n_microbatches:
+    while n_done[there][FORWARD] < n_microbatches or n_done[back][FORWARD] < n_microbatches:
         run(there, FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
         run(back, FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
-    while n_done[there, BACKWARD_INPUT] < n_microbatches or n_done[back, BACKWARD_INPUT] < n_microbatches:
+    while n_done[there][BACKWARD_INPUT] < n_microbatches or n_done[back][BACKWARD_INPUT] < n_microbatches:
         run(there, BACKWARD_INPUT)
-        if n_done[back, BACKWARD_INPUT] < n_microbatches:
+        if n_done[back][BACKWARD_INPUT] < n_microbatches:
             run(back, BACKWARD_INPUT)
         else:
             run(there, BACKWARD_WEIGHT)
     for stage in (back, there):
-        while n_done[stage, BACKWARD_WEIGHT] < n_microbatches:
+        while n_done[stage][BACKWARD_WEIGHT] < n_microbatches:
             run(stage, BACKWARD_WEIGHT)
     return row

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pathlib
 import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from meshwright.api import sensitivity
+from meshwright.api import sensitivity, targets
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.commands import _early
+from meshwright.core.result import Result
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 
 SLOW = "two-level:4,per_node=1,device=a100-sxm-80gb,bandwidth=2 GB/s"
@@ -104,6 +108,44 @@ def test_ctrl_c_while_it_looks_for_what_would_help_keeps_the_plan(
     done = meshwright("plan", tiny, "--cluster", "flat:4", "--global-batch", "16", "--out", "plan.json")
     assert done.code == 0 and "stopping" in done.err
     assert "proven: " in done.out and "samples/s with: " not in done.out
+
+
+def test_ctrl_c_once_the_search_has_ended_keeps_the_plan_and_nothing_more_is_searched(
+    meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = targets.runs_on
+
+    def pressed(result: Result) -> tuple[targets.Target, ...]:
+        signal.raise_signal(signal.SIGINT)
+        return told(result)
+
+    monkeypatch.setattr(targets, "runs_on", pressed)
+    done = meshwright("plan", tiny, "--cluster", "flat:4", "--global-batch", "16", "--out", "plan.json")
+    assert done.code == 0 and "stopping" in done.err and pathlib.Path("plan.json").exists()
+    assert "proven: " in done.out and "samples/s with: " not in done.out
+
+
+START = """
+import signal
+import sys
+
+class Pressed:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Pressed())
+sys.argv = ["meshwright", "list", "schedules"]
+from meshwright.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["meshwright.cli", "typer", "meshwright.commands.list", "meshwright.api.listing"])
+def test_ctrl_c_while_the_program_starts_is_one_line(module: str) -> None:
+    done = subprocess.run([sys.executable, "-c", START.format(module=module)], capture_output=True, text=True)
+    assert done.stderr == "meshwright: interrupted; nothing was written\n" and done.stdout == ""
+    assert done.returncode in (130, -signal.SIGINT)
 
 
 def test_ctrl_c_in_a_comparison_ranks_what_there_is(meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

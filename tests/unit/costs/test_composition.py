@@ -13,7 +13,7 @@ import pytest
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
-from meshwright.costs.analytic import stage, traffic
+from meshwright.costs.analytic import joined_loads, stage, traffic
 from meshwright.costs.analytic.device_mesh import BUCKET_BYTES, Mesh, bucket_seconds
 from meshwright.costs.analytic.layer import LayerWork, Transfer
 
@@ -248,7 +248,7 @@ def test_a_stage_adds_up_its_layers_and_takes_the_largest_of_what_is_needed_at_a
     )  # fmt: skip
     other = replace(one, forward_seconds=7.0, reduce_seconds=4.0, output_bytes=13.0, working_bytes=6.0, reserved_bytes=8.0,
                     forward_communication=(("context", 5.0), ("tensor", 2.0)), communication_bytes=7.0, fragmentation_ratio=0.05)  # fmt: skip  # noqa: E501
-    both = stage.combine([(one, 2), (other, 1), (replace(one, forward_seconds=99.0, output_bytes=13.0), 0)])
+    both = joined_loads.combine([(one, 2), (other, 1), (replace(one, forward_seconds=99.0, output_bytes=13.0), 0)])
     assert (both.forward_seconds, both.backward_input_seconds, both.backward_weight_seconds) == (9.0, 6.0, 9.0)
     assert both.recompute_seconds == 1.5
     assert dict(both.forward_communication) == {"context": 5.0, "tensor": 4.0}
@@ -259,16 +259,16 @@ def test_a_stage_adds_up_its_layers_and_takes_the_largest_of_what_is_needed_at_a
     assert (both.weight_bytes, both.gradient_bytes, both.optimizer_bytes) == (30.0, 60.0, 90.0)
     assert (both.activation_bytes, both.working_bytes, both.reserved_bytes, both.model_flops) == (120.0, 6.0, 9.0, 300.0)
     assert (both.communication_bytes, both.fragmentation_ratio) == (7.0, 0.1)
-    assert stage.combine([]).output_bytes == stage.combine([]).overlap_ratio == 0.0
+    assert joined_loads.combine([]).output_bytes == joined_loads.combine([]).overlap_ratio == 0.0
 
 
 def test_a_stage_of_unlike_devices_takes_every_time_of_the_slowest_and_every_size_of_the_largest() -> None:
     slow = StageCost(5.0, 1.0, optimizer_seconds=1.0, reserved_bytes=3.0)
     quick = StageCost(1.0, 4.0, optimizer_seconds=2.0, reserved_bytes=4.0)  # 5 s in all against 6
-    assert stage.slowest_kind((quick, slow)) is slow
-    both = stage.slowest((quick, slow))
+    assert joined_loads.slowest_kind((quick, slow)) is slow
+    both = joined_loads.slowest((quick, slow))
     assert (both.forward_seconds, both.optimizer_seconds, both.reserved_bytes) == (5.0, 2.0, 4.0)
-    assert stage.slowest((quick,)) is quick
+    assert joined_loads.slowest((quick,)) is quick
 
 
 def test_the_ledger_of_hsdp_has_both_reductions() -> None:

@@ -16,6 +16,7 @@ from meshwright.core.problem import Batch, Framework, Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
+from meshwright.costs.analytic import joined_loads
 from meshwright.costs.analytic import stage as _stage
 from meshwright.costs.analytic.device_mesh import mesh
 from meshwright.network import Network
@@ -89,7 +90,7 @@ def copied_seconds(problem: Problem, plan: Plan) -> dict[str, float]:
             _stage.layer_load(work, how, axes, costs[0], device, *costs[1:])
             for work, device in zip(works, devices, strict=True)
         ]
-        slow = priced.index(_stage.slowest_kind(priced))
+        slow = priced.index(joined_loads.slowest_kind(priced))
         if any(_stage.sharded_seconds(works[slow], axes, *costs)):
             unpack, pack = _stage._copy_seconds(works[slow], stage.strategy, devices[slow], problem.training)
             found["forward"] += unpack

@@ -88,7 +88,7 @@ def chain_of(plain: Plain, seed: int) -> Any:
 
 @pytest.mark.parametrize("part", range(4))
 def test_cuts_of_unlike_layers(plain: Plain, recorded: Recorded, part: int) -> None:
-    module, kernel = plain("solvers.pipeline.layer_split"), plain("_kernels.pipeline.layer_split")
+    module, kernel = plain("solvers.pipeline.layer_split"), plain("_kernels.pipeline.chain_cuts")
     for seed in range(part, 32, 4):
         chain = chain_of(plain, seed)
         arrays = module._chain_arrays(chain)
@@ -104,10 +104,13 @@ def test_cuts_of_unlike_layers(plain: Plain, recorded: Recorded, part: int) -> N
                 module.bottleneck(chain, limit_seconds=0.8 * seconds)[0],
             ]
             for ratio in (1.0001, 1.2, 1.6):
-                again = kernel._recomputing(arrays, ratio * seconds)
+                known = kernel._unknown(arrays)
+                again = kernel._recomputing(arrays, known, ratio * seconds)
                 starts, ends = np.zeros((2, len(chain.in_flight) + 1), np.int64)
-                kernel._starts(arrays, again, ratio * seconds, 0.1, starts)
-                filled = [bool(kernel._fill(arrays, again, ratio * seconds, n, ends[:-1])) for n in range(len(arrays.static))]
+                kernel._starts(arrays, again, known, ratio * seconds, 0.1, starts)
+                filled = [
+                    bool(kernel._fill(arrays, again, known, ratio * seconds, n, ends[:-1])) for n in range(len(arrays.static))
+                ]
                 cuts = module.cuts(chain, ratio * seconds, 40)
                 found[f"cuts {ratio}"] = [
                     gist(again),

@@ -19,6 +19,7 @@ from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Answer, Result
 from meshwright.core.stage_cost import StageCost
 from meshwright.report import text as report
+from meshwright.report.progress import Progress
 
 
 def test_every_stage_has_a_row(planned: Result) -> None:
@@ -148,3 +149,18 @@ def test_causes_say_from_which_rank_they_are_seen_where_another_is_busier() -> N
     assert formatting.seen_from(uneven) == "seen from rank 0, which ends last; rank 1 is the busiest"
     even = replace(result, timeline=api.simulate(problem, plan, (heavy, heavy)))
     assert formatting.seen_from(even) == ""
+
+
+def test_progress_says_how_far_the_work_has_come_and_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([0.0, 6.0, 6.0, 7.0, 9.0, 11.0, 12.0])
+    monkeypatch.setattr("meshwright.report.progress.time.monotonic", lambda: next(moments))
+    told = Progress()
+    assert told.line("thinking") == "thinking: 6 s ..."
+    told.count(2, 5, "thoughts")
+    assert told.line("thinking") == "thinking: 7 s, 2 of 5 thoughts, about 9 s more if the others take as long ..."
+    told.count(0, 5, "thoughts")
+    assert told.line("thinking") == "thinking: 9 s, 0 of 5 thoughts ..."
+    told.tell(lambda: "halfway")
+    assert told.line("thinking") == "thinking: 11 s, halfway ..."
+    told.tell(lambda: next(iter(())))  # what changes while it is looked at
+    assert told.line("thinking") == "thinking: 12 s ..."

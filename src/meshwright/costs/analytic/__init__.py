@@ -15,8 +15,8 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Framework, MixedPrecision, Problem
 from meshwright.core.stage_cost import Collective, StageCost
 from meshwright.core.strategy import RECOMPUTE, Strategy
+from meshwright.costs.analytic import joined_loads, recomputation, traffic
 from meshwright.costs.analytic import legal as _legal
-from meshwright.costs.analytic import recomputation, traffic
 from meshwright.costs.analytic import stage as _stage
 from meshwright.costs.analytic.device_mesh import Mesh, mesh
 from meshwright.costs.analytic.layer import LayerWork, layer_work
@@ -61,9 +61,9 @@ RowLoads = dict[tuple[int, str], StageCost]
 
 def combine(stage_costs: Sequence[tuple[StageCost, int]]) -> StageCost:
     """Return the load of a stage from loads of its layers and how often each occurs; see
-    `meshwright.costs.analytic.stage.combine`.
+    `meshwright.costs.analytic.joined_loads.combine`.
     """
-    return _stage.combine(stage_costs)
+    return joined_loads.combine(stage_costs)
 
 
 def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
@@ -119,16 +119,16 @@ def row_costs(
     works = [(cluster.kinds[kind], _works(problem, shape, cluster.kinds[kind])) for kind in kinds]
     found: RowLoads = {}
     for row, first in works[0][1].items():
-        for recompute in words(problem.framework):
-            same = first.same_as(recompute)
-            if (row, same) not in found:
-                loads_of_kinds = [_layer_load(problem, own[row], same, axes, strategy, device) for device, own in works]
-                if row in spare:
-                    lasting = [(device, _lasting(problem, shape, device, row)) for device, _ in works]
-                    less = [_layer_load(problem, own, same, axes, strategy, device) for device, own in lasting]
-                    loads_of_kinds = [with_state_of(*both) for both in zip(loads_of_kinds, less, strict=True)]
-                found[row, same] = _stage.slowest(loads_of_kinds)
-            found[row, recompute] = found[row, same]
+        same = {word: first.same_as(word) for word in words(problem.framework)}
+        distinct = tuple(dict.fromkeys(same.values()))
+        of_kinds = [_layer_loads(problem, own[row], distinct, axes, strategy, device) for device, own in works]
+        if row in spare:
+            lasting = [(device, _lasting(problem, shape, device, row)) for device, _ in works]
+            less = [_layer_loads(problem, own, distinct, axes, strategy, device) for device, own in lasting]
+            of_kinds = [list(map(with_state_of, *both)) for both in zip(of_kinds, less, strict=True)]
+        slowest = dict(zip(distinct, map(joined_loads.slowest, zip(*of_kinds, strict=True)), strict=True))
+        for word, alike in same.items():
+            found[row, alike] = found[row, word] = slowest[alike]
     return found
 
 
@@ -200,14 +200,16 @@ def _shape(problem: Problem, strategy: Strategy, micro_batch: int) -> Shape:
     )  # fmt: skip
 
 
-def _layer_load(problem: Problem, work: LayerWork, recompute: str, axes: Mesh, strategy: Strategy, device: Device) -> StageCost:
-    """Return the load of one layer on one kind of device."""
+def _layer_loads(
+    problem: Problem, work: LayerWork, settings: Sequence[str], axes: Mesh, strategy: Strategy, device: Device
+) -> list[StageCost]:
+    """Return the loads of one layer on one kind of device, one for each setting of recomputation."""
     asked = axes, strategy, device, problem.training, problem.framework
-    load = _stage.layer_load(work, recompute, *asked)
+    loads = _stage.layer_loads(work, settings, *asked)
     if work.reference is None:
-        return load
+        return loads
     other = _stage.layer_load(work.reference, "none", *asked)
-    return with_reference_load(load, other, borrowed=work.reference.borrowed)
+    return [with_reference_load(load, other, borrowed=work.reference.borrowed) for load in loads]
 
 
 class _LayerWorks:
@@ -346,10 +348,10 @@ def _collectives(
         if len(devices) == 1:
             return works[0][row]
         priced = [
-            _layer_load(problem, work[row], recompute, axes, strategy, device)
+            _layer_loads(problem, work[row], (recompute,), axes, strategy, device)[0]
             for work, device in zip(works, devices, strict=True)
         ]
-        return works[priced.index(_stage.slowest_kind(priced))][row]
+        return works[priced.index(joined_loads.slowest_kind(priced))][row]
 
     once = {row: _lasting(problem, shape, devices[0], row) for row in spare}  # the same weights on every kind of device
     return traffic.collectives(

@@ -1,9 +1,8 @@
-"""From the work of a layer and the mesh of its stage to a `StageCost`, and from loads of layers to the load of a stage."""
+"""From the work of a layer and the mesh of its stage to a `StageCost`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Device
@@ -16,7 +15,7 @@ from meshwright.costs.analytic.layer import LayerWork, Repeat, Transfer
 from meshwright.costs.analytic.offload import host_update
 from meshwright.costs.analytic.update import EXCHANGED_BYTES, shaped_update
 
-__all__ = ["combine", "exchanges", "exposed", "layer_load", "repeated", "sharded_seconds", "slowest", "slowest_kind"]
+__all__ = ["exchanges", "exposed", "layer_load", "layer_loads", "repeated", "sharded_seconds"]
 
 
 def layer_load(
@@ -39,24 +38,88 @@ def layer_load(
     micro-batches (ZeRO-2 and 3) are reduced at once, beside the same compute; with HSDP the replicas add up their shards once a
     step. Taking gathered weights apart and laying gradients out for the scattering are copies, which nothing hides.
     """
-    again, again_transfers = repeated(work, recompute)
-    forward = _communication(work.forward, mesh, strategy, framework)
-    backward = _communication((*work.backward, *again_transfers), mesh, strategy, framework)
-    backward_seconds = work.backward_input_seconds + work.backward_weight_seconds + again
-    gather, reduce = sharded_seconds(work, mesh, strategy, training, framework)
-    if gather or reduce:
-        unpack, pack = _copy_seconds(work, strategy, device, training) if framework.copies_gathered else (0.0, 0.0)
-        beside, after = (reduce, 0.0) if framework.overlaps_scatter else (0.0, reduce)
-        forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds) + unpack)
-        if work.has_backward:
-            backward = _add(backward, "gather", max(0.0, gather + beside - backward_seconds) + after + unpack + pack)
+    return layer_loads(work, (recompute,), mesh, strategy, device, training, framework)[0]
+
+
+def layer_loads(
+    work: LayerWork,
+    settings: Sequence[str],
+    mesh: Mesh,
+    strategy: Strategy,
+    device: Device,
+    training: MixedPrecision,
+    framework: Framework,
+) -> list[StageCost]:
+    """Return the load of one layer under each of some settings of recomputation, as `layer_load`: most of it is alike."""
     weights, gradients, optimizer = _state_bytes(work, mesh, strategy, training, framework)
-    saved, working = _activation_bytes(work, recompute)
     gathered, communication = _unit_bytes(work, mesh, strategy, training, framework)
     communication += framework.buffer_bytes if strategy.shard else 0.0
     fragmentation = 0.0 if framework.expandable_segments else training.fragmentation_ratio
     with_waste = 1.0 + fragmentation
     splits = framework.splits_transfers and not strategy.sequence_parallel
+    update_seconds, host_bytes = _update(work, mesh, strategy, device, training, (weights, gradients, optimizer))
+    output_bytes = work.output_bytes / (strategy.tensor if splits else 1)
+    reduce_seconds = _reduce_seconds(work, mesh, strategy, training)
+    gather_seconds = _gather_seconds(work, mesh, strategy, training)
+    weight_bytes = weights - _packed_saving(work, mesh, strategy, training)
+    forward = _communication(work.forward, mesh, strategy, framework)
+    gather, reduce = sharded_seconds(work, mesh, strategy, training, framework)
+    unpack = pack = 0.0
+    if gather or reduce:
+        if framework.copies_gathered:
+            unpack, pack = _copy_seconds(work, strategy, device, training)
+        forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds) + unpack)
+    found = []
+    for recompute in settings:
+        again, again_transfers = repeated(work, recompute)
+        backward = _communication((*work.backward, *again_transfers), mesh, strategy, framework)
+        if (gather or reduce) and work.has_backward:
+            beside, after = (reduce, 0.0) if framework.overlaps_scatter else (0.0, reduce)
+            backward_seconds = work.backward_input_seconds + work.backward_weight_seconds + again
+            backward = _add(backward, "gather", max(0.0, gather + beside - backward_seconds) + after + unpack + pack)
+        saved, working = _activation_bytes(work, recompute)
+        found.append(
+            StageCost(
+                forward_seconds=work.forward_seconds,
+                backward_input_seconds=work.backward_input_seconds,
+                backward_weight_seconds=work.backward_weight_seconds,
+                recompute_seconds=again,
+                forward_communication=forward,
+                backward_communication=backward,
+                output_bytes=output_bytes,
+                reduce_seconds=reduce_seconds,
+                gather_seconds=gather_seconds,
+                optimizer_seconds=update_seconds,
+                weight_bytes=weight_bytes,
+                gradient_bytes=gradients,
+                optimizer_bytes=optimizer,
+                activation_bytes=with_waste * saved,
+                working_bytes=with_waste * (working + gathered),
+                reserved_bytes=device.reserved_bytes + communication,
+                model_flops=work.model_flops,
+                communication_bytes=communication,
+                fragmentation_ratio=fragmentation,
+                output_gradient=work.has_backward,
+                host_bytes=host_bytes,
+            )
+        )
+    return found
+
+
+def _update(
+    work: LayerWork,
+    mesh: Mesh,
+    strategy: Strategy,
+    device: Device,
+    training: MixedPrecision,
+    state: tuple[float, float, float],
+) -> tuple[float, float]:
+    """Return the seconds of the optimizer and the bytes on the host; `state`: bytes of weights, gradients, optimizer state."""
+    if strategy.offload == "optimizer":
+        share = work.n_trained_dense / mesh.n_shards + work.n_trained_expert / mesh.n_expert_shards
+        n_updated = share if strategy.shard else float(work.n_trained_dense + work.n_trained_expert)
+        return host_update(n_updated, device, training)
+    weights, gradients, optimizer = state
     n_frozen = work.n_dense_parameters - work.n_trained_dense, work.n_expert_parameters - work.n_trained_expert
     updated = weights - _weight_bytes(*n_frozen, mesh, strategy, training)
     moved = 2.0 * gradients + 2.0 * optimizer + updated
@@ -65,35 +128,7 @@ def layer_load(
     shaped_bytes, shaped_seconds = shaped_update(
         work.updates, (mesh.n_shards, mesh.n_expert_shards) if strategy.shard else (1, 1)
     )
-    update_seconds = (moved + shaped_bytes) / (device.memory_bytes_per_second * device.memory_ratio) + shaped_seconds
-    host_bytes = 0.0
-    if strategy.offload == "optimizer":
-        share = work.n_trained_dense / mesh.n_shards + work.n_trained_expert / mesh.n_expert_shards
-        n_updated = share if strategy.shard else float(work.n_trained_dense + work.n_trained_expert)
-        update_seconds, host_bytes = host_update(n_updated, device, training)
-    return StageCost(
-        forward_seconds=work.forward_seconds,
-        backward_input_seconds=work.backward_input_seconds,
-        backward_weight_seconds=work.backward_weight_seconds,
-        recompute_seconds=again,
-        forward_communication=forward,
-        backward_communication=backward,
-        output_bytes=work.output_bytes / (strategy.tensor if splits else 1),
-        reduce_seconds=_reduce_seconds(work, mesh, strategy, training),
-        gather_seconds=_gather_seconds(work, mesh, strategy, training),
-        optimizer_seconds=update_seconds,
-        weight_bytes=weights - _packed_saving(work, mesh, strategy, training),
-        gradient_bytes=gradients,
-        optimizer_bytes=optimizer,
-        activation_bytes=with_waste * saved,
-        working_bytes=with_waste * (working + gathered),
-        reserved_bytes=device.reserved_bytes + communication,
-        model_flops=work.model_flops,
-        communication_bytes=communication,
-        fragmentation_ratio=fragmentation,
-        output_gradient=work.has_backward,
-        host_bytes=host_bytes,
-    )
+    return (moved + shaped_bytes) / (device.memory_bytes_per_second * device.memory_ratio) + shaped_seconds, 0.0
 
 
 def repeated(work: LayerWork, recompute: str) -> tuple[float, tuple[Transfer, ...]]:
@@ -313,85 +348,3 @@ def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:
         return work.saved_bytes, work.working_bytes
     kept = _own(work, recompute).kept_bytes
     return kept, max(0.0, work.saved_bytes - kept) + work.working_bytes
-
-
-def combine(stage_costs: Sequence[tuple[StageCost, int]]) -> StageCost:
-    """Return the load of a stage from those of its layers.
-
-    `stage_costs`: loads of layers and how often each occurs; the last one is the stage's last layer.
-    Returns: sums; working memory and what is reserved count once (the largest), and the tensor sent on is the last layer's.
-    The gradient reduction of every layer but one runs beside the backward pass: the first layer's gradients are complete
-    only at its end.
-    """
-    forward: dict[str, float] = {}
-    backward: dict[str, float] = {}
-    sums = [0.0] * 13
-    working = reserved = largest = communication = fragmentation = 0.0
-    for load, count in stage_costs:
-        if count <= 0:
-            continue
-        for cause, seconds in load.forward_communication:
-            forward[cause] = forward.get(cause, 0.0) + seconds * count
-        for cause, seconds in load.backward_communication:
-            backward[cause] = backward.get(cause, 0.0) + seconds * count
-        for i, value in enumerate(_summed(load)):
-            sums[i] += value * count
-        working = max(working, load.working_bytes)
-        reserved = max(reserved, load.reserved_bytes)
-        communication = max(communication, load.communication_bytes)
-        fragmentation = max(fragmentation, load.fragmentation_ratio)
-        largest = max(largest, load.reduce_seconds)
-    reduce_seconds = sums[4]
-    return StageCost(
-        forward_seconds=sums[0],
-        backward_input_seconds=sums[1],
-        backward_weight_seconds=sums[2],
-        recompute_seconds=sums[3],
-        forward_communication=tuple(sorted(forward.items())),
-        backward_communication=tuple(sorted(backward.items())),
-        output_bytes=stage_costs[-1][0].output_bytes if stage_costs else 0.0,
-        reduce_seconds=reduce_seconds,
-        overlap_ratio=1.0 - largest / reduce_seconds if reduce_seconds > 0.0 else 0.0,
-        gather_seconds=sums[5],
-        optimizer_seconds=sums[6],
-        weight_bytes=sums[7],
-        gradient_bytes=sums[8],
-        optimizer_bytes=sums[9],
-        activation_bytes=sums[10],
-        working_bytes=working,
-        reserved_bytes=reserved,
-        model_flops=sums[11],
-        communication_bytes=communication,
-        fragmentation_ratio=fragmentation,
-        output_gradient=any(load.output_gradient for load, count in stage_costs if count > 0) or not stage_costs,
-        host_bytes=sums[12],
-    )
-
-
-def _summed(load: StageCost) -> tuple[float, ...]:
-    """Return the figures of a layer that add up over layers."""
-    return (
-        load.forward_seconds, load.backward_input_seconds, load.backward_weight_seconds, load.recompute_seconds,
-        load.reduce_seconds, load.gather_seconds, load.optimizer_seconds, load.weight_bytes, load.gradient_bytes,
-        load.optimizer_bytes, load.activation_bytes, load.model_flops, load.host_bytes,
-    )  # fmt: skip
-
-
-def slowest(stage_costs: Sequence[StageCost]) -> StageCost:
-    """Return the load of a stage whose devices differ: every time the slowest kind's, every size the largest.
-
-    `stage_costs`: the same layer on each kind of device of the stage.
-    """
-    if len(stage_costs) == 1:
-        return stage_costs[0]
-    worst = slowest_kind(stage_costs)
-    return replace(
-        worst,
-        optimizer_seconds=max(load.optimizer_seconds for load in stage_costs),
-        reserved_bytes=max(load.reserved_bytes for load in stage_costs),
-    )
-
-
-def slowest_kind(stage_costs: Sequence[StageCost]) -> StageCost:
-    """Return which of the same layer's loads, one for each kind of device, takes longest; the first of several."""
-    return max(stage_costs, key=lambda load: load.forward_total_seconds + load.backward_total_seconds)

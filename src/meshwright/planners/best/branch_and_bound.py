@@ -19,7 +19,7 @@ from meshwright.planners.best import bounds, limits, plans, ranks, runners_up, s
 from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.goals import Allowance, Goal
-from meshwright.planners.best.incumbents import Incumbent, describe, memory_notes, place_of
+from meshwright.planners.best.incumbents import Incumbent, describe, memory_notes, place_of, so_far
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import ANY, ANY_SPREAD, Config, DevicePool, Exchanges, MeshDegrees, meshes, schedules_of
@@ -60,6 +60,7 @@ class BestFirstSearch:
         self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
         self.model = registry.load("costs", problem.costs, "cost model")
         self.exchanges = Exchanges(problem, self.params.context_exchange, self.params.offload)
+        stop.tell(lambda: so_far(self.found, lambda: self.proven))
 
     @property
     def budget(self) -> int:

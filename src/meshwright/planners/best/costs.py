@@ -20,7 +20,8 @@ from meshwright.planners.best import layer_sums
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RowFigures, least_peaks
-from meshwright.planners.best.ranks import SILENT, JoinedLoads, RankClasses, kinds_only, merged, rank_classes, silent
+from meshwright.planners.best.priced import priced_layers
+from meshwright.planners.best.ranks import SILENT, RankClasses, kinds_only, merged, rank_classes, silent
 from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, after_name
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
@@ -70,15 +71,11 @@ class Costs:
         self.recompute, self.memory_ratio, self.shards, self.blocks = recompute, memory_ratio, shards, blocks
         self._in_order = pool.in_order
         self._kind_bytes = np.array([problem.required_cluster.device(int(own[0])).memory_bytes for own in pool.devices])
-        self._classes: dict[tuple[object, ...], RankClasses] = {}
-        self._places: dict[tuple[object, ...], tuple[object, ...]] = {}
-        self._rows: dict[tuple[object, ...], RowLoads] = {}
+        self._priced = priced_layers(problem, pool)
         self._of_mesh: dict[tuple[MeshDegrees, bool], list[RowLoads]] = {}
         self._spare = [analytic.spare_rows(problem.graph, ends_together=together) for together in (False, True)]
-        self._joined = JoinedLoads()
         self.figures: dict[int, RowFigures] = {}
         self._work: dict[tuple[object, ...], LeastWork] = {}
-        self._digests: dict[int, Digest] = {}
         self._stacked: dict[tuple[int, ...], StackedLayers] = {}
         self._main: dict[tuple[int, ...], MainLayers] = {}
         self.virtual_stages: dict[tuple[object, ...], tuple[Any, ...]] = {}  # what `planners.best.virtual` remembers
@@ -91,8 +88,7 @@ class Costs:
     def recomputing(self, words: tuple[str, ...], *, blocks: bool = False) -> Costs:
         """Return the same costs where layers may recompute something else; loads of layers are shared, which do not depend on it."""
         alike = Costs(self.problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges)
-        alike._classes, alike._places, alike._rows = self._classes, self._places, self._rows
-        alike._of_mesh, alike._joined = self._of_mesh, self._joined
+        alike._priced, alike._of_mesh = self._priced, self._of_mesh
         return alike
 
     @property
@@ -107,16 +103,16 @@ class Costs:
         if not config.is_any:
             between = () if light else (config.shard > 0, config.shard_degree)
             key = (config.layout, mesh.pipeline, mesh.data, mesh.context, mesh.tensor, mesh.expert, between, config.exchange)
-        if key not in self._classes:
+        if key not in self._priced.classes:
             kinds = self.kind_of_rank(config)
             if config.is_any:
-                self._classes[key] = kinds_only(kinds)
+                self._priced.classes[key] = kinds_only(kinds)
             else:
                 found = rank_classes(
                     self.pool, config, kinds, self.problem.required_cluster.periods, light=light, in_order=self._in_order
                 )
-                self._classes[key] = found if len(found.keys) == 1 else merged(found, self._times(config, found, light))
-        return self._classes[key]
+                self._priced.classes[key] = found if len(found.keys) == 1 else merged(found, self._times(config, found, light))
+        return self._priced.classes[key]
 
     def _times(self, config: Config, classes: RankClasses, light: bool) -> list[tuple[object, ...]]:
         """Return what decides the loads of each class of ranks beside its kind of device; remembered by place."""
@@ -124,12 +120,12 @@ class Costs:
         between = () if light else (mesh.data, config.shard > 0, config.shard_degree)
         for devices, place in zip(classes.devices, classes.keys, strict=True):
             key = (mesh.context, config.exchange, mesh.tensor, mesh.expert, between, place)
-            if key not in self._places:
-                self._places[key] = (
+            if key not in self._priced.places:
+                self._priced.places[key] = (
                     (SILENT,) if place[-1] == SILENT
                     else self.model.axis_times(self.problem, config.strategy, devices, inside_only=light)
                 )  # fmt: skip
-            found.append(self._places[key])
+            found.append(self._priced.places[key])
         return found
 
     def rows(self, config: Config, *, light: bool = False) -> list[RowLoads]:
@@ -153,12 +149,12 @@ class Costs:
         spare, found = self._spare[config.ends_together], []
         key, told = (_key(config, light), spare), {"inside_only": light, **({"spare": spare} if spare else {})}
         for devices, place in zip(classes.devices, classes.keys, strict=True):
-            if (key, place) not in self._rows:
+            if (key, place) not in self._priced.rows:
                 own = self.model.row_costs(self.problem, config.strategy, devices, config.mesh.micro_batch, **told)
                 if place[-1] == SILENT:
                     own = {of: silent(load) for of, load in own.items()}
-                self._rows[key, place] = own
-            found.append(self._rows[key, place])
+                self._priced.rows[key, place] = own
+            found.append(self._priced.rows[key, place])
         return found
 
     def _least_rows(self, config: Config, classes: RankClasses) -> list[RowLoads]:
@@ -178,7 +174,7 @@ class Costs:
             state = dict(zip(places, self.rows(highest, light=True), strict=True))  # the same at all places
             unsharded = self.without_sharding(config, classes)
             self._of_mesh[key] = [
-                self._joined.with_state(own, state[kind]) for kind, own in zip(classes.kinds, unsharded, strict=True)
+                self._priced.joined.with_state(own, state[kind]) for kind, own in zip(classes.kinds, unsharded, strict=True)
             ]
         return self._of_mesh[key]
 
@@ -190,7 +186,7 @@ class Costs:
             for kind, rows in zip(own.kinds, self.rows(variant, light=True), strict=True):
                 if not any(rows is known for known in of_kind[kind]):
                     of_kind[kind].append(rows)
-        return [self._joined.least(places) for places in of_kind.values()]
+        return [self._priced.joined.least(places) for places in of_kind.values()]
 
     def least_work(self, config: Config, *, with_communication: bool) -> LeastWork:
         """Return what the whole model takes at least on every kind of device of a mesh, whatever is sharded and wherever ranks lie.
@@ -222,11 +218,11 @@ class Costs:
 
     def digests(self, config: Config, *, light: bool) -> list[Digest]:
         """Return `rows` as arrays."""
-        of_class = self.rows(config, light=light)
+        of_class, known = self.rows(config, light=light), self._priced.digests
         for rows in of_class:
-            if id(rows) not in self._digests:  # rows are kept, so that none is another
-                self._digests[id(rows)] = layer_sums.digest(self.chain, self.settled(rows), self.words(rows))
-        return [self._digests[id(rows)] for rows in of_class]
+            if (id(rows), self.recompute) not in known:  # rows are kept, so that none is another
+                known[id(rows), self.recompute] = layer_sums.digest(self.chain, self.settled(rows), self.words(rows))
+        return [known[id(rows), self.recompute] for rows in of_class]
 
     def stacked(self, config: Config, *, light: bool) -> StackedLayers:
         """Return `digests` as the kernels of virtual stages read them."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.base.units import format_bytes
+from meshwright.base.units import format_bytes, format_seconds
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.timeline import Timeline
@@ -14,7 +14,7 @@ from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.space import Config, MeshDegrees
 from meshwright.sim import fits
 
-__all__ = ["Degrees", "Incumbent", "causes_of_loss", "degrees_of", "describe", "memory_notes", "place_of", "rank"]
+__all__ = ["Degrees", "Incumbent", "causes_of_loss", "degrees_of", "describe", "memory_notes", "place_of", "rank", "so_far"]
 
 Degrees = tuple[int, int, int, int, int]
 """Pipeline, data, context, tensor, expert."""
@@ -75,6 +75,22 @@ def describe(config: Config) -> str:
     if config.offload != "none":
         parts.append(f"{config.offload} state on the host")
     return f"{', '.join(parts)}, micro-batch {mesh.micro_batch}, sharding level {config.shard}"
+
+
+def so_far(found: Sequence[Incumbent], proven: Callable[[], float]) -> str:
+    """Return in a few words how far a search has come.
+
+    Parameters
+    ----------
+    found : sequence of Incumbent
+        The plans found.
+    proven : callable
+        Returns what all plans take at least.
+    """
+    if not found:
+        return "no plan yet"
+    best, least = min(own.step_seconds for own in found), proven()
+    return f"best so far {format_seconds(best)} a step" + (f", proven within {best / least - 1.0:.1%}" if least > 0.0 else "")
 
 
 def memory_notes(problem: Problem, found: Incumbent) -> tuple[str, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.identity import ById, locked
 from meshwright.core.graph import Graph
 from meshwright.core.stage_cost import StageCost
 from meshwright.solvers.pipeline.layer_split import Relief, relief
@@ -193,9 +195,7 @@ class Digest:
 
 def digest(chain: LayerChain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
     """Turn loads into arrays."""
-    distinct = sorted(set(chain.rows))
-    place = {row: i for i, row in enumerate(distinct)}
-    order = np.array([place[row] for row in chain.rows])
+    distinct, order = _sorts(ById(chain))
     layers = [_one(rows[row, words[0]]) for row in distinct]
     work = np.array([[work_of(rows[row, word]) for word in words] for row in distinct])
     kept = np.array([[rows[row, word].activation_bytes for word in words] for row in distinct])
@@ -208,26 +208,19 @@ def digest(chain: LayerChain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
     prefix, suffix = _total(rows, chain.prefix), _total(rows, chain.suffix)
     after = _after([*layers, prefix, suffix], [*longest, prefix.backward_seconds, suffix.backward_seconds])
     split_after = _after([*layers, prefix, suffix], [own.weight_seconds for own in (*layers, prefix, suffix)])
-
-    def column(name: str) -> NDArray[np.float64]:
-        return np.asarray(np.array([getattr(own, name) for own in layers])[order])
-
-    columns = [column(name) for name in _SUMMED[1:5]] + [kept[order, 0], column("reduce_seconds"), column("update_seconds")]
-    running = np.zeros((len(_SUMMED), len(order) + 1))
-    running[:, 1:] = np.cumsum([work[order, 0], *columns], axis=1)
-    ends = [
-        [own.forward_seconds + own.backward_seconds, *(getattr(own, name) for name in _SUMMED[1:])] for own in (prefix, suffix)
-    ]
-
+    summed = np.take(np.array([_figures(own) for own in layers], dtype=np.float64).T, order, axis=1)
+    summed[0], summed[5] = work[order, 0], kept[order, 0]
+    running = np.zeros((len(summed), len(order) + 1))
+    running[:, 1:] = np.cumsum(summed, axis=1)
     return Digest(
         work_seconds=work[order],
         activation_bytes=kept[order],
-        forward_seconds=column("forward_seconds"),
-        backward_seconds=column("backward_seconds"),
-        input_seconds=column("input_seconds"),
-        static_bytes=column("static_bytes"),
-        reduce_seconds=column("reduce_seconds"),
-        update_seconds=column("update_seconds"),
+        forward_seconds=summed[1],
+        backward_seconds=summed[2],
+        input_seconds=summed[3],
+        static_bytes=summed[4],
+        reduce_seconds=summed[6],
+        update_seconds=summed[7],
         after_seconds=after[:-2][order],
         split_after_seconds=split_after[:-2][order],
         prefix=replace(prefix, after_seconds=float(after[-2]), split_after_seconds=float(split_after[-2])),
@@ -241,8 +234,24 @@ def digest(chain: LayerChain, rows: RowLoads, words: tuple[str, ...]) -> Digest:
         working_bytes=working[order],
         reserved_bytes=reserved[order],
         running_sums=running,
-        pinned_sums=np.array(ends),
+        pinned_sums=np.array([_figures(prefix), _figures(suffix)]),
     )
+
+
+@lru_cache(maxsize=8)
+def _sorts(chain: ById[LayerChain]) -> tuple[tuple[int, ...], NDArray[np.int64]]:
+    """Return the distinct rows of a chain, rising, and which of them each layer is of; a chain never changes."""
+    distinct = tuple(sorted(set(chain.of.rows)))
+    place = {row: i for i, row in enumerate(distinct)}
+    return distinct, locked(np.array([place[row] for row in chain.of.rows]))
+
+
+def _figures(own: Pinned) -> tuple[float, ...]:
+    """Return what is summed of one layer, or of pinned ones: its work first."""
+    return (
+        own.forward_seconds + own.backward_seconds, own.forward_seconds, own.backward_seconds, own.input_seconds, own.static_bytes,
+        own.activation_bytes, own.reduce_seconds, own.update_seconds,
+    )  # fmt: skip
 
 
 def _after(parts: list[Pinned], last_task_seconds: list[float]) -> NDArray[np.float64]:
@@ -282,12 +291,6 @@ def _one(load: StageCost) -> Pinned:
         reduce_seconds=load.reduce_seconds,
         update_seconds=load.gather_seconds + load.optimizer_seconds,
     )
-
-
-_SUMMED = (
-    "work_seconds", "forward_seconds", "backward_seconds", "input_seconds", "static_bytes", "activation_bytes", "reduce_seconds",
-    "update_seconds",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

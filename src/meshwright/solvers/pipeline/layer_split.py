@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from meshwright.solvers.pipeline.rank_memory import RankMemory
 
 if TYPE_CHECKING:
-    from meshwright._kernels.pipeline.layer_split import Chain
+    from meshwright._kernels.pipeline.chain_cuts import Chain
 
 __all__ = [
     "Inequality",
@@ -297,7 +297,7 @@ def bottleneck(
     counts : ndarray, shape (n_ranks,), int64
         Layers of each rank.
     """
-    from meshwright._kernels.pipeline import layer_split as kernel
+    from meshwright._kernels.pipeline import chain_cuts as kernel
 
     ends = np.zeros(len(chain.budget_bytes), dtype=np.int64)
     seconds = float(kernel.least_bottleneck(_chain_arrays(chain), ends, least_seconds, limit_seconds))
@@ -321,7 +321,7 @@ def cuts(chain: UnequalChain, limit_seconds: float, n_most: int) -> NDArray[np.i
     ndarray, shape (n_cuts, n_ranks), int64, or None
         Layers of each rank, which may have none; None where there are more cuts than asked for.
     """
-    from meshwright._kernels.pipeline import layer_split as kernel
+    from meshwright._kernels.pipeline import chain_cuts as kernel
 
     ends = np.zeros((n_most, len(chain.budget_bytes)), dtype=np.int64)
     n_cuts = kernel.cuts_within(_chain_arrays(chain), limit_seconds, ends)
@@ -330,7 +330,7 @@ def cuts(chain: UnequalChain, limit_seconds: float, n_most: int) -> NDArray[np.i
 
 def _chain_arrays(chain: UnequalChain) -> Chain:
     """Return a chain as the kernels read it."""
-    from meshwright._kernels.pipeline import layer_split as kernel
+    from meshwright._kernels.pipeline import chain_cuts as kernel
 
     memory = chain.memory or RankMemory.unlimited(len(chain.forward_seconds), len(chain.budget_bytes))
 
@@ -381,7 +381,7 @@ def least_extra(
     saved_bytes, extra_seconds : ndarray, shape (2,), float64
         What either way to recompute frees per layer at most, and costs at least; the weaker way first.
     """
-    from meshwright._kernels.pipeline import layer_split as kernel
+    from meshwright._kernels.pipeline import rank_memory as kernel
 
     return float(kernel.least_extra(float(excess_bytes), n_layers, saved_bytes, extra_seconds))
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from meshwright.base.integer_program import Row, solve
 
 __all__ = ["RankSorts", "least_recomputed"]
 
@@ -61,11 +64,32 @@ def least_recomputed(sorts: RankSorts, held: NDArray[np.float64], at: NDArray[np
     Lemma: a choice of ways is a number of layers for every sort and way. It fits where at every moment what is kept of each
     stage, as often as it is held, the most that a layer of the stage at work needs and the most that any layer reserves are
     within the room. Those are the rows of this program; so its least, and every bound on it that the solver proves before it
-    stops, is below the work of every choice that fits. Rows are loosened by what the solver may miss them by.
+    stops, is below the work of every choice that fits. Rows are loosened by what the solver may miss them by. Plans that
+    differ in what is sharded often ask the same, so answers are remembered.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csr_array
+    return _least(_Asked(sorts, held, at, float(room_bytes)))
 
+
+class _Asked:
+    """A question as the key of a memo: equal to one with the same numbers."""
+
+    __slots__ = ("_numbers", "at", "held", "room_bytes", "sorts")
+
+    def __init__(self, sorts: RankSorts, held: NDArray[np.float64], at: NDArray[np.int64], room_bytes: float) -> None:
+        self.sorts, self.held, self.at, self.room_bytes = sorts, held, at, room_bytes
+        self._numbers = (*(own.tobytes() for own in (*sorts, held, at)), held.shape, room_bytes)
+
+    def __hash__(self) -> int:
+        return hash(self._numbers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Asked) and self._numbers == other._numbers
+
+
+@lru_cache(maxsize=256)
+def _least(asked: _Asked) -> float:
+    """Return `least_recomputed`."""
+    sorts, held, at, room_bytes = asked.sorts, asked.held, asked.at, asked.room_bytes
     n_ways, n_sorts = sorts.kept_bytes.shape
     n_stages, scale = held.shape[1], max(abs(room_bytes), 1.0)
     n_counts = n_ways * n_sorts  # counts by way and sort, then whether any is chosen, then the largest of what is shared
@@ -73,25 +97,20 @@ def least_recomputed(sorts: RankSorts, held: NDArray[np.float64], at: NDArray[np
     largest = 2 * n_counts
     every = np.arange(n_counts)
     sort_of = every % n_sorts
-    rows: list[tuple[NDArray[np.int64], NDArray[np.float64], float, float]] = []
+    rows: list[Row] = []
     for sort in range(n_sorts):
         own = every[sort_of == sort]
-        rows.append((own, np.ones(n_ways), float(sorts.n_layers[sort]), float(sorts.n_layers[sort])))
+        rows.append(Row(own, np.ones(n_ways), float(sorts.n_layers[sort]), float(sorts.n_layers[sort])))
     for i in every.tolist():
         way, sort = divmod(i, n_sorts)
         shared = ((sorts.reserved_bytes, largest), (sorts.working_bytes, largest + 1 + int(sorts.stage[sort])))
-        rows.append((np.array([i, n_counts + i]), np.array([1.0, -float(sorts.n_layers[sort])]), -np.inf, 0.0))
+        rows.append(Row(np.array([i, n_counts + i]), np.array([1.0, -float(sorts.n_layers[sort])]), -np.inf, 0.0))
         for n_bytes, most in shared:
-            rows.append((np.array([n_counts + i, most]), np.array([n_bytes[way, sort] / scale, -1.0]), -np.inf, 0.0))
+            rows.append(Row(np.array([n_counts + i, most]), np.array([n_bytes[way, sort] / scale, -1.0]), -np.inf, 0.0))
     for times, stage in zip(held, at.tolist(), strict=True):
         kept = (times[sorts.stage] * sorts.kept_bytes / scale).ravel()
         columns = np.concatenate((every, [largest, largest + 1 + stage]))
-        rows.append((columns, np.concatenate((kept, [1.0, 1.0])), -np.inf, room_bytes / scale + _ROUNDING))
-    starts = np.concatenate(([0], np.cumsum([len(columns) for columns, _, _, _ in rows])))
-    table = csr_array(
-        (np.concatenate([own for _, own, _, _ in rows]), np.concatenate([own for own, _, _, _ in rows]), starts),
-        shape=(len(rows), n_variables),
-    )
+        rows.append(Row(columns, np.concatenate((kept, [1.0, 1.0])), -np.inf, room_bytes / scale + _ROUNDING))
     extra = np.maximum(sorts.extra_seconds, 0.0)
     price = extra.max(initial=0.0)
     if price == 0.0:
@@ -100,14 +119,8 @@ def least_recomputed(sorts: RankSorts, held: NDArray[np.float64], at: NDArray[np
     cost[:n_counts] = (extra / price).ravel()
     upper = np.full(n_variables, np.inf)
     upper[n_counts:largest] = 1.0
-    found = milp(
-        cost,
-        integrality=np.arange(n_variables) < largest,
-        bounds=Bounds(0.0, upper),
-        constraints=LinearConstraint(table, [low for _, _, low, _ in rows], [high for _, _, _, high in rows]),
-        options={"node_limit": _MOST_NODES, "mip_rel_gap": 0.0},
-    )
-    if found.status == 2:
+    found = solve(cost, np.arange(n_variables) < largest, upper, rows, most_nodes=_MOST_NODES)
+    if found.infeasible:
         return np.inf
-    proven = 0.0 if found.mip_dual_bound is None else float(found.mip_dual_bound)
+    proven = found.bound or 0.0
     return max(0.0, proven * (1.0 - _ROUNDING) - _ROUNDING) * float(price)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.integer_program import Row, solve
 from meshwright.planners.best.check.prices import PricedLayer
 
 __all__ = ["least_extra", "least_program", "least_repeated"]
@@ -130,22 +131,17 @@ def least_program(
     room_bytes : float
         Memory less what is held all the time.
     """
-    from scipy.optimize import LinearConstraint, milp
-
     flat = [(i, stage, way, way.work - ways[0].work) for i, (stage, _, ways) in enumerate(sorts) for way in ways]
     n, n_stages, unit = len(flat), times.shape[1], max(abs(room_bytes), 1.0)
     price = max([extra for *_, extra in flat] or [0.0])
     if price <= 0.0:
         return 0.0
     # variables: how many layers go each way; whether any does; the most needed while each stage works; the most reserved
-    rows, low, high = [], [], []
+    rows: list[Row] = []
 
     def keep(values: dict[int, float], least: float, most: float) -> None:
-        row = np.zeros(2 * n + n_stages + 1)
-        row[list(values)] = list(values.values())
-        rows.append(row)
-        low.append(least)
-        high.append(most)
+        used = sorted(column for column, value in values.items() if value)
+        rows.append(Row(np.array(used, dtype=np.int64), np.array([values[column] for column in used]), least, most))
 
     for i, (_, count, _) in enumerate(sorts):
         keep({j: 1.0 for j in range(n) if flat[j][0] == i}, count, count)
@@ -158,11 +154,10 @@ def least_program(
         keep(moving | {2 * n + place: 1.0, 2 * n + n_stages: 1.0}, -math.inf, room_bytes / unit + _SOLVER_ROUNDING)
     cost = np.concatenate(([max(extra, 0.0) / price for *_, extra in flat], np.zeros(n + n_stages + 1)))
     whole = np.arange(len(cost)) < 2 * n
-    limits = {"node_limit": _MOST_NODES, "mip_rel_gap": 0.0}
-    found = milp(cost, integrality=whole, constraints=LinearConstraint(np.array(rows), low, high), options=limits)
-    if found.status == 2:
+    found = solve(cost, whole, np.inf, rows, most_nodes=_MOST_NODES)
+    if found.infeasible:
         return math.inf
-    proven = float(found.mip_dual_bound or 0.0)
+    proven = found.bound or 0.0
     return max(0.0, proven * (1.0 - _SOLVER_ROUNDING) - _SOLVER_ROUNDING) * price
 
 

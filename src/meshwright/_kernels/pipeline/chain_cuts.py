@@ -1,0 +1,292 @@
+"""How a chain of unlike layers is cut for the ranks of a pipeline so that all inequalities on the step hold: the loops of
+`solvers.pipeline.layer_split`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from meshwright._kernels.arrays import copy
+from meshwright._kernels.compiling import kernel, part
+from meshwright._kernels.pipeline.rank_memory import Holding, least_extra, least_of
+
+__all__ = ["Chain", "cuts_within", "least_bottleneck"]
+
+
+_NOTHING = -1e18
+"""Fixed seconds of a rank of which an inequality says nothing: never the largest."""
+
+_FIRST = np.int64(0)
+"""The first rank or layer; a plain 0 in a call is a type of its own, for which Numba compiles once more."""
+
+
+class Chain(NamedTuple):
+    """Layers of several kinds as running sums, and the ranks they are cut for; rows of some are inequalities on the step."""
+
+    step: np.ndarray  # (n_inequalities, n_layers + 1): seconds of a whole step
+    before: np.ndarray  # (n_inequalities, n_layers + 1): seconds that layers of earlier ranks delay a rank
+    later: np.ndarray  # (n_inequalities, n_layers + 1): seconds that layers of later ranks delay a rank
+    hidden: np.ndarray  # (n_layers + 1,): forward of one micro-batch, which hides `lead` times
+    static: np.ndarray  # (n_layers + 1,): static bytes
+    kept: np.ndarray  # (n_layers + 1,): activations of one micro-batch
+    fixed: np.ndarray  # (n_inequalities, n_ranks): seconds of a step whatever the rank takes
+    lead: np.ndarray  # (n_inequalities, n_ranks)
+    n_times: np.ndarray  # (n_inequalities,): how often recomputation counts
+    n_before: np.ndarray  # (n_inequalities,): how often that of earlier ranks does
+    n_later: np.ndarray  # (n_inequalities,): how often that of later ranks does
+    ends_first: np.ndarray  # (n_inequalities,): 1 where the end of the first rank follows, else 0
+    end: np.ndarray  # (n_layers + 1,): seconds of the end of the step on the first rank
+    budget: np.ndarray  # (n_ranks,): memory left for layers
+    in_flight: np.ndarray  # (n_ranks,)
+    saved: np.ndarray  # (n_ranks, 2): most that one layer gives up of `kept` by either way to recompute, weaker first
+    extra: np.ndarray  # (n_ranks, 2): seconds that this costs at least, each time
+    prices: np.ndarray  # (n_prices,): seconds paid for a byte of one micro-batch
+    worth: np.ndarray  # (n_prices, n_layers + 1): what recomputing earns at most at these prices
+    dearest: float  # seconds of recomputing everything, each time, at most
+    holding: Holding
+
+
+@part
+def _repeated(chain, rank, first, last):
+    """Least seconds that a rank recomputes of one micro-batch to hold layers first..last-1; inf when they do not fit."""
+    held = chain.static[last] - chain.static[first]
+    excess = held + chain.in_flight[rank] * (chain.kept[last] - chain.kept[first]) - chain.budget[rank]
+    repeated = 0.0
+    if excess > 0.0:
+        repeated = least_extra(excess, last - first, chain.in_flight[rank] * chain.saved[rank], chain.extra[rank])
+        for i in range(chain.prices.shape[0]):
+            earned = chain.worth[i, last] - chain.worth[i, first]
+            repeated = max(repeated, chain.prices[i] * excess / chain.in_flight[rank] - earned)
+    if repeated < np.inf:
+        repeated = max(repeated, least_of(chain.holding, rank, first, last))
+    return repeated
+
+
+@part
+def _unknown(chain):
+    """Return what `_repeated_once` fills: (n_ranks, n_layers + 1, n_layers + 1)."""
+    return np.full((chain.budget.shape[0], chain.static.shape[0], chain.static.shape[0]), -1.0)
+
+
+@part
+def _repeated_once(chain, known, rank, first, last):
+    """Return `_repeated`, which `known` keeps by rank, first and last: below 0 where it was not asked yet."""
+    repeated = known[rank, first, last]
+    if repeated < 0.0:
+        repeated = _repeated(chain, rank, first, last)
+        known[rank, first, last] = repeated
+    return repeated
+
+
+@part
+def _longest(chain, again, rank, first, last, end, repeated):
+    """Least seconds of a step when a rank takes layers first..last-1 and recomputes so long: its largest inequality.
+
+    `again` is what earlier and later ranks recompute at least, by `_recomputing`; `end` is how long the end of the step takes
+    on the first rank.
+    """
+    before, later = again[0, rank, first], again[1, rank, last]
+    if repeated == np.inf or before == np.inf or later == np.inf:
+        return np.inf
+    most = 0.0
+    for k in range(chain.step.shape[0]):
+        if chain.fixed[k, rank] <= _NOTHING:
+            continue
+        seconds = chain.step[k, last] - chain.step[k, first] + chain.fixed[k, rank]
+        seconds -= chain.lead[k, rank] * (chain.hidden[last] - chain.hidden[first])
+        seconds += chain.before[k, first] + chain.later[k, -1] - chain.later[k, last] + chain.ends_first[k] * end
+        seconds += chain.n_times[k] * repeated + chain.n_before[k] * before + chain.n_later[k] * later
+        most = max(most, seconds)
+    return most
+
+
+@part
+def _seconds(chain, again, known, rank, first, last, end):
+    """Least seconds of a step when a rank takes layers first..last-1: its largest inequality; inf when they do not fit."""
+    return _longest(chain, again, rank, first, last, end, _repeated_once(chain, known, rank, first, last))
+
+
+@part
+def _recomputing(chain, known, limit):
+    """Return what the ranks before and behind each one recompute at least: (2, n_ranks, n_layers + 1), of a micro-batch.
+
+    By the first layer of a rank, and by the layer behind its last one, for every cut within the limit in which it has those
+    layers and maybe more; inf where there is none. So they never fall when the rank begins earlier, or ends later.
+    """
+    n_layers, n_ranks = chain.static.shape[0] - 1, chain.budget.shape[0]
+    none, again = np.zeros((2, n_ranks, n_layers + 1)), np.full((2, n_ranks, n_layers + 1), np.inf)
+    front, back = np.full((n_ranks + 1, n_layers + 1), np.inf), np.full((n_ranks + 1, n_layers + 1), np.inf)
+    end = chain.end.min()
+    behind = np.full((n_ranks, n_layers + 1), n_layers + 1)  # of each rank and first layer, the end of its last layers
+    front[0, 0] = back[n_ranks, n_layers] = 0.0
+    for rank in range(n_ranks):
+        for first in range(n_layers + 1):
+            if front[rank, first] == np.inf:
+                continue
+            for last in range(first, n_layers + 1):
+                repeated = _repeated_once(chain, known, rank, first, last)
+                if _longest(chain, none, rank, first, last, end, repeated) > limit:
+                    behind[rank, first] = last
+                    break
+                front[rank + 1, last] = min(front[rank + 1, last], front[rank, first] + repeated)
+    for rank in range(n_ranks - 1, -1, -1):
+        for first in range(n_layers + 1):
+            if front[rank, first] == np.inf:
+                continue
+            for last in range(first, behind[rank, first]):
+                back[rank, first] = min(back[rank, first], back[rank + 1, last] + known[rank, first, last])
+    for rank in range(n_ranks):
+        least = np.inf
+        for first in range(n_layers + 1):
+            if back[rank, first] < np.inf:
+                least = min(least, front[rank, first])
+            again[0, rank, first] = least
+        least = np.inf
+        for last in range(n_layers, -1, -1):
+            if front[rank + 1, last] < np.inf:
+                least = min(least, back[rank + 1, last])
+            again[1, rank, last] = least
+    return again
+
+
+@part
+def _starts(chain, again, known, limit, end, starts):
+    """Fill `starts` with the first layer of each rank when from the last one back each takes as many as stay within the limit.
+
+    No cut within the limit lets a rank but the first begin later than that. `end` is how long the end of the step takes on the
+    first rank. What a rank without layers takes is not asked here. The last entry is the number of layers.
+    """
+    starts[-1] = last = chain.static.shape[0] - 1
+    for rank in range(chain.budget.shape[0] - 1, 0, -1):
+        first = last
+        while first > 0 and _seconds(chain, again, known, rank, first - 1, last, end) <= limit:
+            first -= 1
+        starts[rank] = last = first
+
+
+@part
+def _fill(chain, again, known, limit, n_first, ends):
+    """Fill `ends`: after the first rank, each takes as many layers as stay within the limit; return whether none is left."""
+    n_layers = chain.static.shape[0] - 1
+    ends[0] = first = n_first
+    for rank in range(1, chain.budget.shape[0]):
+        last = first
+        while last < n_layers and _seconds(chain, again, known, rank, first, last + 1, chain.end[n_first]) <= limit:
+            last += 1
+        if last == first and _seconds(chain, again, known, rank, first, first, chain.end[n_first]) > limit:
+            return False
+        ends[rank] = first = last
+    return first == n_layers
+
+
+@part
+def _cut(chain, again, known, limit, ends):
+    """Find a cut of the chain that stays within the limit and fill `ends` with it; return whether there is one.
+
+    More layers on the first rank lengthen the end of the step, which others wait for, so that these take fewer: from none on,
+    the first rank's layers grow to what the others leave.
+    """
+    n_first = 0
+    starts = np.zeros(chain.budget.shape[0] + 1, dtype=np.int64)
+    while (
+        n_first < chain.static.shape[0] and _seconds(chain, again, known, _FIRST, _FIRST, n_first, chain.end[n_first]) <= limit
+    ):
+        _starts(chain, again, known, limit, chain.end[n_first], starts)
+        if starts[1] <= n_first and _fill(chain, again, known, limit, n_first, ends):
+            return True
+        n_first = max(starts[1], n_first + 1)
+    return False
+
+
+@kernel
+def cuts_within(chain, limit, cuts):
+    """Fill `cuts`, a row of ends each, with every cut that stays within the limit; return their number,
+    or one more than fit.
+    """
+    n_layers, n_ranks = chain.static.shape[0] - 1, chain.budget.shape[0]
+    ends = np.zeros(n_ranks + 1, dtype=np.int64)
+    starts = np.zeros(n_ranks + 1, dtype=np.int64)
+    known = _unknown(chain)
+    again = _recomputing(chain, known, limit)
+    n_cuts = 0
+    for n_first in range(n_layers + 1):
+        if _seconds(chain, again, known, _FIRST, _FIRST, n_first, chain.end[n_first]) > limit:
+            break  # more layers take no less
+        _starts(chain, again, known, limit, chain.end[n_first], starts)
+        if starts[1] > n_first:
+            continue
+        # depth first over the ends of the ranks: each from where the next one must begin, up to where the limit is
+        ends[0] = n_first
+        ends[1] = n_first - 1
+        rank = 1
+        while rank > 0:
+            if rank == n_ranks:
+                if n_cuts == cuts.shape[0]:
+                    return n_cuts + 1
+                copy(cuts[n_cuts], ends, n_ranks)
+                n_cuts += 1
+                rank -= 1
+                continue
+            last = max(ends[rank] + 1, starts[rank + 1])
+            if last > n_layers or _seconds(chain, again, known, rank, ends[rank - 1], last, chain.end[n_first]) > limit:
+                rank -= 1
+                continue
+            ends[rank] = last
+            rank += 1
+            ends[rank] = last - 1
+    return n_cuts
+
+
+@part
+def _least(chain, again, known, ends, low, high):
+    """Smallest limit between two that some cut stays within, `low` where one stays within that; fills `ends` with the cut."""
+    if low > 0.0 and low * (1.0 + 1e-7) < high and _cut(chain, again, known, low * (1.0 + 1e-7), ends):
+        return low
+    low = min(low, high)
+    while high - low > 1e-6 * high:
+        middle = 0.5 * (low + high)
+        if _cut(chain, again, known, middle, ends):
+            high = middle
+        else:
+            low = middle
+    _cut(chain, again, known, high, ends)
+    return low
+
+
+@kernel
+def least_bottleneck(chain, ends, low, limit):
+    """Smallest largest seconds over all ways to cut the chain; fills `ends` with the cuts; inf when nothing fits within the
+    limit.
+
+    Where a cut stays within `low`, that is the answer.
+
+    In every inequality the seconds of a rank never rise when its last layer moves back or its first one forward, so giving each
+    rank, in order, as much as it can take is optimal for a limit.
+    """
+    # an upper limit that even the dearest recomputation stays below
+    step = before = later = n_times = end = -np.inf
+    fixed = 0.0
+    for k in range(chain.step.shape[0]):
+        step = max(step, chain.step[k, -1])
+        n_times = max(n_times, chain.n_times[k] + chain.n_before[k] + chain.n_later[k])
+        before, later = max(before, chain.before[k, -1]), max(later, chain.later[k, -1])
+        for rank in range(chain.fixed.shape[1]):
+            fixed = max(fixed, chain.fixed[k, rank])
+    for seconds in chain.end:
+        end = max(end, seconds)
+    high = step + fixed + before + later
+    high += end + n_times * chain.dearest
+    high = min(high, limit)
+    again = np.zeros((2, chain.budget.shape[0], chain.static.shape[0]))
+    known = _unknown(chain)
+    if not _cut(chain, again, known, high, ends):
+        return np.inf
+    least, first, repeated = _least(chain, again, known, ends, low, high), 0, 0.0
+    for rank in range(chain.budget.shape[0]):
+        repeated, first = repeated + _repeated_once(chain, known, rank, first, ends[rank]), ends[rank]
+    if repeated == 0.0:  # nobody waits for what others recompute
+        return least
+    again = _recomputing(chain, known, high)
+    return _least(chain, again, known, ends, least, high) if _cut(chain, again, known, high, ends) else np.inf
