@@ -212,7 +212,7 @@ def _step(model_spec: ModelSpec, wires: NetworkParts, params: Params, sources: S
 def _measured_here(workload: Workload, servers: Servers, sources: Sources) -> flexflow_measures.Measurements:
     """Return what operators take on this machine."""
     try:
-        from meshwright.planners.topoopt.workloads import torch_measures
+        from meshwright.planners.topoopt.given import torch_measures
     except ImportError:
         raise MissingExtraError("measuring operators (--measure)", "torch") from None
     return torch_measures.measure(workload, servers, sources.measure, sources.say)

@@ -13,7 +13,7 @@ from meshwright.planners.topoopt.choices import Servers, space
 from meshwright.planners.topoopt.workloads import families
 from meshwright.planners.topoopt.workloads.workload import DATA, Operation, Workload
 
-torch_measures = pytest.importorskip("meshwright.planners.topoopt.workloads.torch_measures")
+torch_measures = pytest.importorskip("meshwright.planners.topoopt.given.torch_measures")
 
 SPECS = (
     "dlrm,tables=2,rows=100,width=8,bottom=16-16,top=16-16-1,batch=8",

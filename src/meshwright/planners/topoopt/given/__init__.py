@@ -1,1 +1,1 @@
-"""Plans that are given: the one of a task graph file, and those of strategy files."""
+"""Plans and times that are given: the plan of a task graph file, those of strategy files, and a measuring run of operators."""
