@@ -36,7 +36,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 KEPT = ROOT / "build" / "mutants"  # what was seen of each room as it is, and the verdicts
 LONGEST_SECONDS = 3600.0  # of the wall, for a mutant that waits without working: long, since a machine may be busy
 TEST_SECONDS = 60.0  # of a processor, for one test: several times the longest as it is
-LARGEST_BYTES = 16 * 2**30  # address space of one process: a mutant that allocates without end is stopped
+LARGEST_BYTES = 16 * 2**30  # of one process: a mutant that allocates without end is stopped; browsers reserve more addresses
 NO_TESTS = 5  # pytest's exit status
 PASSED = (0, NO_TESTS)
 KERNELS = "_kernels"
@@ -85,7 +85,7 @@ def apart() -> tuple[str, ...]:
 def _limit(seconds: float) -> None:
     """Let a process have so much time of a processor, memory that leaves room for others, and no life after ours."""
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds)))
-    resource.setrlimit(resource.RLIMIT_AS, (LARGEST_BYTES, LARGEST_BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (LARGEST_BYTES, LARGEST_BYTES))
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
