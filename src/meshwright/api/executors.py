@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from meshwright.base import registry
 from meshwright.base.errors import InputError, MissingExtraError
 
 __all__ = ["BACKENDS", "Runner", "check", "workers"]
@@ -59,7 +60,7 @@ def workers(jobs: int, backend: str, scheduler: str = "") -> Iterator[Runner]:
     Raises
     ------
     InputError
-        As `check`.
+        As `check`; when the cluster does not start, or does not answer at its address.
     MissingExtraError
         When the backend's package is not installed.
     """
@@ -84,7 +85,8 @@ def workers(jobs: int, backend: str, scheduler: str = "") -> Iterator[Runner]:
             raise MissingExtraError("--backend ray", "ray") from None
         joined = ray.is_initialized()
         if not joined:
-            ray.init(**({"address": scheduler} if scheduler else {"include_dashboard": False}))
+            address = {"address": scheduler} if scheduler else {"include_dashboard": False}
+            _started("ray", scheduler, lambda: ray.init(**address))
         register: Callable[[], object] = register_ray  # which has no types
         register()
         try:
@@ -99,5 +101,18 @@ def workers(jobs: int, backend: str, scheduler: str = "") -> Iterator[Runner]:
         except ImportError:
             raise MissingExtraError("--backend dask", "dask") from None
         options = {"address": scheduler} if scheduler else {"n_workers": None if jobs < 0 else jobs, "threads_per_worker": 1}
-        with Client(**options, **({} if scheduler else {"dashboard_address": None})), joblib.parallel_config(backend="dask"):
+        options |= {} if scheduler else {"dashboard_address": None}
+        with _started("dask", scheduler, lambda: Client(**options)), joblib.parallel_config(backend="dask"):
             yield lambda function, arguments: run(function, arguments, -1)
+
+
+def _started(backend: str, scheduler: str, start: Callable[[], R]) -> R:
+    """Start a cluster or join one; where that fails, say so in a line."""
+    try:
+        return start()
+    except Exception as error:  # each library has errors of its own for a cluster that is not there
+        where = (
+            f"--scheduler {scheduler}: no {backend} cluster answers there" if scheduler else f"--backend {backend}: no start"
+        )
+        said = registry.one_line(error)[:200]
+        raise InputError(f"{where} ({said}); --backend loky plans on this machine") from error
