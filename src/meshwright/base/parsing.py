@@ -26,7 +26,7 @@ class Command(TyperCommand):
             if option in given[:i] and option.param_type_name == "option" and not getattr(option, "multiple", False):
                 raise InputError(f"{max(option.opts, key=len)}: is given more than once; it takes one value")
         for option in given:  # a parser's own words, of which the library would only keep that the value is invalid
-            read, value = getattr(option.type, "func", None), values.get(option.name)
+            read, value = getattr(option.type, "func", None), values.get(option.name or "")
             if read is not None and isinstance(value, str):
                 _read(read, value, max(option.opts, key=len))
         return super().parse_args(ctx, args)
