@@ -100,8 +100,8 @@ def workers(jobs: int, backend: str, scheduler: str = "") -> Iterator[Runner]:
             from distributed import Client
         except ImportError:
             raise MissingExtraError("--backend dask", "dask") from None
-        options = {"address": scheduler} if scheduler else {"n_workers": None if jobs < 0 else jobs, "threads_per_worker": 1}
-        options |= {} if scheduler else {"dashboard_address": None}
+        own: dict[str, Any] = {"n_workers": None if jobs < 0 else jobs, "threads_per_worker": 1, "dashboard_address": None}
+        options: dict[str, Any] = {"address": scheduler} if scheduler else own
         with _started("dask", scheduler, lambda: Client(**options)), joblib.parallel_config(backend="dask"):
             yield lambda function, arguments: run(function, arguments, -1)
 
@@ -111,8 +111,7 @@ def _started(backend: str, scheduler: str, start: Callable[[], R]) -> R:
     try:
         return start()
     except Exception as error:  # each library has errors of its own for a cluster that is not there
-        where = (
-            f"--scheduler {scheduler}: no {backend} cluster answers there" if scheduler else f"--backend {backend}: no start"
-        )
+        where = f"--backend {backend}: it does not start"
+        where = f"--scheduler {scheduler}: no {backend} cluster answers there" if scheduler else where
         said = registry.one_line(error)[:200]
         raise InputError(f"{where} ({said}); --backend loky plans on this machine") from error
