@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from meshwright.base import registry
 from meshwright.base.errors import InputError, MissingExtraError
 
 __all__ = ["BACKENDS", "Runner", "check", "workers"]
@@ -63,7 +64,7 @@ def workers(
     Raises
     ------
     InputError
-        As `check`.
+        As `check`; when the cluster does not start, or does not answer at its address.
     MissingExtraError
         When the backend's package is not installed.
     """
@@ -93,7 +94,8 @@ def workers(
             raise MissingExtraError("--backend ray", "ray") from None
         joined = ray.is_initialized()
         if not joined:
-            ray.init(**({"address": scheduler} if scheduler else {"include_dashboard": False}))
+            address = {"address": scheduler} if scheduler else {"include_dashboard": False}
+            _started("ray", scheduler, lambda: ray.init(**address))
         register: Callable[[], object] = register_ray  # which has no types
         register()
         try:
@@ -107,8 +109,9 @@ def workers(
             from distributed import Client
         except ImportError:
             raise MissingExtraError("--backend dask", "dask") from None
-        options = {"address": scheduler} if scheduler else {"n_workers": None if jobs < 0 else jobs, "threads_per_worker": 1}
-        with Client(**options, **({} if scheduler else {"dashboard_address": None})), joblib.parallel_config(backend="dask"):
+        own: dict[str, Any] = {"n_workers": None if jobs < 0 else jobs, "threads_per_worker": 1, "dashboard_address": None}
+        options: dict[str, Any] = {"address": scheduler} if scheduler else own
+        with _started("dask", scheduler, lambda: Client(**options)), joblib.parallel_config(backend="dask"):
             yield lambda function, arguments: run(function, arguments, -1)
 
 
@@ -118,3 +121,14 @@ def _counted(results: Iterable[Any], n_calls: int, done: Callable[[int, int], No
         if done is not None:
             done(n_through, n_calls)
         yield result
+
+
+def _started(backend: str, scheduler: str, start: Callable[[], R]) -> R:
+    """Start a cluster or join one; where that fails, say so in a line."""
+    try:
+        return start()
+    except Exception as error:  # each library has errors of its own for a cluster that is not there
+        where = f"--backend {backend}: it does not start"
+        where = f"--scheduler {scheduler}: no {backend} cluster answers there" if scheduler else where
+        said = registry.one_line(error)[:200]
+        raise InputError(f"{where} ({said}); --backend loky plans on this machine") from error

@@ -148,18 +148,30 @@ def text(entry: dict[str, Any]) -> str:
     lines.append(
         f"  answered by --search {entry['search']} with --costs {entry['costs']}; {entry['sequence_length']} tokens a sample"
     )
-    for row in entry["layers"][:40]:
+    runs = _runs(entry["layers"])
+    for row in runs[:40]:
         names = row["first"] if row["n_layers"] == 1 else f"{row['first']} .. {row['last']} ({row['n_layers']})"
         each = " each" if row["n_layers"] > 1 else ""
         weights = f", {format_count(row['n_parameters'])} parameters{each}" if row["n_parameters"] else ""
         lines.append(f"  {names}: {row['kind']}{weights}")
-    if len(entry["layers"]) > 40:
-        lines.append(f"  ... and {len(entry['layers']) - 40} more")
+    if len(runs) > 40:
+        lines.append(f"  ... and {len(runs) - 40} more")
     if entry["n_shared_parameters"]:
         lines.append(
             f"  {format_count(entry['n_shared_parameters'])} of these are shared between layers: the total counts them once"
         )
     return "\n".join([*lines, *(f"  note: {note}" for note in entry["notes"])])
+
+
+def _runs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return layers that look alike in a line as one row: windows that alternate with full attention."""
+    runs: list[dict[str, Any]] = []
+    for row in rows:
+        if runs and all(runs[-1][key] == row[key] for key in ("kind", "n_parameters")):
+            runs[-1] = {**runs[-1], "last": row["last"], "n_layers": runs[-1]["n_layers"] + row["n_layers"]}
+        else:
+            runs.append(row)
+    return runs
 
 
 def _size(entry: dict[str, Any]) -> str:

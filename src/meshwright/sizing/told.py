@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -47,6 +48,8 @@ def upkeep(mtbf: str = "", told: Mapping[str, str] | None = None) -> Upkeep:
         if name in given:
             changes[f"{name}_seconds"] = amounts.duration(given[name], f"--{name}")
     if "storage" in given:
+        if re.fullmatch(r"[-+0-9.eE\s]+", given["storage"]):
+            raise InputError(f"--storage {given['storage']}: is a number without its unit; write for example '200 GB/s'")
         changes["storage_bytes_per_second"] = units.parse(
             given["storage"], "bytes_per_second", place="--storage", exclusive=True
         )

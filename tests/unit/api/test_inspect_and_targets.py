@@ -40,6 +40,12 @@ def test_a_model_is_told_with_what_its_layers_share_and_what_its_reading_rests_o
     assert "attention_chunk_size" in told["notes"][0] and inspect.text(told).splitlines()[-1] == f"  note: {told['notes'][0]}"
 
 
+def test_layers_that_differ_in_nothing_that_is_shown_are_one_line() -> None:
+    said = inspect.text(inspect.describe("gemma-2-9b")).splitlines()
+    assert said[3] == "  layers.0 .. layers.41 (42): attention_mlp, 198.2 M parameters each" and len(said) == 6
+    assert len(inspect.describe("gemma-2-9b")["layers"]) == 44
+
+
 def test_a_cluster_is_told_with_its_devices_links_and_levels(tmp_path: pathlib.Path) -> None:
     entry = inspect.describe("dgx-h100:16")
     cluster = api.make_problem("gpt2", "dgx-h100:16").cluster

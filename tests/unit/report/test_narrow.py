@@ -12,6 +12,7 @@ from fcntl import ioctl
 import pytest
 
 from meshwright.api.sizes import sizing
+from meshwright.core import words
 from meshwright.report import screen, sizes, terminal
 
 TEXT = "gpt2 on dgx-a100:8: 76 ms a step, 862.5 k tokens/s, 29.5% model FLOPs utilization; the fullest device is 13.4% full"
@@ -49,3 +50,8 @@ def test_what_is_no_terminal_takes_lines_of_any_length(monkeypatch: pytest.Monke
     assert terminal.columns() == 0
     monkeypatch.undo()
     assert terminal.columns() == 0
+
+
+def test_layers_are_counted_as_people_count_them() -> None:
+    t5 = ["embedding", *["attention_mlp"] * 12, "norm", *["attention_mlp"] * 12, "head"]
+    assert words.size_of(t5) == "24 layers" and words.size_of(["norm", "head"]) == "2 layers"

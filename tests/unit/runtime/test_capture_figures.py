@@ -480,12 +480,23 @@ def test_towers_without_inputs_are_said() -> None:
     unused = ("7 weights are not used by this call, they train without work: a",)
     both = SimpleNamespace(vision_config=1, audio_config=2)
     (note,) = configurations._towers(both, unused)
-    assert note.startswith("the step was captured on text: vision_config and audio_config hold weights")
+    assert note.startswith("the step was captured on text: no pictures or sounds went through vision_config and audio_config,")
     assert configurations._towers(both, ("other",)) == configurations._towers(SimpleNamespace(vision_config=None), unused) == ()
     assert (
         len(configurations._line(ValueError("x" * 400))) == 300
         and configurations._line(ValueError(" a \n b")) == "ValueError: a b"
     )
+
+
+def test_layers_that_a_class_leaves_out_are_said() -> None:
+    def said(fields: dict[str, object], name: str) -> tuple[str, ...]:
+        found = SimpleNamespace(graph=SimpleNamespace(ops=[SimpleNamespace(name=name)]))
+        return configurations._ahead(fields, "K", found)
+
+    assert said({"num_mtp_layers": 2}, "layers.0") == (
+        "num_mtp_layers is 2: K has no layers that predict further tokens, so none are counted",
+    )
+    assert said({"num_mtp_layers": 2}, "mtp.0") == said({"num_nextn_predict_layers": 0}, "layers.0") == said({}, "a") == ()
 
 
 def test_flops_of_backward_kernels_take_their_own_arguments() -> None:

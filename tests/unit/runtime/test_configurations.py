@@ -210,6 +210,15 @@ def test_a_recurrence_without_its_kernel_is_refused_in_one_line(
     assert "\n" not in str(caught.value) and "'biogpt' is not supported" in str(caught.value)
 
 
+def test_parameters_multiplied_head_by_head_are_no_experts(tmp_path: pathlib.Path) -> None:
+    """Funnel's two segments were said to be two experts that every token visits."""
+    fields = {"model_type": "funnel", "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 64, "block_sizes": [1, 1, 1],
+              "vocab_size": 99, "architectures": ["FunnelForMaskedLM"]}  # fmt: skip
+    found = _read(tmp_path, fields, 16)
+    assert not any("experts" in note for note in found.notes)
+    assert found.graph.n_parameters == _weights(_module(found.notes, fields))
+
+
 def test_what_neither_knows_is_one_line_with_near_names(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match=r"'mambo' is not supported, and not known to transformers [\d.]+; near names: mamba"):
         _read(tmp_path, {"model_type": "mambo", "auto_map": {"AutoModel": "x--y"}})

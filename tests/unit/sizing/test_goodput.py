@@ -115,7 +115,8 @@ def test_storage_grows_with_the_devices_unless_it_is_told() -> None:
 @pytest.mark.parametrize(
     "told",
     [{"spares": "3"}, {"replan": "60s"}, {"checkpoint": "often"}, {"storage": "3 GB"}, {"restart": "3"}, {"repair": "0h"},
-     {"repair": "1h", "spares": "-1"}, {"repair": "1h", "spares": "1000000"}, {"speed": "3"}],
+     {"repair": "1h", "spares": "-1"}, {"repair": "1h", "spares": "1000000"}, {"speed": "3"},
+     {"storage": "5"}],
 )  # fmt: skip
 def test_what_cannot_be_told(told: dict[str, str]) -> None:
     with pytest.raises(InputError, match=next(iter(set(told) - {"repair"}), "repair")):

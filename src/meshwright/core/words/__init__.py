@@ -87,11 +87,12 @@ def layers_of(graph: Graph, stage: Stage) -> str:
 
 
 def size_of(kinds: Sequence[str]) -> str:
-    """Return how many layers a model has, as people count them: ``80 layers``, without embedding and head where it has others.
+    """Return how many layers a model has, as people count them: ``80 layers``, without embedding, head and norms between where
+    it has others.
 
     `kinds`: of its layers.
     """
-    inner = sum(kind not in ("embedding", "head") for kind in kinds)
+    inner = sum(kind not in ("embedding", "head", "norm") for kind in kinds)
     return plural(inner or len(kinds), "layer")
 
 
