@@ -27,19 +27,9 @@ from meshwright.validation._domains import Clusters, clusters
 from meshwright.validation._points import Point
 
 __all__ = [
-    "Clusters",
-    "Predicted",
-    "Run",
-    "as_planned",
-    "built_in",
-    "clusters",
-    "fits",
-    "gpt",
-    "laid_out",
-    "layers_of_stages",
-    "point",
-    "predict",
-]
+    "Clusters", "Predicted", "Run", "as_planned", "built_in", "clusters", "fits", "gpt", "laid_out",
+    "layers_of_stages", "point", "predict",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

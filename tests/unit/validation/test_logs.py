@@ -358,6 +358,8 @@ def test_packed_logs_and_those_of_powershell_are_read(tmp_path: pathlib.Path) ->
     packed.write_bytes(gzip.compress(text.encode()))
     wide.write_bytes(text.encode("utf-16"))
     assert validation.measured_run(packed).step_seconds == validation.measured_run(wide).step_seconds == 3.0
+    packed.write_bytes(gzip.compress(text[:2000].encode()) + gzip.compress(text[2000:].encode()))  # as appended to
+    assert validation.measured_run(packed).n_entries == 20
     packed.write_bytes(gzip.compress(text.encode())[:-9])
     with pytest.raises(InputError, match="is no whole gzip file"):
         validation.measured_run(packed)

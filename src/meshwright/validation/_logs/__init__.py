@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import gzip
-import io
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -219,15 +217,27 @@ def _text(path: str | Path) -> str:
     """Return the text of a log: packed by gzip or not, in UTF-8, or in UTF-16 as PowerShell writes it."""
     content = files.read_bytes(path)
     if content[:2] == b"\x1f\x8b":
-        try:
-            with gzip.open(io.BytesIO(content)) as packed:
-                content = packed.read(MOST_BYTES + 1)
-        except (OSError, EOFError, zlib.error):
-            raise InputError(f"{path}: is no whole gzip file; was it cut off while it was written?") from None
-        if len(content) > MOST_BYTES:
-            raise InputError(f"{path}: holds more than a gibibyte unpacked, the most that is read")
+        content = _unpacked(path, content)
     wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     return content.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+
+
+def _unpacked(path: str | Path, content: bytes) -> bytes:
+    """Return what gzip packed; parts that were appended follow each other."""
+    found, n_bytes = list[bytes](), 0
+    while content[:2] == b"\x1f\x8b":
+        part = zlib.decompressobj(wbits=31)
+        try:
+            found.append(part.decompress(content, MOST_BYTES + 1 - n_bytes))
+        except zlib.error:
+            raise InputError(f"{path}: is no whole gzip file; was it cut off while it was written?") from None
+        n_bytes += len(found[-1])
+        if n_bytes > MOST_BYTES:
+            raise InputError(f"{path}: holds more than a gibibyte unpacked, the most that is read")
+        if not part.eof:
+            raise InputError(f"{path}: is no whole gzip file; was it cut off while it was written?")
+        content = part.unused_data
+    return b"".join(found)
 
 
 def _last_run(read: Read, lines: Sequence[Line], found: Reading) -> Reading:
