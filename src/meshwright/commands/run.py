@@ -29,7 +29,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
 
     Raises `InputError` when something is wrong.
     """
-    from meshwright.runtime.job import checkpoints, preflight
+    from meshwright.runtime.job import checkpoints, optimizer_probe, preflight
     from meshwright.runtime.job.holdings import names_of
     from meshwright.runtime.model import source
     from meshwright.runtime.model.data import example_of
@@ -44,6 +44,8 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
         if getattr(job, word):
             source.load(getattr(job, word), "--" + word.replace("_", "-"))
     preflight.check_optimizer(read.entry, job.optimizer, job.plan)
+    if job.optimizer:
+        optimizer_probe.check(source.load(job.optimizer, "--optimizer"), read.plan, f"--optimizer {job.optimizer}")
     model, examples = source.build(job.model, job.seed)
     if job.resume == "last":
         checkpoints.check(job.save, names_of(model))
@@ -308,6 +310,7 @@ def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool,
     job = replace(job, order=order_of(predicted))
     if n_machines > 0:
         return print_torchrun(job, read, predicted, how.profile, n_machines)
+    job = preflight.with_backend(job)
     leg = _elastic.Leg(job, read, predicted, why)
     if launch.under_torchrun():
         leg, told = joined(leg, emulate)
@@ -340,7 +343,7 @@ def register(app: typer.Typer) -> None:
         lr_schedule: str = typer.Option("", help="package.module:callable(optimizer) -> scheduler of learning rates."),
         precision: str = typer.Option("", help="Of products, by autocast: bf16, fp16 (loss scaled), fp32; default: weights'."),
         seed: int = typer.Option(0, help="Seed of weights and synthetic data."),
-        backend: str = typer.Option("gloo", help="gloo (CPU) or nccl (GPUs)."),
+        backend: str = typer.Option("", help="gloo (CPU) or nccl (GPUs); default: nccl where there are GPUs."),
         processes: int = typer.Option(0, help="Most processes to start; 0: one per GPU, or per core but at least eight."),
         save: str = typer.Option("", help="Folder for checkpoints."),
         save_every: int = typer.Option(0, help="Steps between checkpoints; 0: at the end only."),

@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.base.errors import MeshwrightError
-from meshwright.runtime.job import checkpoints, lifeline
+from meshwright.runtime.job import checkpoints, lifeline, preflight
 from meshwright.runtime.job.allocator import keep_freed_memory
 from meshwright.runtime.job.job import Job
 from meshwright.runtime.job.memory import allocator_peak, peak_bytes
@@ -58,6 +58,7 @@ def train(job: Job) -> dict[str, Any] | None:
     make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     trainer = assemble(model, read.names, places, sample, optimizer=make, loss=loss, precision=dtype_of(job.precision))
+    _tell(trainer, trainer.notes[len(places.notes()) :])  # what was seen before this process was started is told there
     trainer.skip_non_finite, trainer.clip_norm = job.non_finite == "skip", job.clip_norm_value
     if job.lr_schedule:
         trainer.lr_schedule = source.load(job.lr_schedule, "--lr-schedule")(trainer.optimizer)
@@ -99,6 +100,12 @@ def train(job: Job) -> dict[str, Any] | None:
     if job.memory and trainer.executor.device.type == "cuda":
         peak = allocator_peak(trainer)
     return _gather(trainer, (losses, norms), seconds, spans, peak, first)
+
+
+def _tell(trainer: Trainer, notes: Sequence[str]) -> None:
+    """Print sentences once."""
+    for note in notes if trainer.rank == 0 else ():
+        print(f"note: {note}", file=sys.stderr, flush=True)
 
 
 def _first_step(job: Job, trainer: Trainer) -> int:
@@ -200,12 +207,14 @@ def join(job: Job, n_ranks: int = 0) -> dict[str, Any] | None:
     `n_ranks`: how many processes train, where the last of those that were started do not; 0 for all.
     Returns: see `train`.
     """
+    backend = preflight.backend_of(job.backend)
+    preflight.free_queues(backend)
     rendezvous = os.environ.get("MESHWRIGHT_RENDEZVOUS", "env://")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if job.backend == "nccl" else None
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if backend == "nccl" else None
     if device is not None:
         torch.cuda.set_device(device)
     dist.init_process_group(
-        job.backend,
+        backend,
         init_method=rendezvous,
         rank=rank(),
         world_size=n_ranks or world_size(),

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from meshwright.base.errors import InputError
-from meshwright.runtime.job import checkpoints, whole_state
+from meshwright.runtime.job import alike, checkpoints, optimizer_probe, whole_state
 from meshwright.runtime.job.trainer import Trainer
 from meshwright.runtime.open.grouping import GroupOf, grouped_optimizer, groups_of
 from meshwright.runtime.open.names import Tensors
@@ -64,6 +65,7 @@ class Engine:
         self.notes = trainer.notes + ((share.note,) if share.note else ())
         self._has_optimizer = self._has_gradients = False
         self._expected = float(self.global_batch)
+        trainer.n_parts = share.n_ranks
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
@@ -122,6 +124,10 @@ class Engine:
         """
         weights, names = list(self.trainer.weights.values()), self._tensors
         found = groups_of(names.names.trained, groups)
+        for options in found.options:
+            optimizer_probe.check(
+                lambda own, options=options: make([{"params": own, **options}]), self.trainer.layout.plan, "optimizer(make)"
+            )
         self.trainer.optimizer = grouped_optimizer(weights, names.name_of(), found, make, self.device)
         self.trainer.lr_schedule = None
         self._has_optimizer, self._has_gradients = True, False
@@ -325,8 +331,10 @@ class Engine:
     def _feed(self, batch: Any, loss: Loss | None) -> OwnBatch:
         """Return what feeds a step, the batch checked where it is looked at."""
         chosen = loss
+        self.trainer.mark = None
         if self.needs_data:
             self._reader.check(batch, self.n_samples)
+            self.trainer.mark = (self.data_rank, alike.fingerprint(tree_leaves(batch)))
             if chosen is None and self._share.last:
                 chosen = self._reader.loss_for(batch)
         routers = self.trainer.executor.routers
