@@ -37,6 +37,7 @@ class Job:
     `elastic`: whether the run is planned again and goes on when devices are lost.
     `max_restarts`: how often.
     `precision`: of products; empty for that of the weights.
+    `monitor`: ``package.module:callable`` that rank 0 hands what `log` is told of every step, or empty.
     `profiled`: folder in which every rank leaves the trace of the last step; empty for none.
     """
 
@@ -65,6 +66,7 @@ class Job:
     elastic: bool = False
     max_restarts: int = 3
     profiled: str = ""
+    monitor: str = ""
 
     def write(self, path: Path) -> None:
         """Write it for the processes to read."""

@@ -34,6 +34,7 @@ __all__ = [
     "free_queues",
     "most_processes",
     "notes_of",
+    "priced_otherwise",
     "with_backend",
 ]
 
@@ -313,6 +314,27 @@ def notes_of(units: Sequence[nn.Module], plan: Plan, sample: Sample) -> list[str
     norms = (nn.modules.batchnorm._BatchNorm,)
     if any(isinstance(module, norms) and module.training for op in split for module in modules[op]):
         found.append("the model has batch norms: every replica takes the statistics of its own rows, so losses differ a little")
+    return found
+
+
+def priced_otherwise(entry: Mapping[str, Any], plan: Plan) -> list[str]:
+    """Return sentences about what analytic costs price otherwise than it runs here.
+
+    `entry`: the plan file. `plan`: its plan.
+    """
+    if entry.get("costs") != "analytic":
+        return []
+    found = []
+    if any(stage.strategy.data > 1 and stage.strategy.shard < 2 for stage in plan.stages):
+        found.append(
+            "gradients of replicas are added up after a stage's last backward pass; the plan is priced with most of that beside "
+            "it"
+        )
+    if any(stage.strategy.tensor > 1 for stage in (plan.stages[0], plan.stages[-1])):
+        found.append(
+            "word table and head stay whole on every rank of a tensor group; the plan is priced with both split, in time and "
+            "memory"
+        )
     return found
 
 

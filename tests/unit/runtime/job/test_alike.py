@@ -146,3 +146,10 @@ def test_too_few_queues_for_the_messages_of_a_pipeline_are_refused(monkeypatch: 
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "")
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS")
     assert preflight.backend_of("") == ("nccl" if torch.cuda.is_available() else "gloo") and preflight.backend_of("x") == "x"
+
+
+def test_what_analytic_costs_price_otherwise_is_told() -> None:
+    analytic: dict[str, Any] = {"costs": "analytic"}
+    told = [preflight.priced_otherwise(analytic, plan(**options)) for options in ({}, {"shard": 3}, {"tensor": 2})]
+    assert [len(one) for one in told] == [1, 0, 1] and "beside it" in told[0][0] and "word table" in told[2][0]
+    assert not preflight.priced_otherwise({"costs": "profiled"}, plan())
