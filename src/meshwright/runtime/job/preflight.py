@@ -66,8 +66,10 @@ def check_queues(places: Layout, backend: str, place: str) -> None:
     Raises `InputError` when ``CUDA_DEVICE_MAX_CONNECTIONS`` is too small.
     """
     told = os.environ.get(_QUEUES, "")
+    if backend != "nccl" or not told.isdecimal():
+        return
     n_streams = max((sum(rank in channel.ranks for channel in places.channels()) for rank in range(places.n_ranks)), default=0)
-    if backend == "nccl" and n_streams and told.isdecimal() and int(told) <= n_streams:
+    if n_streams and int(told) <= n_streams:
         raise InputError(
             f"{place}: {_QUEUES}={told}, but a rank computes beside {n_streams} streams of messages, which would wait for one "
             f"another for ever in so few queues; unset it (32 is taken), or set it above {n_streams}"
@@ -327,8 +329,8 @@ def priced_otherwise(entry: Mapping[str, Any], plan: Plan) -> list[str]:
     found = []
     if any(stage.strategy.data > 1 and stage.strategy.shard < 2 for stage in plan.stages):
         found.append(
-            "gradients of replicas are added up after a stage's last backward pass; the plan is priced with most of that beside "
-            "it"
+            "gradients of replicas are added up after a stage's last backward pass; the plan is priced with most of "
+            "that beside it"
         )
     if any(stage.strategy.tensor > 1 for stage in (plan.stages[0], plan.stages[-1])):
         found.append(

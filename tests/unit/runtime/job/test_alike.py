@@ -153,3 +153,12 @@ def test_what_analytic_costs_price_otherwise_is_told() -> None:
     told = [preflight.priced_otherwise(analytic, plan(**options)) for options in ({}, {"shard": 3}, {"tensor": 2})]
     assert [len(one) for one in told] == [1, 0, 1] and "beside it" in told[0][0] and "word table" in told[2][0]
     assert not preflight.priced_otherwise({"costs": "profiled"}, plan())
+
+
+def test_an_optimizer_that_counts_on_the_models_weights_is_taken_where_it_gets_them() -> None:
+    def of_the_second(own: Any) -> Any:
+        return torch.optim.SGD([own[1]], 0.1)
+
+    optimizer_probe.check(of_the_second, plan(), "opt")
+    with pytest.raises(InputError, match=r"opt: cannot update weights of shape \(6, 4\): IndexError"):
+        optimizer_probe.check(of_the_second, plan(shard=1), "opt")
