@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -125,9 +126,7 @@ class Engine:
         weights, names = list(self.trainer.weights.values()), self._tensors
         found = groups_of(names.names.trained, groups)
         for options in found.options:
-            optimizer_probe.check(
-                lambda own, options=options: make([{"params": own, **options}]), self.trainer.layout.plan, "optimizer(make)"
-            )
+            optimizer_probe.check(partial(_of_group, make, options), self.trainer.layout.plan, "optimizer(make)")
         self.trainer.optimizer = grouped_optimizer(weights, names.name_of(), found, make, self.device)
         self.trainer.lr_schedule = None
         self._has_optimizer, self._has_gradients = True, False
@@ -339,6 +338,13 @@ class Engine:
                 chosen = self._reader.loss_for(batch)
         routers = self.trainer.executor.routers
         return OwnBatch(batch, self._reader, chosen or _none, self._share, self.device, 1.0 / self._expected, routers)
+
+
+def _of_group(
+    make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer], options: Mapping[str, Any], own: list[nn.Parameter]
+) -> torch.optim.Optimizer:
+    """Return the optimizer of one group with these options."""
+    return make([{"params": own, **options}])
 
 
 def _none(output: torch.Tensor, batch: Any) -> Any:
