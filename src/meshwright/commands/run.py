@@ -29,10 +29,11 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
 
     Raises `InputError` when something is wrong.
     """
-    from meshwright.runtime.job import checkpoints, optimizer_probe, preflight
+    from meshwright.runtime.job import checkpoints, preflight
     from meshwright.runtime.job.holdings import names_of
     from meshwright.runtime.model import source
     from meshwright.runtime.model.data import example_of
+    from meshwright.runtime.parallel import optimizer_probe
     from meshwright.runtime.ranks import meshes, message_order
     from meshwright.runtime.ranks.layout import layout
     from meshwright.runtime.step import autocast

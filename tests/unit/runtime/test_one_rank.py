@@ -26,13 +26,14 @@ from torch import nn  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.core.plan import Plan, Stage  # noqa: E402
 from meshwright.core.strategy import Strategy  # noqa: E402
-from meshwright.runtime.job import checkpoint_folders, checkpoints, crossings, memory, tied_weights, worker  # noqa: E402
+from meshwright.runtime.job import checkpoint_folders, checkpoints, crossings, memory, worker  # noqa: E402
 from meshwright.runtime.job import trainer as trainer_module  # noqa: E402
 from meshwright.runtime.job.holdings import names_of  # noqa: E402
 from meshwright.runtime.job.job import Job  # noqa: E402
 from meshwright.runtime.job.reference import reference_steps  # noqa: E402
 from meshwright.runtime.job.trainer import NonFiniteError, Trainer, adamw, apply  # noqa: E402
 from meshwright.runtime.model.data import default_loss  # noqa: E402
+from meshwright.runtime.parallel import tied_weights  # noqa: E402
 from meshwright.runtime.ranks.layout import Layout  # noqa: E402
 from meshwright.runtime.step.executor import Span  # noqa: E402
 

@@ -12,16 +12,16 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from meshwright.base.errors import InputError
-from meshwright.runtime.job import alike, optimizer_probe, preflight
+from meshwright.runtime.job import preflight
 from meshwright.runtime.job.crossings import crossings_of
 from meshwright.runtime.job.holdings import HeldTensor, ModelNames, holdings_of, names_of, owners_of, strays
-from meshwright.runtime.job.tied_weights import first_holder, ties_of
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, default_loss, example_of, repeated
-from meshwright.runtime.parallel import tensor_parallel
+from meshwright.runtime.parallel import optimizer_probe, tensor_parallel
 from meshwright.runtime.parallel.axes import split_layers
 from meshwright.runtime.parallel.sharding import StageWeights, Tie, optimizer_of, shard_fully
-from meshwright.runtime.ranks import message_order
+from meshwright.runtime.parallel.tied_weights import first_holder, ties_of
+from meshwright.runtime.ranks import alike, message_order
 from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.meshes import StageGroups, stage_groups
 from meshwright.runtime.ranks.plan_file import read_plan

@@ -13,12 +13,14 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from meshwright.base.errors import InputError
-from meshwright.runtime.job import alike, checkpoints, optimizer_probe, whole_state
+from meshwright.runtime.job import checkpoints, whole_state
 from meshwright.runtime.job.trainer import Trainer
 from meshwright.runtime.open.grouping import GroupOf, grouped_optimizer, groups_of
 from meshwright.runtime.open.names import Tensors
 from meshwright.runtime.open.own_batch import BatchReader, Loss, OwnBatch
 from meshwright.runtime.open.shares import DataShare, StepSampler
+from meshwright.runtime.parallel import optimizer_probe
+from meshwright.runtime.ranks import alike
 
 __all__ = ["Engine"]
 

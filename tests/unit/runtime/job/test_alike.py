@@ -17,9 +17,11 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402
 
 from meshwright.base.errors import InputError  # noqa: E402
-from meshwright.runtime.job import alike, checkpoint_folders, optimizer_probe, preflight  # noqa: E402
+from meshwright.runtime.job import checkpoint_folders, preflight  # noqa: E402
 from meshwright.runtime.model import data, source  # noqa: E402
 from meshwright.runtime.open import own_batch  # noqa: E402
+from meshwright.runtime.parallel import optimizer_probe  # noqa: E402
+from meshwright.runtime.ranks import alike  # noqa: E402
 from meshwright.runtime.ranks.layout import layout  # noqa: E402
 from meshwright.runtime.ranks.plan_file import plan_file_of  # noqa: E402
 
