@@ -68,7 +68,7 @@ def run_script(context: typer.Context, plan: str, backend: str, n_machines: int,
     options.check_limits(*limits, n_machines)
     if not plan:
         raise InputError(f"run {context.params['plan']}: give the script's plan: --plan plan.json")
-    told = script.Script(context.params["plan"], plan, tuple(context.args), backend if given("backend") else "")
+    told = script.Script(context.params["plan"], plan, tuple(context.args), backend)
     if n_machines > 0:
         print("\n".join(script.torchrun_lines(told, n_machines)))
         return 0

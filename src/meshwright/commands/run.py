@@ -33,6 +33,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     from meshwright.runtime.job.holdings import names_of
     from meshwright.runtime.model import source
     from meshwright.runtime.model.data import example_of
+    from meshwright.runtime.parallel import optimizer_probe
     from meshwright.runtime.ranks import meshes, message_order
     from meshwright.runtime.ranks.layout import layout
     from meshwright.runtime.step import autocast
@@ -40,10 +41,12 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     places = layout(read.plan, job.order)
     meshes.check(places)
     message_order.check(places, job.plan)
-    for word in ("data", "loss", "optimizer", "lr_schedule"):
+    for word in ("data", "loss", "optimizer", "lr_schedule", "monitor"):
         if getattr(job, word):
             source.load(getattr(job, word), "--" + word.replace("_", "-"))
     preflight.check_optimizer(read.entry, job.optimizer, job.plan)
+    if job.optimizer:
+        optimizer_probe.check(source.load(job.optimizer, "--optimizer"), read.plan, f"--optimizer {job.optimizer}")
     model, examples = source.build(job.model, job.seed)
     if job.resume == "last":
         checkpoints.check(job.save, names_of(model))
@@ -51,7 +54,8 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     units = preflight.check_model(model, read.names, read.plan, sample, job.plan)
     differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
     return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing,
-            *preflight.notes_of(units, read.plan, sample)]  # fmt: skip
+            *preflight.notes_of(units, read.plan, sample),
+            *([] if predicted is None else preflight.priced_otherwise(read.entry, read.plan))]  # fmt: skip
 
 
 def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:
@@ -150,12 +154,15 @@ def plan_and_resume(words: list[str], resume: bool) -> tuple[str, bool]:
     return words[0], auto
 
 
-def print_torchrun(job: Job, read: PlanFile, predicted: Result | None, profile: str, n_machines: int) -> int:
+def print_torchrun(job: Job, read: PlanFile, predicted: Result | None, how: Comparison, n_machines: int) -> int:
     """Print the torchrun command of each machine; return the exit status."""
     from meshwright.runtime.job import launch
 
     tell(prepare(job, read, predicted))
-    print("\n".join(launch.torchrun_lines(job, profile, read.plan.n_devices, n_machines, job.plan)))
+    named = (("--trace", how.trace), ("--calibrate", how.calibrate))
+    more = [word for option, value in named if value for word in (option, value)]
+    more += [*(["--reference"] if how.reference else []), *(["--json"] if how.json else [])]
+    print("\n".join(launch.torchrun_lines(job, how.profile, read.plan.n_devices, n_machines, job.plan, more)))
     return 0
 
 
@@ -303,11 +310,14 @@ def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool,
     from meshwright.runtime.step import autocast
 
     autocast.dtype_of(job.precision)
+    if any(limits) and (n_machines > 0 or launch.under_torchrun()):
+        tell(["torchrun starts the processes and ends them: --processes and --timeout say nothing there"])
     read = read_plan(job.plan)
     predicted, why = predict(read, job.plan, how.profile)
     job = replace(job, order=order_of(predicted))
     if n_machines > 0:
-        return print_torchrun(job, read, predicted, how.profile, n_machines)
+        return print_torchrun(job, read, predicted, how, n_machines)
+    job = preflight.with_backend(job)
     leg = _elastic.Leg(job, read, predicted, why)
     if launch.under_torchrun():
         leg, told = joined(leg, emulate)
@@ -340,7 +350,7 @@ def register(app: typer.Typer) -> None:
         lr_schedule: str = typer.Option("", help="package.module:callable(optimizer) -> scheduler of learning rates."),
         precision: str = typer.Option("", help="Of products, by autocast: bf16, fp16 (loss scaled), fp32; default: weights'."),
         seed: int = typer.Option(0, help="Seed of weights and synthetic data."),
-        backend: str = typer.Option("gloo", help="gloo (CPU) or nccl (GPUs)."),
+        backend: str = typer.Option("", help="gloo (CPU) or nccl (GPUs); default: nccl where there are GPUs."),
         processes: int = typer.Option(0, help="Most processes to start; 0: one per GPU, or per core but at least eight."),
         save: str = typer.Option("", help="Folder for checkpoints."),
         save_every: int = typer.Option(0, help="Steps between checkpoints; 0: at the end only."),
@@ -352,6 +362,7 @@ def register(app: typer.Typer) -> None:
         non_finite: str = typer.Option("stop", help="A loss or gradient that is not finite: stop the run, or skip the step."),
         clip_norm: float = typer.Option(0.0, help="Largest norm of the gradient, to which it is scaled down; 0: no limit."),
         log: str = typer.Option("", help="Add a line of JSON a step to this file: loss, gradient norm, tokens a second."),
+        monitor: str = typer.Option("", help="package.module:callable(entry) for every step, as for TensorBoard or W&B."),
         costs: str = typer.Option("", "--profile", help="Predict from this profile instead of the plan's own costs."),
         calibrate: str = typer.Option("", help="Write the profile of --profile, corrected by what was measured, to this file."),
         trace: str = typer.Option("", help="Measured and predicted step as a Chrome trace; FOLDER/: PyTorch's, one a rank."),
@@ -376,7 +387,7 @@ def register(app: typer.Typer) -> None:
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,
             "auto" if auto else "last" if resume else "", non_finite, backend, precision=precision, clip_norm_value=clip_norm,
             lr_schedule=lr_schedule, keep_every=keep_every, log=str(Path(log).absolute()) if log else "", elastic=elastic,
-            max_restarts=max_restarts, profiled=options.profiled_folder(trace),
+            max_restarts=max_restarts, monitor=monitor, profiled=options.profiled_folder(trace),
         )  # fmt: skip
         options.check(job, (processes, timeout), (costs, calibrate), emulate=emulate)
         written = (("--trace", "" if job.profiled else trace), ("--calibrate", calibrate), ("--log", log))

@@ -22,6 +22,8 @@ LLAMA_LIKE: dict[str, Any] = {
 OPT = {"vocab_size": 64, "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
        "max_position_embeddings": 64, "dropout": 0.0}  # fmt: skip
 GPT = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2}
+LATENT = {"kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8, "n_group": 1, "topk_group": 1,
+          "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}  # fmt: skip
 DRY = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 MODELS: dict[str, tuple[str, dict[str, Any], bool]] = {  # configuration, and whether layers split
@@ -34,6 +36,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], bool]] = {  # configuration, and wh
     "StableLM, heads by number": ("StableLmConfig", LLAMA_LIKE, True),
     "OPT": ("OPTConfig", OPT | {"word_embed_proj_dim": 32}, True),
     "OPT, word table of another width": ("OPTConfig", OPT | {"word_embed_proj_dim": 16, "do_layer_norm_before": False}, True),
+    "DeepSeek-V3": ("DeepseekV3Config", LLAMA_LIKE | {"num_key_value_heads": 4} | LATENT | {"q_lora_rank": 12}, True),
+    "DeepSeek-V2": ("DeepseekV2Config", LLAMA_LIKE | {"num_key_value_heads": 4} | LATENT | {"q_lora_rank": None}, True),
     "GPT-2": ("GPT2Config", GPT | DRY, False),
     "GPT-J, layers return tuples": ("GPTJConfig", GPT | DRY | {"rotary_dim": 4, "n_positions": 64}, True),
     "BLOOM": ("BloomConfig", {"vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}, True),

@@ -110,6 +110,9 @@ EXPERTS: dict[str, Any] = {
 }  # fmt: skip
 
 HUGGING_FACE = {
+    "deepseek, tensor": ("zoo:latent", plan_of([(5, [0, 1], {"tensor": 2, "recompute": ["full"] * 5})])),
+    "deepseek, stages": ("zoo:latent", plan_of([(2, [0], {}), (3, [1], {})])),
+    "bert, tensor": ("zoo:bert", plan_of([(5, [0, 1], {"tensor": 2})])),
     "llama in two stages": ("llama", plan_of([(2, [0], {}), (4, [1], {})])),
     "llama, sequence parallel": (
         "llama",

@@ -13,6 +13,7 @@ from meshwright import schedules
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.strategy import Strategy
+from meshwright.runtime.ranks import message_order
 from meshwright.runtime.ranks.layout import Channel, Layout, layout
 from meshwright.runtime.ranks.message_order import ReceiveOrder, check
 
@@ -40,8 +41,8 @@ def _chunks(schedule: str) -> int:
 @pytest.mark.parametrize("schedule", schedules.words())
 def test_no_schedule_hangs_with_alike_or_unlike_replicas(schedule: str) -> None:
     checked = 0
-    for n_ranks, n_chunks in itertools.product((2, 3, 5), sorted({_chunks(schedule), 2})):
-        for degrees in ([(1, 1)] * n_ranks, [(1 + i % 3, 1 + i % 2) for i in range(n_ranks)]):
+    for n_ranks, n_chunks in itertools.product((2, 3, 4, 5, 8), sorted({_chunks(schedule), 2})):
+        for degrees in ([(1, 1)] * n_ranks, [(2, 2)] * n_ranks, [(1 + i % 3, 1 + i % 2) for i in range(n_ranks)]):
             try:
                 places = _places(schedule, n_ranks, n_chunks, 2 * n_ranks, degrees)
             except InputError:
@@ -77,6 +78,15 @@ def test_an_order_of_work_that_never_ends_is_told() -> None:
     work: list[Any] = [[(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)], [(1, 1, 0), (1, 1, 1), (1, 0, 0), (1, 0, 1)]]
     places = layout(Plan(stages, n_microbatches=2, schedule="1f1b", global_batch=4), work)
     with pytest.raises(InputError, match=r"rank 0 waits for ever for the gradients of micro-batch 0 for stage 0 from rank 1"):
+        check(places, "plan.json")
+
+
+def test_a_replica_that_never_comes_to_a_task_of_the_others_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = _places("gpipe", 2, 1, 2, [(2, 1), (2, 1)])
+    program = message_order._Step._program
+    monkeypatch.setattr(message_order._Step, "_program", lambda game, rank: iter(()) if rank == 1 else program(game, rank))
+    monkeypatch.setattr(message_order._Step, "_played", lambda _: list(range(4)))
+    with pytest.raises(InputError, match=r"would hang: rank 0 waits for ever for rank 1 in a task of micro-batch 0 of stage 0"):
         check(places, "plan.json")
 
 

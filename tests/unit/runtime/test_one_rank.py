@@ -26,13 +26,14 @@ from torch import nn  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.core.plan import Plan, Stage  # noqa: E402
 from meshwright.core.strategy import Strategy  # noqa: E402
-from meshwright.runtime.job import checkpoints, crossings, memory, worker  # noqa: E402
+from meshwright.runtime.job import checkpoint_folders, checkpoints, crossings, memory, worker  # noqa: E402
 from meshwright.runtime.job import trainer as trainer_module  # noqa: E402
 from meshwright.runtime.job.holdings import names_of  # noqa: E402
 from meshwright.runtime.job.job import Job  # noqa: E402
 from meshwright.runtime.job.reference import reference_steps  # noqa: E402
 from meshwright.runtime.job.trainer import NonFiniteError, Trainer, adamw, apply  # noqa: E402
 from meshwright.runtime.model.data import default_loss  # noqa: E402
+from meshwright.runtime.parallel import tied_weights  # noqa: E402
 from meshwright.runtime.ranks.layout import Layout  # noqa: E402
 from meshwright.runtime.step.executor import Span  # noqa: E402
 
@@ -237,8 +238,9 @@ def _done_is(content: object) -> Callable[[pathlib.Path], str]:
 
 def _done_has(key: str, value: object) -> Callable[[pathlib.Path], str]:
     def fault(folder: pathlib.Path) -> str:
-        content = json.loads((folder / "done.json").read_text())
-        (folder / "done.json").write_text(json.dumps({**content, key: value}))
+        content = {**json.loads((folder / "done.json").read_text()), key: value}
+        content["sum"] = checkpoint_folders.sum_of_description(content)
+        (folder / "done.json").write_text(json.dumps(content))
         return "done.json"
 
     return fault
@@ -547,16 +549,16 @@ def test_weights_of_several_stages_are_tied_among_all_who_hold_them(monkeypatch:
         )
     )
     places = Layout(Plan(stages), (0, 1, 2), ((0, 1), (2,), (2,), (0, 1)), SimpleNamespace())
-    holders = trainer_module._holders(places, units)
+    holders = tied_weights._holders(places, units)
     assert [holders[p] for p in (units[0].weight, units[1].other, units[0].more, units[1].weight)] == [[0, 3], [1, 2], [0], [1]]
-    found = {rank: trainer_module._ties(places, rank, units) for rank in range(3)}
+    found = {rank: tied_weights.ties_of(places, rank, units) for rank in range(3)}
     assert made == [[0, 1]] * 3 and all(tied == {units[0].weight, units[1].other} for tied, _ in found.values())
     told = {
         rank: [(tie.parameter is units[0].weight, tie.group, tie.counts) for tie in ties] for rank, (_, ties) in found.items()
     }
     assert told == {0: [(True, (0, 1), True)], 1: [(True, (0, 1), False)], 2: [(False, None, True)]}
-    assert [trainer_module._first_holder(places, rank, units, found[rank][1][0]) for rank in range(3)] == [0, 0, 1]
-    assert trainer_module._first_holder(places, 0, units, found[2][1][0]) == -1
+    assert [tied_weights.first_holder(places, rank, units, found[rank][1][0]) for rank in range(3)] == [0, 0, 1]
+    assert tied_weights.first_holder(places, 0, units, found[2][1][0]) == -1
 
 
 def test_a_plan_for_more_processes_than_there_are_is_refused(tmp_path: pathlib.Path) -> None:

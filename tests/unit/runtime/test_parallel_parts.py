@@ -28,6 +28,7 @@ from meshwright.core.strategy import Strategy  # noqa: E402
 from meshwright.runtime.job import preflight  # noqa: E402
 from meshwright.runtime.parallel import axes, experts, shard_equivalence, sharding, tensor_parallel  # noqa: E402
 from meshwright.runtime.parallel.context_parallel import spans_context  # noqa: E402
+from meshwright.runtime.parallel.tensor_row import TensorRow  # noqa: E402
 from meshwright.runtime.parallel.threaded_autograd import Gather, Scatter, SumBackward, SumForward  # noqa: E402
 from meshwright.runtime.parallel.threaded_collectives import cause, together  # noqa: E402
 from meshwright.runtime.ranks.layout import layout  # noqa: E402
@@ -229,6 +230,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.done: list[Any] = []
+        self.rank = 0
 
     def all_reduce(self, value: torch.Tensor, group: Any = None, async_op: bool = False, **_: Any) -> Any:
         self.done.append(("sum", group, value.numel()))
@@ -237,7 +239,7 @@ class Wire:
 
     def reduce_scatter(self, part: torch.Tensor, whole: torch.Tensor, group: Any = None) -> None:
         self.done.append(("scatter", group, whole.numel()))
-        part.mul_(2.0)
+        part.copy_(2.0 * whole.chunk(2)[self.rank])
 
     def all_gather(self, whole: torch.Tensor, part: torch.Tensor, group: Any = None) -> None:
         self.done.append(("gather", group, whole.numel()))
@@ -291,6 +293,7 @@ def test_replicas_add_up_their_gradients_in_buckets(wire: Wire, monkeypatch: pyt
 @pytest.mark.parametrize("shard", [1, 2])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_updates_its_part_of_flattened_weights(shard: int, rank: int, wire: Wire) -> None:
+    wire.rank = rank
     weights, module = weights_of(shard, rank)
     (part,) = weights.parts()
     assert part.tolist() == [[1.0, 2.0, 10.0], [11.0, 12.0, 0.0]][rank] and weights.optimized() == [part]
@@ -311,6 +314,57 @@ def test_a_rank_updates_its_part_of_flattened_weights(shard: int, rank: int, wir
             parameter.grad = torch.ones_like(parameter)
         weights.after_backward()
         assert part.grad.tolist() == [[4.0, 4.0, 22.0], [22.0, 22.0, 0.0]][rank], "micro-batches add up"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_gradients_and_weights_are_exchanged_in_pieces_so_that_no_copy_of_all_is_held(
+    rank: int, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharding, "_BUCKET_ELEMENTS", 4)
+    wire.rank = rank
+    weights, module = weights_of(2, rank)
+    (part,) = weights.parts()
+    for expected in ([[2.0, 2.0, 20.0], [20.0, 20.0, 0.0]][rank], [[4.0, 4.0, 22.0], [22.0, 22.0, 0.0]][rank]):
+        weights.after_backward()
+        assert part.grad.tolist() == expected
+        assert wire.done[-2:] == [("scatter", "shard", 4), ("scatter", "shard", 2)], "two elements of each rank, then one"
+        for parameter in module.parameters():
+            parameter.grad = torch.ones_like(parameter)
+    with torch.no_grad():
+        part.copy_(torch.tensor([7.0, 8.0, 9.0]))
+    weights.after_update()
+    assert wire.done[-2:] == [("gather", "shard", 4), ("gather", "shard", 2)]
+    assert held(list(module.parameters())) == [[7.0, 8.0], [9.0, 107.0, 108.0]]
+
+
+def test_a_few_buckets_of_gradients_are_under_way_at_once(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding, "_BUCKET_ELEMENTS", 1)
+    module = nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(4))
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    groups = StageGroups(data=Replicas(everyone="all", n_ranks=2))
+    weights = sharding.StageWeights(module, 0, groups, {}, set(), [])
+    weights.start_reduction()
+    assert [one if one == "waited" else "sum" for one in wire.done] == ["sum", "sum", "waited", "sum", "waited", "sum"]
+    weights.finish_reduction()
+    assert [float(parameter.grad) for parameter in module.parameters()] == [2.0] * 4
+
+
+def test_weights_of_unlike_types_are_flattened_apart(wire: Wire) -> None:
+    module = nn.Sequential(nn.Linear(2, 1, bias=False).bfloat16(), nn.Linear(3, 1, bias=False))
+    groups = StageGroups(data=Replicas(everyone="all", shard="shard", n_ranks=2, n_shards=2))
+    weights = sharding.StageWeights(module, 1, groups, {}, set(), [])
+    assert [part.dtype for part in weights.parts()] == [torch.bfloat16, torch.float32]
+
+
+def test_a_row_of_tensors_is_read_and_written_where_they_lie() -> None:
+    tensors = [torch.arange(4.0).view(2, 2).t(), torch.zeros(0), torch.arange(10.0, 13.0)]
+    row = TensorRow(tensors)
+    assert [piece.tolist() for piece in row.between(1, 6)] == [[2.0, 1.0, 3.0], [10.0, 11.0]]
+    assert [piece.tolist() for piece in row.between(6, 9)] == [[12.0], [0.0, 0.0]] and row.between(7, 7) == []
+    row.fill(1, 6, torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0]))
+    row.fill(6, 9, torch.tensor([-6.0, 99.0, 99.0]))
+    assert tensors[0].tolist() == [[0.0, -1.0], [-2.0, -3.0]] and tensors[2].tolist() == [-4.0, -5.0, -6.0]
 
 
 def test_groups_of_shards_are_added_up_among_them(wire: Wire) -> None:

@@ -62,8 +62,10 @@ def test_a_process_ends_once_its_input_closes(monkeypatch: pytest.MonkeyPatch) -
     )
     monkeypatch.setattr(lifeline, "threading", SimpleNamespace(Thread=Thread))
     monkeypatch.setattr(lifeline.signal, "signal", note("signal"))
+    monkeypatch.setattr(lifeline, "_die_with_parent", note("asked Linux"))
     lifeline.hold()
     assert done == [
+        ("asked Linux",),
         ("dup", 0), ("open", "/dev/null", 0), ("dup2", 8, 0), ("close", 8), ("signal", signal.SIGINT, signal.SIG_IGN),
         ("thread", True), ("read", 9, 1), ("_exit", 1),
     ]  # fmt: skip

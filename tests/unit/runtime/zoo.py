@@ -322,6 +322,25 @@ def qwen_of_experts() -> nn.Module:
     return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**sizes, **OF_EXPERTS))
 
 
+def latent() -> nn.Module:
+    """Return a DeepSeek-V3, whose heads share a part of their keys, as Hugging Face builds it."""
+    import transformers
+
+    sizes = OF_EXPERTS | {"num_hidden_layers": 3, "num_key_value_heads": 4}
+    heads = {"kv_lora_rank": 16, "q_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    routed = {"n_routed_experts": 4, "moe_intermediate_size": 16, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+    return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**sizes, **heads, **routed))
+
+
+def bert() -> nn.Module:
+    """Return a BERT that says words that were masked, as Hugging Face builds it."""
+    import transformers
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": WORDS}
+    dry = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return transformers.BertForMaskedLM(transformers.BertConfig(**sizes, **dry))
+
+
 def images() -> tuple[nn.Module, torch.Tensor]:
     """Return the model and an image."""
     return Images(), torch.zeros(1, 3, 8, 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import zlib
 from pathlib import Path
@@ -27,6 +28,7 @@ __all__ = [
     "nothing",
     "step_of",
     "sum_of",
+    "sum_of_description",
 ]
 
 FORMAT = "meshwright/checkpoint/2"
@@ -56,6 +58,12 @@ def sum_of(path: Path) -> list[int]:
         while block := file.read(1 << 24):
             length, crc = length + len(block), zlib.crc32(block, crc)
     return [length, crc]
+
+
+def sum_of_description(content: dict[str, Any]) -> int:
+    """Return the CRC-32 of what is written about a checkpoint, but for this number itself."""
+    told = {key: value for key, value in content.items() if key != "sum"}
+    return zlib.crc32(json.dumps(told, sort_keys=True).encode())
 
 
 def is_as_written(path: Path, wanted: list[int]) -> bool:
@@ -95,10 +103,15 @@ def damage(place: Path) -> str:
 
 
 def content_of(path: Path) -> dict[str, Any]:
-    """Return what is written about a checkpoint."""
+    """Return what is written about a checkpoint.
+
+    Raises `InputError` when it cannot be read, is no such description, or was changed since.
+    """
     content = files.read_json(path / "done.json", "resume from another checkpoint")
     if not isinstance(content, dict) or not _is_description(content):
         raise InputError(f"{path / 'done.json'}: is not what a checkpoint holds; resume from another one")
+    if content.get("format") == FORMAT and content.get("sum", sum_of_description(content)) != sum_of_description(content):
+        raise InputError(damage(path / "done.json"))
     return content
 
 

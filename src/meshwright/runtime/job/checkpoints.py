@@ -33,6 +33,7 @@ from meshwright.runtime.job.checkpoint_folders import (
     nothing,
     step_of,
     sum_of,
+    sum_of_description,
 )
 from meshwright.runtime.job.holdings import regions_of
 from meshwright.runtime.job.optimizer_state import Restored, groups_of, numbers_of, slices_of, together
@@ -165,6 +166,7 @@ def _write(trainer: Trainer, partial: Path, step: int) -> None:
             content["loss_scale"] = trainer.loss_scale.state()
         if trainer.lr_schedule is not None:
             content["lr_schedule"] = _plain(trainer.lr_schedule.state_dict())
+        content["sum"] = sum_of_description(content)
         with (partial / "done.json").open("w") as file:
             json.dump(content, file)
             file.flush()

@@ -30,13 +30,14 @@ class Job:
     `keep_every`: checkpoints of every so many steps stay as well; 0 for none.
     `clip_norm_value`: the largest norm of the whole gradient; 0 for no limit.
     `log`: file to which rank 0 adds a line of JSON for every step; empty for none.
-    `backend`: ``gloo`` or ``nccl``.
+    `backend`: ``gloo`` or ``nccl``; empty for NCCL where there are GPUs.
     `memory`: whether the first step measures memory, which makes it slower.
     `order` (sequence of sequence of (int, int, int)): the order of work that was predicted, as
     `meshwright.runtime.ranks.layout.layout` takes it; none for the schedule's own.
     `elastic`: whether the run is planned again and goes on when devices are lost.
     `max_restarts`: how often.
     `precision`: of products; empty for that of the weights.
+    `monitor`: ``package.module:callable`` that rank 0 hands what `log` is told of every step, or empty.
     `profiled`: folder in which every rank leaves the trace of the last step; empty for none.
     """
 
@@ -54,7 +55,7 @@ class Job:
     keep: int = 2
     resume: str = ""
     non_finite: str = "stop"
-    backend: str = "gloo"
+    backend: str = ""
     memory: bool = True
     order: Sequence[Sequence[tuple[int, int, int]]] = ()
     precision: str = ""
@@ -65,6 +66,7 @@ class Job:
     elastic: bool = False
     max_restarts: int = 3
     profiled: str = ""
+    monitor: str = ""
 
     def write(self, path: Path) -> None:
         """Write it for the processes to read."""

@@ -263,10 +263,11 @@ def check_ranks(n_ranks: int, wanted: int, place: str) -> None:
         )
 
 
-def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place: str) -> list[str]:
+def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place: str, more: Sequence[str] = ()) -> list[str]:
     """Return the command that starts a run with torchrun, one for each machine.
 
     `profile`: of ``--profile``.
+    `more`: further options, as they were written.
     `n_ranks`, `n_machines`: processes in all, and machines that share them evenly; machine i holds the i-th part of the
     plan's devices in ascending order.
     Raises `InputError` when the machines cannot share the processes evenly.
@@ -291,6 +292,7 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
         "lr_schedule",
         "keep_every",
         "max_restarts",
+        "monitor",
     )
     for name in options:
         value = getattr(job, name)
@@ -298,7 +300,7 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
             words += ["--" + name.removeprefix("n_").removesuffix("_value").replace("_", "-"), str(value)]
     words += {"": [], "last": ["--resume"], "auto": ["--resume", "auto"]}[job.resume]
     words += ["--elastic"] if job.elastic else []
-    words += ["--profile", profile] if profile else []
+    words += [*(["--profile", profile] if profile else []), *more]
     return torchrun_commands(shlex.join(words), n_ranks, n_machines, place)
 
 

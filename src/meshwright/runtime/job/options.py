@@ -21,7 +21,7 @@ def check(job: Job, limits: tuple[float, float], profiles: tuple[str, str], *, e
     """
     if not 1 <= job.n_steps <= 10**9:
         raise InputError(f"--steps {job.n_steps}: must be between 1 and {10**9}")
-    if job.backend not in ("gloo", "nccl"):
+    if job.backend not in ("", "gloo", "nccl"):
         raise InputError(f"--backend {job.backend}: must be gloo or nccl")
     if job.non_finite not in ("stop", "skip"):
         raise InputError(f"--non-finite {job.non_finite}: must be stop or skip")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.optimizers import OPTIMIZERS
 from meshwright.core.plan import Plan, Stage
+from meshwright.runtime.job.job import Job
 from meshwright.runtime.model import routers
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, repeated
@@ -22,10 +24,62 @@ from meshwright.runtime.parallel.experts import experts_of
 from meshwright.runtime.ranks.layout import Layout
 from meshwright.runtime.step.autocast import check_weights
 
-__all__ = ["check_machine", "check_model", "check_optimizer", "check_same_model", "most_processes", "notes_of"]
+__all__ = [
+    "backend_of",
+    "check_machine",
+    "check_model",
+    "check_optimizer",
+    "check_queues",
+    "check_same_model",
+    "free_queues",
+    "most_processes",
+    "notes_of",
+    "priced_otherwise",
+    "with_backend",
+]
 
 _FEWEST_PROCESSES = 8
 _TOLERANCE_RATIO = 0.2
+
+
+_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""How many queues of work a GPU has; what several streams put into one waits for what stands before it there (CUDA C++
+Programming Guide, environment variables)."""
+
+
+def backend_of(asked: str) -> str:
+    """Return the backend of process groups: the one asked for, or NCCL where this process sees GPUs, else Gloo."""
+    return asked or ("nccl" if torch.cuda.is_available() else "gloo")
+
+
+def with_backend(job: Job) -> Job:
+    """Return a job that names its backend."""
+    return replace(job, backend=backend_of(job.backend))
+
+
+def check_queues(places: Layout, backend: str, place: str) -> None:
+    """Refuse a pipeline on GPUs with fewer queues than streams that wait for messages.
+
+    A receive that was posted ahead would stand in a queue before the work that its sender waits for.
+
+    `places`: the plan as ranks.
+    Raises `InputError` when ``CUDA_DEVICE_MAX_CONNECTIONS`` is too small.
+    """
+    told = os.environ.get(_QUEUES, "")
+    if backend != "nccl" or not told.isdecimal():
+        return
+    n_streams = max((sum(rank in channel.ranks for channel in places.channels()) for rank in range(places.n_ranks)), default=0)
+    if n_streams and int(told) <= n_streams:
+        raise InputError(
+            f"{place}: {_QUEUES}={told}, but a rank computes beside {n_streams} streams of messages, which would wait for one "
+            f"another for ever in so few queues; unset it (32 is taken), or set it above {n_streams}"
+        )
+
+
+def free_queues(backend: str) -> None:
+    """Take as many queues as a GPU has, where nobody has said how many; before it is first used."""
+    if backend == "nccl":
+        os.environ.setdefault(_QUEUES, "32")
 
 
 def most_processes(backend: str, processes: int) -> int:
@@ -45,6 +99,7 @@ def check_machine(places: Layout, backend: str, processes: int, place: str) -> N
     `processes`: processes allowed by the user; 0 for the rule above.
     Raises `InputError` when there are too few cores or GPUs.
     """
+    check_queues(places, backend, place)
     found, kind = (torch.cuda.device_count(), "GPUs") if backend == "nccl" else (os.cpu_count() or 1, "cores")
     allowed = most_processes(backend, processes)
     if places.n_ranks > allowed:
@@ -261,6 +316,27 @@ def notes_of(units: Sequence[nn.Module], plan: Plan, sample: Sample) -> list[str
     norms = (nn.modules.batchnorm._BatchNorm,)
     if any(isinstance(module, norms) and module.training for op in split for module in modules[op]):
         found.append("the model has batch norms: every replica takes the statistics of its own rows, so losses differ a little")
+    return found
+
+
+def priced_otherwise(entry: Mapping[str, Any], plan: Plan) -> list[str]:
+    """Return sentences about what analytic costs price otherwise than it runs here.
+
+    `entry`: the plan file. `plan`: its plan.
+    """
+    if entry.get("costs") != "analytic":
+        return []
+    found = []
+    if any(stage.strategy.data > 1 and stage.strategy.shard < 2 for stage in plan.stages):
+        found.append(
+            "gradients of replicas are added up after a stage's last backward pass; the plan is priced with most of "
+            "that beside it"
+        )
+    if any(stage.strategy.tensor > 1 for stage in (plan.stages[0], plan.stages[-1])):
+        found.append(
+            "word table and head stay whole on every rank of a tensor group; the plan is priced with both split, in time and "
+            "memory"
+        )
     return found
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from meshwright.runtime.model.data import Batches, rows_of_inputs
+from meshwright.runtime.model.data import Batches, rows_of_inputs, share_of_loss
 from meshwright.runtime.model.naming import first_tensor
 from meshwright.runtime.model.routers import own_loss
 from meshwright.runtime.ranks.layout import rows_of
@@ -55,8 +55,8 @@ def reference_steps(
             start, stop = rows_of(len(targets), n_parts, part)
             with autocast(targets.device, precision):
                 output = model(*rows_of_inputs(inputs, start, stop))
-                own = loss(first_tensor(output), targets[start:stop]) + own_loss(model, output)
-                value = own * ((stop - start) / len(targets))
+                value = share_of_loss(loss, first_tensor(output), targets, (start, stop))
+                value = value + own_loss(model, output) * ((stop - start) / len(targets))
             scaler.scale(value).backward()  # type: ignore[no-untyped-call]
             total += float(value.detach())
         scaler.unscale_(optimizer)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.job import preflight
@@ -16,10 +17,11 @@ from meshwright.runtime.job.crossings import crossings_of
 from meshwright.runtime.job.holdings import HeldTensor, ModelNames, holdings_of, names_of, owners_of, strays
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, default_loss, example_of, repeated
-from meshwright.runtime.parallel import tensor_parallel
+from meshwright.runtime.parallel import optimizer_probe, tensor_parallel
 from meshwright.runtime.parallel.axes import split_layers
 from meshwright.runtime.parallel.sharding import StageWeights, Tie, optimizer_of, shard_fully
-from meshwright.runtime.ranks import message_order
+from meshwright.runtime.parallel.tied_weights import first_holder, ties_of
+from meshwright.runtime.ranks import alike, message_order
 from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.meshes import StageGroups, stage_groups
 from meshwright.runtime.ranks.plan_file import read_plan
@@ -37,10 +39,14 @@ __all__ = ["NonFiniteError", "Trainer", "adamw", "apply"]
 
 
 def adamw(parameters: list[nn.Parameter], learning_rate: float = 1e-3) -> torch.optim.Optimizer:
-    """Return the optimizer used where none is given: AdamW, one tensor at a time,
-    since tensors of several kinds may be mixed.
+    """Return the optimizer used where none is given: AdamW, fused on GPUs; one tensor at a time where some are DTensors, whose
+    meshes may be unlike.
     """
-    return torch.optim.AdamW(parameters, lr=learning_rate, foreach=False)
+    plain = not any(isinstance(parameter, DTensor) for parameter in parameters)
+    fused = plain and all(parameter.is_cuda for parameter in parameters)
+    return torch.optim.AdamW(
+        parameters, lr=learning_rate, **({"fused": True} if fused else {"foreach": None if plain else False})
+    )
 
 
 class NonFiniteError(ArithmeticError):
@@ -83,6 +89,10 @@ class Trainer:
         Set by whoever wants the run to end after this step; any process may.
     stopping : bool
         Whether any process was asked to stop before the last step ended; the same in every process.
+    mark : tuple of (int, int) or None
+        Part of the data of this step's samples, and their fingerprint; None where this process looks at none.
+    n_parts : int
+        Parts of the data: within one, all processes need the same samples.
     """
 
     def __init__(
@@ -101,6 +111,8 @@ class Trainer:
         self.loss_scale = LossScale() if executor.precision == torch.float16 else None
         self.skip_non_finite = self.skipped = self.asked_to_stop = self.stopping = False
         self.clip_norm = self.gradient_norm = 0.0
+        self.mark: tuple[int, int] | None = None
+        self.n_parts = 1
         self.lr_schedule: torch.optim.lr_scheduler.LRScheduler | None = None
 
     @property
@@ -129,7 +141,13 @@ class Trainer:
         squared = self._squared_norm()
         # a loss scale looks after gradients that overflow, and skips the step
         finite = share.isfinite() & (squared.isfinite() if self.loss_scale is None else True)
-        loss, n_broken, n_asking, squares = self._everywhere(share, ~finite, self.asked_to_stop, squared)
+        loss, n_broken, n_asking, squares, *told = self._everywhere(share, ~finite, self.asked_to_stop, squared)
+        unlike = alike.unlike_share(told)
+        if unlike >= 0:
+            who = f"processes of data rank {unlike}" if self.n_parts > 1 else "processes"
+            raise InputError(
+                f"the {who} were given unlike samples for one step (random numbers without a seed?): all of them need the same"
+            )
         self.stopping, self.skipped, self.gradient_norm = n_asking > 0, n_broken > 0, math.sqrt(squares)
         if self.skipped and not self.skip_non_finite:
             raise NonFiniteError(self._broken(bool(finite)))
@@ -176,7 +194,15 @@ class Trainer:
     def _update(self) -> None:
         """Let the optimizer update what this rank holds, and hand on what other ranks need of it."""
         started = self.executor.clock.mark()
-        self.optimizer.step()
+        try:
+            self.optimizer.step()
+        except (RuntimeError, NotImplementedError) as error:
+            if isinstance(error, torch.OutOfMemoryError) or not self._are_split():
+                raise
+            raise InputError(
+                f"the optimizer {type(self.optimizer).__name__} cannot update weights that are split over ranks as DTensor "
+                f"(shard 3, tensor): {(str(error).splitlines() or [''])[0][:200]}; take another, or plan with --set shard=0"
+            ) from error
         if self.lr_schedule is not None:
             self.lr_schedule.step()
         self.executor.note(next(iter(self.weights)), -1, "optimizer", started)
@@ -186,10 +212,15 @@ class Trainer:
                 weights.after_update()
                 self.executor.note(stage, -1, "gather", started)
 
+    def _are_split(self) -> bool:
+        """Whether weights that this rank updates are parts by DTensor."""
+        return any(isinstance(weight, DTensor) for group in self.optimizer.param_groups for weight in group["params"])
+
     def gradients(self, inputs: torch.Tensor | Sample, targets: torch.Tensor) -> torch.Tensor:
         """Run forward and backward passes of one step without an update; return this rank's share of the loss."""
         device = self.executor.device
         given = inputs if isinstance(inputs, tuple) else (inputs,)
+        self.mark = (0, alike.fingerprint((*given, targets)))
         return self.backward(self.executor.whole_batch(tuple(value.to(device) for value in given), targets.to(device)))
 
     def backward(self, feed: Feed) -> torch.Tensor:
@@ -204,14 +235,16 @@ class Trainer:
         return loss
 
     def _everywhere(self, share: torch.Tensor, broken: torch.Tensor, asked: bool, squared: torch.Tensor) -> list[float]:
-        """Return the loss of all replicas of the last stage, how many ranks broke and were asked to stop, the sum of squares.
+        """Return the loss of all replicas of the last stage, how many ranks broke and were asked to stop, the sum of squares,
+        and the sums of fingerprints.
 
         Of ranks that hold the same rows one counts.
         """
         last = self.layout.n_stages - 1
         counts = last in self.layout.stages_of(self.rank) and self.layout.seat(self.rank, last).inner == 0
         own = share.double() if counts else torch.zeros_like(share, dtype=torch.float64)
-        total = torch.stack([own, broken.double(), torch.full_like(own, float(asked)), squared])
+        told = own.new_tensor(alike.votes(self.mark, self.n_parts))
+        total = torch.cat([torch.stack([own, broken.double(), torch.full_like(own, float(asked)), squared]), told])
         dist.all_reduce(total)
         return total.tolist()
 
@@ -247,6 +280,7 @@ def apply(
     given = () if example is None else (example,) if isinstance(example, torch.Tensor) else tuple(example)
     sample = example_of(model, given, read.sequence_length)
     message_order.check(places, plan_file)
+    optimizer_probe.check(optimizer, read.plan, "apply(optimizer=...)")
     units = preflight.check_model(model, read.names, read.plan, sample, plan_file)
     told = (*read.notes(), *preflight.notes_of(units, read.plan, sample))
     trainer = assemble(model, read.names, places, sample, optimizer=optimizer, loss=loss, precision=precision)
@@ -284,17 +318,18 @@ def assemble(
     """
     rank = dist.get_rank()
     device = _device()
+    told = alike.make_alike(model)
     in_model = names_of(model)
     every = owners_of(model, in_model)
     units = cut(model, names, sample)
     owners = [owners_of(unit, in_model) for unit in units]
     tp_plan = tensor_parallel.wishes_of(model)
     groups = stage_groups(places, rank, device.type)
-    tied, ties = _ties(places, rank, units)
+    tied, ties = ties_of(places, rank, units)
     runs: dict[int, StageRun] = {}
     for stage in places.stages_of(rank):
         own = [units[op] for op in places.plan.stages[stage].ops]
-        mine = [tie for tie in ties if _first_holder(places, rank, units, tie) == stage]
+        mine = [tie for tie in ties if first_holder(places, rank, units, tie) == stage]
         runs[stage] = _stage_run(places, stage, own, groups[stage], tp_plan, (tied, mine), device)
     weights = {stage: run.weights for stage, run in runs.items()}
     holdings = (*holdings_of(places, rank, weights, owners, in_model), *strays(every, owners, in_model, rank))
@@ -305,7 +340,9 @@ def assemble(
     routing, last = getattr(units[-1], "routing", None), places.n_stages - 1
     if routing is not None and last in groups:
         executor.routers = RouterLoss(routing.coefficient_ratio, groups[last].data.everyone)
-    return Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer), in_model, holdings)
+    trainer = Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer), in_model, holdings)
+    trainer.notes += told
+    return trainer
 
 
 def _device() -> torch.device:
@@ -341,40 +378,3 @@ def _stage_run(
         delay_weight_gradients(module, later)
     shard = strategy.shard if groups.data.shard is not None else 0
     return StageRun(module, StageWeights(module, shard, groups, split.partial, *ties), later, splits=not sharded)
-
-
-def _holders(places: Layout, units: Sequence[nn.Module]) -> dict[nn.Parameter, list[int]]:
-    """Return the stages that hold each weight."""
-    holders: dict[nn.Parameter, list[int]] = {}
-    for stage, part in enumerate(places.plan.stages):
-        for parameter in {parameter for op in part.ops for parameter in units[op].parameters()}:
-            holders.setdefault(parameter, []).append(stage)
-    return holders
-
-
-def _ties(places: Layout, rank: int, units: Sequence[nn.Module]) -> tuple[set[nn.Parameter], list[Tie]]:
-    """Return the weights that several stages hold, and this rank's share in them; makes a group for each set of ranks."""
-    tied, ties = set(), []
-    made: dict[tuple[int, ...], Any] = {}
-    order = [parameter for unit in units for parameter in unit.parameters()]
-    holders = _holders(places, units)
-    for parameter in dict.fromkeys(order):
-        stages = holders.get(parameter, [])
-        if len(stages) < 2:
-            continue
-        tied.add(parameter)
-        ranks = tuple(sorted({r for stage in stages for r in places.ranks_of_stage[stage]}))
-        if ranks not in made:
-            made[ranks] = dist.new_group(list(ranks)) if len(ranks) > 1 else None
-        if rank in ranks:
-            first = next(stage for stage in stages if stage in places.stages_of(rank))
-            ties.append(Tie(parameter, made[ranks], places.seat(rank, first).inner == 0))
-    return tied, ties
-
-
-def _first_holder(places: Layout, rank: int, units: Sequence[nn.Module], tie: Tie) -> int:
-    """Return the first stage of this rank that holds a tied weight."""
-    for stage in places.stages_of(rank):
-        if any(parameter is tie.parameter for op in places.plan.stages[stage].ops for parameter in units[op].parameters()):
-            return stage
-    return -1

@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.base.errors import MeshwrightError
-from meshwright.runtime.job import checkpoints, lifeline
+from meshwright.runtime.job import checkpoints, lifeline, preflight
 from meshwright.runtime.job.allocator import keep_freed_memory
 from meshwright.runtime.job.job import Job
 from meshwright.runtime.job.memory import allocator_peak, peak_bytes
@@ -58,9 +58,11 @@ def train(job: Job) -> dict[str, Any] | None:
     make = source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
     loss = source.load(job.loss, "--loss") if job.loss else default_loss
     trainer = assemble(model, read.names, places, sample, optimizer=make, loss=loss, precision=dtype_of(job.precision))
+    _tell(trainer, trainer.notes[len(places.notes()) :])  # what was seen before this process was started is told there
     trainer.skip_non_finite, trainer.clip_norm = job.non_finite == "skip", job.clip_norm_value
     if job.lr_schedule:
         trainer.lr_schedule = source.load(job.lr_schedule, "--lr-schedule")(trainer.optimizer)
+    monitor = source.load(job.monitor, "--monitor") if job.monitor else None
     signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "asked_to_stop", True))
     first = _first_step(job, trainer)
     losses: list[float] = []
@@ -87,8 +89,8 @@ def train(job: Job) -> dict[str, Any] | None:
         losses.append(loss_value)
         norms.append(trainer.gradient_norm)
         _note(job, step, loss_value, trainer)
-        if job.log and trainer.rank == 0:
-            _log(job, read, trainer, step, loss_value, seconds[-1])
+        if trainer.rank == 0:
+            _log(job, monitor, _told_of(read, trainer, step, loss_value, seconds[-1]))
         done = step + 1
         if job.save and ((job.save_every and done % job.save_every == 0) or done == job.n_steps or trainer.stopping):
             checkpoints.save(trainer, job.save, done, job.keep, job.keep_every)
@@ -99,6 +101,12 @@ def train(job: Job) -> dict[str, Any] | None:
     if job.memory and trainer.executor.device.type == "cuda":
         peak = allocator_peak(trainer)
     return _gather(trainer, (losses, norms), seconds, spans, peak, first)
+
+
+def _tell(trainer: Trainer, notes: Sequence[str]) -> None:
+    """Print sentences once."""
+    for note in notes if trainer.rank == 0 else ():
+        print(f"note: {note}", file=sys.stderr, flush=True)
 
 
 def _first_step(job: Job, trainer: Trainer) -> int:
@@ -122,10 +130,21 @@ def _note(job: Job, step: int, loss: float, trainer: Trainer) -> None:
         print(f"step {step + 1} of {job.n_steps}: loss {loss:.4f}{skipped}", file=sys.stderr, flush=True)
 
 
-def _log(job: Job, read: PlanFile, trainer: Trainer, step: int, loss: float, seconds: float) -> None:
-    """Add a line for this step to the log; JSON has no NaN."""
+def _log(job: Job, monitor: Callable[..., Any] | None, entry: dict[str, Any]) -> None:
+    """Hand what a step gave to the user's function, and add it to the log as a line."""
+    if monitor is not None:
+        monitor(dict(entry))
+    if job.log:
+        with open(job.log, "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def _told_of(read: PlanFile, trainer: Trainer, step: int, loss: float, seconds: float) -> dict[str, Any]:
+    """Return what is told of a step; JSON has no NaN."""
     n_samples = read.plan.global_batch
-    entry = {
+    utilization, predicted = (read.entry.get(key) for key in ("model_flops_utilization_ratio", "step_seconds"))
+    on_gpu = trainer.executor.device.type == "cuda"
+    return {
         "step": step + 1,
         "loss": loss if math.isfinite(loss) else None,
         "gradient_norm": trainer.gradient_norm if math.isfinite(trainer.gradient_norm) else None,
@@ -134,10 +153,10 @@ def _log(job: Job, read: PlanFile, trainer: Trainer, step: int, loss: float, sec
         "step_seconds": seconds,
         "samples_per_second": n_samples / seconds,
         "tokens_per_second": n_samples * read.sequence_length / seconds if read.sequence_length > 1 else None,
+        "model_flops_utilization_ratio": utilization * predicted / seconds if utilization and predicted else None,
+        "memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
         "time": time.time(),
     }
-    with open(job.log, "a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
 
 
 def _gather(
@@ -200,12 +219,14 @@ def join(job: Job, n_ranks: int = 0) -> dict[str, Any] | None:
     `n_ranks`: how many processes train, where the last of those that were started do not; 0 for all.
     Returns: see `train`.
     """
+    backend = preflight.backend_of(job.backend)
+    preflight.free_queues(backend)
     rendezvous = os.environ.get("MESHWRIGHT_RENDEZVOUS", "env://")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if job.backend == "nccl" else None
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if backend == "nccl" else None
     if device is not None:
         torch.cuda.set_device(device)
     dist.init_process_group(
-        job.backend,
+        backend,
         init_method=rendezvous,
         rank=rank(),
         world_size=n_ranks or world_size(),

@@ -13,10 +13,24 @@ from meshwright.base.errors import InputError
 from meshwright.runtime.model import causal_lm
 from meshwright.runtime.model.naming import first_tensor
 
-__all__ = ["Batches", "Sample", "batches_of", "default_loss", "example_of", "repeated", "rows_of_inputs"]
+__all__ = [
+    "IGNORED",
+    "Batches",
+    "Sample",
+    "batches_of",
+    "default_loss",
+    "example_of",
+    "label_sum",
+    "repeated",
+    "rows_of_inputs",
+    "share_of_loss",
+]
 
 Sample = tuple[torch.Tensor, ...]
 """One or more samples of every input that a model takes."""
+
+IGNORED = -100
+"""The class number that counts for nothing, as `torch.nn.functional.cross_entropy` has it."""
 
 Batches = Callable[[int], tuple[Sample, torch.Tensor]]
 """From the number of a step to the inputs and targets of its whole global batch; the same in every process."""
@@ -33,8 +47,55 @@ def rows_of_inputs(inputs: Sample, start: int, stop: int) -> Sample:
     return tuple(value[start:stop] for value in inputs)
 
 
+def label_sum(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the cross entropy of class numbers summed up, where those of `IGNORED` count for nothing.
+
+    `output`: whose last dimension are the classes.
+    """
+    return nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+def share_of_loss(
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    output: torch.Tensor,
+    targets: torch.Tensor,
+    rows: tuple[int, int],
+) -> torch.Tensor:
+    """Return what some samples add to the loss of all.
+
+    Parameters
+    ----------
+    loss : callable
+        From output and targets to their mean loss. Of the default one every labelled class counts the same; of any other
+        every sample.
+    output : torch.Tensor
+        Of these samples.
+    targets : torch.Tensor
+        Of all samples.
+    rows : tuple of int
+        First and last-but-one of these samples.
+
+    Raises
+    ------
+    InputError
+        When the loss is no number.
+    """
+    own = targets[slice(*rows)]
+    if loss is default_loss and not targets.is_floating_point():
+        return label_sum(output, own) / (targets != IGNORED).sum()
+    value = loss(output, own)
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+        raise InputError(
+            f"--loss gave {what}; it must give one number, the mean of its samples (a loop of your own may give a sum and how "
+            "much it sums over: meshwright.parallelize)"
+        )
+    return value.reshape(()) * (len(own) / len(targets))
+
+
 def default_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the mean loss of some samples: cross entropy of class numbers, mean squared error of anything else.
+    """Return the mean loss of some samples: cross entropy of class numbers (-100 counts for nothing), mean squared error of
+    anything else.
 
     `output`: what the model gives back; the last dimension are classes where the target holds class numbers.
     `target`: class numbers (integers), or values of the output's shape.

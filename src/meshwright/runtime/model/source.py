@@ -7,12 +7,13 @@ import importlib.metadata
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from meshwright.base.errors import InputError, MissingExtraError
 
-__all__ = ["OLDEST_TORCH", "build", "load", "require_torch"]
+__all__ = ["OLDEST_TORCH", "build", "load", "require_torch", "seeded"]
 
 OLDEST_TORCH = (2, 6)
 """Oldest PyTorch with FSDP2, DTensor and selective recomputation as used here."""
@@ -62,6 +63,25 @@ def load(name: str, option: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let random numbers of Python, NumPy and PyTorch begin with a seed; Python's and NumPy's go on as before afterwards."""
+    import random
+
+    import numpy as np
+    import torch
+
+    python, numpy = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
 def build(name: str, seed: int) -> tuple[Any, tuple[Any, ...]]:
     """Return the model that a callable makes, with weights from a seed, and example inputs where it gives them.
 
@@ -74,9 +94,9 @@ def build(name: str, seed: int) -> tuple[Any, tuple[Any, ...]]:
     import torch
 
     maker = load(name, "--model")
-    torch.manual_seed(seed)
     try:
-        made = maker()
+        with seeded(seed):
+            made = maker()
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(

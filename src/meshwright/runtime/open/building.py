@@ -19,14 +19,14 @@ from meshwright.base.errors import InputError
 from meshwright.core.result import Result
 from meshwright.runtime.job import preflight
 from meshwright.runtime.job.trainer import assemble
-from meshwright.runtime.model import causal_lm, seq2seq
+from meshwright.runtime.model import causal_lm, seq2seq, source
 from meshwright.runtime.model.data import Sample, default_loss, example_of, rows_of_inputs
 from meshwright.runtime.open.engine import Engine
 from meshwright.runtime.open.names import Names, Tensors
 from meshwright.runtime.open.own_batch import BatchReader
 from meshwright.runtime.open.shares import share_of
 from meshwright.runtime.ranks import meshes, message_order
-from meshwright.runtime.ranks.layout import layout
+from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.plan_file import PlanFile, plan_file_of, read_plan
 
 __all__ = ["Example", "Model", "PlanSource", "build"]
@@ -60,11 +60,10 @@ def build(
     places = layout(read.plan)
     meshes.check(places)
     message_order.check(places, place)
-    _join(places.n_ranks, place)
+    _join(places, place)
     if places.n_ranks != dist.get_world_size():
         raise InputError(f"{place}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
     module = _module(model, seed)
-    notes = _make_alike(module)
     named = _in_order(module, example) if isinstance(example, Mapping) else {}
     given = tuple(named.values()) if named else () if example is None else _tuple(example)
     sample = example_of(module, rows_of_inputs(given, 0, 1), read.sequence_length)
@@ -72,7 +71,7 @@ def build(
     names = Names(module)
     units = preflight.check_model(module, read.names, read.plan, sample, place)
     of_stages = names.of_stages(units, places)
-    notes += (*read.notes(), *preflight.notes_of(units, read.plan, sample))
+    notes = (*read.notes(), *preflight.notes_of(units, read.plan, sample))
     trainer = assemble(
         module, read.names, places, sample, optimizer=partial(torch.optim.SGD, lr=0.0), loss=default_loss, precision=precision
     )
@@ -114,7 +113,7 @@ def _plan(plan: PlanSource) -> tuple[PlanFile, str]:
     return read_plan(os.fspath(plan)), os.fspath(plan)
 
 
-def _join(n_ranks: int, place: str) -> None:
+def _join(places: Layout, place: str) -> None:
     """Make the process group where the script has not: as torchrun, or ``meshwright run SCRIPT.py``, says by the environment.
 
     Raises `InputError` when neither has started this process.
@@ -124,9 +123,11 @@ def _join(n_ranks: int, place: str) -> None:
     if any(name not in os.environ for name in ("RANK", "WORLD_SIZE")):
         raise InputError(
             f"{place}: this process is alone; start the script with 'meshwright run SCRIPT.py --plan PLAN', or with "
-            f"torchrun --nproc-per-node {n_ranks}"
+            f"torchrun --nproc-per-node {places.n_ranks}"
         )
-    backend = os.environ.get("MESHWRIGHT_BACKEND", "") or ("nccl" if torch.cuda.is_available() else "gloo")
+    backend = preflight.backend_of(os.environ.get("MESHWRIGHT_BACKEND", ""))
+    preflight.check_queues(places, backend, place)
+    preflight.free_queues(backend)
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if backend == "nccl" else None
     if device is not None:
         torch.cuda.set_device(device)
@@ -155,8 +156,7 @@ def _module(model: Model, seed: int) -> nn.Module:
         return model.train()
     if not callable(model):
         raise InputError(f"the model is a {type(model).__name__}; give a torch.nn.Module, or a function that builds one")
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+    with torch.random.fork_rng([]), source.seeded(seed):
         made = model()
     if not isinstance(made, nn.Module):
         raise InputError(f"the model's function gave a {type(made).__name__}; it must give a torch.nn.Module")
@@ -188,22 +188,3 @@ def _in_order(model: nn.Module, example: Mapping[str, torch.Tensor]) -> dict[str
 
 def _tuple(example: Any) -> Sample:
     return (example,) if isinstance(example, torch.Tensor) else tuple(example)
-
-
-def _make_alike(model: nn.Module) -> tuple[str, ...]:
-    """Give every process the weights of process 0 where they differ; return a sentence about that."""
-    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
-    if dist.get_world_size() == 1 or not tensors:
-        return ()
-    device = torch.device("cuda", torch.cuda.current_device()) if "cuda:nccl" in dist.get_backend_config() else None
-    sums = torch.stack([part for t in tensors for part in (t.double().sum().cpu(), t.double().square().sum().cpu())])
-    low, high = (sums.to(device, copy=True), sums.to(device, copy=True)) if device else (sums.clone(), sums.clone())
-    dist.all_reduce(low, op=dist.ReduceOp.MIN)
-    dist.all_reduce(high, op=dist.ReduceOp.MAX)
-    if bool((low == high).all()):
-        return ()
-    for tensor in tensors:
-        value = tensor.to(device) if device else tensor
-        dist.broadcast(value, 0)
-        tensor.copy_(value)
-    return ("the processes built models of unlike weights (seeds?): all take those of process 0",)

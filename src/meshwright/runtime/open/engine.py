@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.job import checkpoints, whole_state
@@ -17,6 +19,8 @@ from meshwright.runtime.open.grouping import GroupOf, grouped_optimizer, groups_
 from meshwright.runtime.open.names import Tensors
 from meshwright.runtime.open.own_batch import BatchReader, Loss, OwnBatch
 from meshwright.runtime.open.shares import DataShare, StepSampler
+from meshwright.runtime.parallel import optimizer_probe
+from meshwright.runtime.ranks import alike
 
 __all__ = ["Engine"]
 
@@ -64,6 +68,7 @@ class Engine:
         self.notes = trainer.notes + ((share.note,) if share.note else ())
         self._has_optimizer = self._has_gradients = False
         self._expected = float(self.global_batch)
+        trainer.n_parts = share.n_ranks
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
@@ -122,6 +127,8 @@ class Engine:
         """
         weights, names = list(self.trainer.weights.values()), self._tensors
         found = groups_of(names.names.trained, groups)
+        for options in found.options:
+            optimizer_probe.check(partial(_of_group, make, options), self.trainer.layout.plan, "optimizer(make)")
         self.trainer.optimizer = grouped_optimizer(weights, names.name_of(), found, make, self.device)
         self.trainer.lr_schedule = None
         self._has_optimizer, self._has_gradients = True, False
@@ -325,12 +332,21 @@ class Engine:
     def _feed(self, batch: Any, loss: Loss | None) -> OwnBatch:
         """Return what feeds a step, the batch checked where it is looked at."""
         chosen = loss
+        self.trainer.mark = None
         if self.needs_data:
             self._reader.check(batch, self.n_samples)
+            self.trainer.mark = (self.data_rank, alike.fingerprint(tree_leaves(batch)))
             if chosen is None and self._share.last:
                 chosen = self._reader.loss_for(batch)
         routers = self.trainer.executor.routers
         return OwnBatch(batch, self._reader, chosen or _none, self._share, self.device, 1.0 / self._expected, routers)
+
+
+def _of_group(
+    make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer], options: Mapping[str, Any], own: list[nn.Parameter]
+) -> torch.optim.Optimizer:
+    """Return the optimizer of one group with these options."""
+    return make([{"params": own, **options}])
 
 
 def _none(output: torch.Tensor, batch: Any) -> Any:

@@ -12,17 +12,14 @@ from torch.utils._pytree import tree_map_only
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.model import causal_lm, seq2seq
-from meshwright.runtime.model.data import Sample, default_loss
+from meshwright.runtime.model.data import IGNORED, Sample, default_loss, label_sum
 from meshwright.runtime.open.shares import DataShare
 from meshwright.runtime.step.router_loss import RouterLoss
 
-__all__ = ["BatchReader", "Loss", "OwnBatch", "label_loss", "next_token_loss"]
+__all__ = ["BatchReader", "Loss", "OwnBatch", "class_loss", "label_loss", "next_token_loss"]
 
 Loss = Callable[[torch.Tensor, Any], Any]
 """From the model's output for some samples, and these samples, to their mean loss, or to (sum, number of what is counted)."""
-
-_IGNORED = -100
-"""The label that counts for nothing, as `torch.nn.functional.cross_entropy` has it."""
 
 
 def next_token_loss(output: torch.Tensor, batch: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -33,8 +30,15 @@ def next_token_loss(output: torch.Tensor, batch: Mapping[str, Any]) -> tuple[tor
     """
     labels = batch["labels"][:, 1:].contiguous()
     logits = output[:, :-1].float()
-    value = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=_IGNORED, reduction="sum")
-    return value, (labels != _IGNORED).sum()
+    value = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    return value, (labels != IGNORED).sum()
+
+
+def class_loss(output: torch.Tensor, targets: torch.Tensor) -> Any:
+    """Return the summed cross entropy of class numbers, and how many count; of other targets the mean loss of samples."""
+    if targets.is_floating_point():
+        return default_loss(output, targets)
+    return label_sum(output, targets), (targets != IGNORED).sum()
 
 
 def label_loss(output: torch.Tensor, batch: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,8 +48,8 @@ def label_loss(output: torch.Tensor, batch: Mapping[str, Any]) -> tuple[torch.Te
     `batch`: holds ``labels``, of shape (samples, tokens); those of -100 do not count.
     """
     labels = batch["labels"]
-    value = nn.functional.cross_entropy(output.float().flatten(0, -2), labels.flatten(), ignore_index=_IGNORED, reduction="sum")
-    return value, (labels != _IGNORED).sum()
+    value = nn.functional.cross_entropy(output.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    return value, (labels != IGNORED).sum()
 
 
 class BatchReader:
@@ -127,7 +131,7 @@ class BatchReader:
         Raises `InputError` when there is no such loss.
         """
         if not isinstance(batch, Mapping):
-            return default_loss
+            return class_loss
         if self.has_labels and "labels" in batch:
             return self.label_loss
         raise InputError(

@@ -74,12 +74,10 @@ def start(script: Script, *, processes: int, timeout_seconds: float) -> int:
     InputError
         When the plan or an option is wrong; scripts are judged by what they do.
     """
-    import torch
-
     if min(processes, timeout_seconds) < 0:
         raise InputError("--processes and --timeout must not be negative")
     places = _check(script)
-    backend = script.backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    backend = preflight.backend_of(script.backend)
     preflight.check_machine(places, backend, processes, script.plan)
     environment = {**script.environment, "MESHWRIGHT_BACKEND": backend, "MASTER_ADDR": "127.0.0.1", "GROUP_RANK": "0"}
     environment |= {"MASTER_PORT": str(_free_port()), "LOCAL_WORLD_SIZE": str(places.n_ranks)}

@@ -77,6 +77,9 @@ def _connect(part: nn.Module, tp_plan: Mapping[str, str], meeting: ThreadedColle
             part.get_submodule(path).register_forward_hook(leave)
         elif not sequence:
             part.get_submodule(path).register_forward_pre_hook(enter)
+    for path, n_shared in tensor_parallel.shared_columns(part, tp_plan).items():
+        hook = tensor_parallel.sum_shared(n_shared, lambda value: SumBackward.apply(value, meeting, rank))  # type: ignore[no-untyped-call]
+        part.get_submodule(path).register_forward_hook(hook)
     for path in (*once, *each):
         part.get_submodule(path).register_forward_pre_hook(tensor_parallel.gather_hook(whole), with_kwargs=True)
 

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from meshwright.runtime.parallel.experts import ExpertParallel
 from meshwright.runtime.parallel.tensor_parallel import Owner
+from meshwright.runtime.parallel.tensor_row import TensorRow
 from meshwright.runtime.ranks.meshes import Replicas, StageGroups
 
 __all__ = ["StageWeights", "Tie", "local", "optimizer_of", "shard_fully"]
@@ -26,7 +27,10 @@ _reduce_scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_si
 _all_gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
 
 _BUCKET_ELEMENTS = 8_000_000
-"""Gradients are added up in pieces of this size, so that the first leaves while the next is put together."""
+"""Gradients and weights are exchanged in pieces of this size, so that no copy of all of them is held."""
+
+_BUCKETS_UNDER_WAY = 2
+"""Of gradients that replicas add up: one is sent while the next is put together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +100,31 @@ class _Pool:
     def _chunk(self, flat: torch.Tensor) -> torch.Tensor:
         return flat.chunk(self.replicas.n_shards)[self.replicas.shard_index]
 
+    def _pieces(self) -> Iterator[tuple[slice, list[tuple[int, int]]]]:
+        """Yield a slice of every rank's part that is exchanged at once, and where it lies in the whole, rank by rank."""
+        assert self.flat is not None
+        size = self.flat.numel()
+        step = max(1, _BUCKET_ELEMENTS // self.replicas.n_shards)
+        for start in range(0, size, step):
+            stop = min(size, start + step)
+            yield slice(start, stop), [(rank * size + start, rank * size + stop) for rank in range(self.replicas.n_shards)]
+
     def scatter(self) -> None:
-        """Add the gradients held now to this rank's part, and drop them."""
+        """Add the gradients held now to this rank's part, a piece of all parts at a time, and drop them."""
         if self.flat is None:
             return
-        whole = _flatten([_gradient(parameter) for parameter in self.parameters], self._padded())
-        part = self._chunk(whole).clone()
-        _reduce_scatter(part, whole, group=self.replicas.shard)
-        self.flat.grad = part if self.flat.grad is None else self.flat.grad + part
+        gradients = TensorRow([_gradient(parameter) for parameter in self.parameters])
+        is_first = self.flat.grad is None
+        if self.flat.grad is None:
+            self.flat.grad = torch.empty_like(self.flat)
+        for place, ranges in self._pieces():
+            own = self.flat.grad[place]
+            part = own if is_first else torch.empty_like(own)
+            _reduce_scatter(
+                part, torch.cat([value for ends in ranges for value in gradients.between(*ends)]), group=self.replicas.shard
+            )
+            if not is_first:
+                own += part
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -120,20 +141,26 @@ class _Pool:
         if self.shard == 3 or self.replicas.everyone is None:
             return
         for bucket in _buckets([_gradient(parameter) for parameter in self.parameters]):
+            if len(self.works) == _BUCKETS_UNDER_WAY:
+                self._finish(*self.works.pop(0))
             flat = _flatten(bucket)
             self.works.append((dist.all_reduce(flat, group=self.replicas.everyone, async_op=True), flat, bucket))
 
     def finish_reduction(self) -> None:
         """Wait for the sums."""
-        for work, flat, bucket in self.works:
-            work.wait()
-            if bucket:
-                _spread(flat, bucket)
+        for told in self.works:
+            self._finish(*told)
         self.works.clear()
         if self.shard == 3:  # FSDP averages over the replicas, but losses are weighted by rows already
             for parameter in self.parameters:
                 if parameter.grad is not None:
                     local(parameter.grad).mul_(self.replicas.n_ranks)
+
+    @staticmethod
+    def _finish(work: Any, flat: torch.Tensor, bucket: list[torch.Tensor]) -> None:
+        work.wait()
+        if bucket:
+            _spread(flat, bucket)
 
     def held(self, n_ranks: int, n_parts: int) -> Iterator[tuple[torch.Tensor, float]]:
         """Yield this rank's part of each gradient, and one over the number of ranks that hold the same.
@@ -154,13 +181,16 @@ class _Pool:
             start = stop
 
     def after_update(self) -> None:
-        """Hand the updated part of the weights to the other ranks (ZeRO-1 and 2)."""
+        """Hand the updated part of the weights to the other ranks (ZeRO-1 and 2), a piece of all parts at a time."""
         if self.flat is None:
             return
-        whole = torch.empty(self._padded(), dtype=self.flat.dtype, device=self.flat.device)
-        _all_gather(whole, self.flat.detach(), group=self.replicas.shard)
-        with torch.no_grad():
-            _spread(whole, [local(parameter) for parameter in self.parameters])
+        weights = TensorRow([local(parameter.detach()) for parameter in self.parameters])
+        for place, ranges in self._pieces():
+            own = self.flat.detach()[place]
+            whole = own.new_empty(own.numel() * len(ranges))
+            _all_gather(whole, own, group=self.replicas.shard)
+            for values, (start, stop) in zip(whole.chunk(len(ranges)), ranges, strict=True):
+                weights.fill(start, stop, values)
 
 
 class StageWeights:
@@ -202,9 +232,11 @@ class StageWeights:
         told: list[tuple[int, int]] = []
         for group in range(max(group_of.values(), default=0) + 1):
             own = [p for p in self.parameters if p not in self.tied and group_of.get(p, 0) == group]
-            pools.append(_Pool([parameter for parameter in own if parameter not in divided], self.shard, self.groups.data))
-            pools.append(_Pool([parameter for parameter in own if parameter in divided], self.shard, self.groups.copies))
-            told += [(group, 1), (group, n_parts)]
+            for is_divided, replicas, n in ((False, self.groups.data, 1), (True, self.groups.copies, n_parts)):
+                members = [parameter for parameter in own if (parameter in divided) == is_divided]
+                for kind in dict.fromkeys(parameter.dtype for parameter in members):  # a flat vector is of one type
+                    pools.append(_Pool([parameter for parameter in members if parameter.dtype == kind], self.shard, replicas))
+                    told.append((group, n))
         self.pools, self._told = tuple(pools), tuple(told)
 
     def grouped(self) -> Iterator[tuple[int, nn.Parameter]]:

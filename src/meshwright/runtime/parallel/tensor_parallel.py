@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from meshwright.base.errors import InputError
@@ -27,7 +27,9 @@ __all__ = [
     "leave_sequence",
     "parallelize",
     "share_sizes",
+    "shared_columns",
     "styles",
+    "sum_shared",
     "wishes_of",
 ]
 
@@ -35,9 +37,10 @@ Owner = tuple[nn.Module, str]
 """A module and the name of one of its parameters: sharding later puts another object at that name."""
 
 _COLUMN = re.compile(
-    r"(^|\.)(q_proj|k_proj|v_proj|wq|wk|wv|query|key|value|q|k|v|gate_proj|up_proj|gate|up|w1|w3|wi|wi_0|wi_1|fc1|fc_in|dense_h_to_4h)$"
+    r"(^|\.)(q_proj|k_proj|v_proj|wq|wk|wv|query|key|value|q|k|v|gate_proj|up_proj|gate|up|w1|w3|wi|wi_0|wi_1|fc1|fc_in|dense_h_to_4h|q_b_proj|kv_b_proj"
+    r"|intermediate\.dense)$"
 )
-_ROW = re.compile(r"(^|\.)(o_proj|wo|out_proj|down_proj|down|w2|fc2|fc_out|dense_4h_to_h|o|out)$")
+_ROW = re.compile(r"(^|\.)(o_proj|wo|out_proj|down_proj|down|w2|fc2|fc_out|dense_4h_to_h|o|out|output\.dense)$")
 _ADAPTER = re.compile(r"^(.+)\.(base_layer|lora_A|lora_B)(?:\.\w+)?$")
 _N_HEADS = re.compile(r"^_?(n|num|nb)_(\w+_)?heads?$|^nhead$|^heads$")
 _HEAD_NORM = re.compile(r"(^|\.)(q_norm|k_norm|query_norm|key_norm)$")
@@ -82,6 +85,34 @@ def between(layer: nn.Module, tp_plan: Mapping[str, str]) -> set[str]:
     and what the model names so.
     """
     return {path for path, _ in layer.named_modules() if _HEAD_NORM.search(path) or _wish(path, tp_plan) == "between"}
+
+
+def shared_columns(layer: nn.Module, tp_plan: Mapping[str, str]) -> dict[str, int]:
+    """Return whole products of which some of the last outputs go to split values directly, and how many.
+
+    That is the part of a key with positions that all heads of multi-head latent attention share (DeepSeek-V2, section 2.1.3):
+    every rank has the gradient of its own heads, where that of the other outputs comes whole out of the next column product.
+    """
+    chosen, found = styles(layer, tp_plan), {}
+    for path, module in layer.named_modules():
+        inner = f"{path}.".removeprefix(".")
+        n_shared = getattr(module, "qk_rope_head_dim", None)
+        if type(n_shared) is int and chosen.get(f"{inner}kv_b_proj") == "column" and hasattr(module, "kv_a_proj_with_mqa"):
+            found[f"{inner}kv_a_proj_with_mqa"] = n_shared
+    return found
+
+
+def sum_shared(n_shared: int, summed: Callable[[Any], Any]) -> Any:
+    """Return a forward hook that lets the gradients of a product's last outputs be added up over ranks.
+
+    `summed`: from a tensor that all ranks have to itself, with gradients added up.
+    """
+
+    def hook(_: nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
+        own, shared = output.split([output.shape[-1] - n_shared, n_shared], -1)
+        return torch.cat([own, summed(shared)], -1)
+
+    return hook
 
 
 def share_sizes(layer: nn.Module, degree: int, tp_plan: Mapping[str, str]) -> None:
@@ -155,6 +186,8 @@ def parallelize(layer: nn.Module, mesh: DeviceMesh, tp_plan: Mapping[str, str], 
         path: row if style == "row" else gathered if path in each else column for path, style in chosen.items()
     }
     parallelize_module(layer, mesh, layouts)
+    for path, n_shared in shared_columns(layer, tp_plan).items():
+        layer.get_submodule(path).register_forward_hook(sum_shared(n_shared, _summed(mesh)))
     for parent in once:
         hook = gather_hook(_whole(mesh))
         layer.get_submodule(parent).register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
@@ -191,6 +224,16 @@ def _whole(mesh: DeviceMesh) -> Callable[[Any], Any]:
         return DTensor.from_local(value, mesh, [Shard(1)], run_check=False).redistribute(placements=[Replicate()])
 
     return whole
+
+
+def _summed(mesh: DeviceMesh) -> Callable[[Any], Any]:
+    """Return the function that adds up the gradients of a tensor that all ranks have."""
+
+    def summed(value: torch.Tensor) -> torch.Tensor:
+        whole = DTensor.from_local(value, mesh, [Replicate()], run_check=False)
+        return whole.to_local(grad_placements=[Partial()])
+
+    return summed
 
 
 def gather_hook(whole: Callable[[Any], Any]) -> Any:

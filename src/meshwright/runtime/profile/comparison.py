@@ -129,7 +129,7 @@ def lines(entry: dict[str, Any]) -> str:
     if losses and entry.get("reference_losses"):
         pairs = zip(losses, entry["reference_losses"][-len(losses) :], strict=False)
         furthest = max((abs(a - b) for a, b in pairs if None not in (a, b)), default=math.nan)
-        text.append(f"one process trains the same: losses differ by at most {furthest:.1e}")
+        text.append(f"one process, trained from the same weights: losses differ by at most {furthest:.1e}")
     return "\n".join(text)
 
 

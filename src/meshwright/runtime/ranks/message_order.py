@@ -75,11 +75,17 @@ class ReceiveOrder:
 
 
 Transfer = tuple[Arrival, int, int]
-"""One message: what arrives, the rank that sends it and the rank that receives it."""
+"""One message: what arrives, the rank that sends it and the rank that receives it. With a direction from `_TASK` on, that a
+rank, twice, has come to a task of this phase."""
+
+_TASK = 2
 
 
 def check(layout: Layout, place: str) -> None:
     """Prove that a step ends when the messages of a channel run strictly in the order posted, and a send ends with its receive.
+
+    All ranks of a stage wait for one another in each of its tasks, as if it had collectives (of a tensor or context axis, of
+    sharded gradients or weights): where such a step ends, one with fewer of them does, too.
 
     Where all stages have the same degrees in the same order of devices, the ranks at one place of all stages exchange messages
     among themselves only, and do what those at any other place do: the first place is played for all.
@@ -100,6 +106,11 @@ def check(layout: Layout, place: str) -> None:
     stuck = game.play()
     if stuck is not None:
         rank, ((stage, microbatch, direction), source, _) = stuck
+        if direction >= _TASK:
+            raise InputError(
+                f"{place}: schedule {layout.plan.schedule} would hang: rank {rank} waits for ever for rank {source} in a task "
+                f"of micro-batch {microbatch} of stage {stage}; plan with another schedule"
+            )
         kind = "gradients" if direction else "activations"
         raise InputError(
             f"{place}: schedule {layout.plan.schedule} would hang: rank {rank} waits for ever for the {kind} of micro-batch "
@@ -147,6 +158,7 @@ class _Step:
         for task in range(int(slots.first[row]), int(slots.first[row + 1])):
             stage, microbatch, phase = int(slots.stage[task]), int(slots.microbatch[task]), int(slots.phase[task])
             if phase == BACKWARD_WEIGHT:
+                yield self._come_to(rank, stage, microbatch, phase)
                 continue
             direction, step = (0, 1) if phase == FORWARD else (1, -1)
             if 0 <= stage - step < layout.n_stages:
@@ -154,11 +166,18 @@ class _Step:
                 self._post(rank, order.before(arrival))
                 yield {transfer for transfer in self._transfers(arrival) if transfer[2] == rank}
                 self._post(rank, order.after(arrival))
+            yield self._come_to(rank, stage, microbatch, phase)
             if 0 <= stage + step < layout.n_stages:
                 mine = [t for t in self._transfers((stage + step, microbatch, direction)) if t[1] == rank]
                 self._put(rank, mine)
                 sent.update(mine)
         yield sent
+
+    def _come_to(self, rank: int, stage: int, microbatch: int, phase: int) -> set[Transfer]:
+        """Say that a rank has come to a task; return that all ranks of its stage have."""
+        arrival = (stage, microbatch, _TASK + phase)
+        self.done.add((arrival, rank, rank))
+        return {(arrival, other, other) for other in self.layout.ranks_of_stage[stage] if other in self.programs}
 
     def _post(self, rank: int, arrivals: list[Arrival]) -> None:
         for arrival in arrivals:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from meshwright.runtime.model.data import Sample, rows_of_inputs
+from meshwright.runtime.model.data import Sample, rows_of_inputs, share_of_loss
 from meshwright.runtime.step.router_loss import RouterLoss
 
 __all__ = ["Feed", "WholeBatch"]
@@ -27,7 +27,8 @@ class Feed(Protocol):
 
 
 class WholeBatch:
-    """A global batch that every process holds, of which each rank takes its rows; every sample counts the same.
+    """A global batch that every process holds, of which each rank takes its rows; every sample counts the same, of the default
+    loss every labelled class.
 
     `inputs`, `targets`: all samples of the step, on this rank's device.
     `loss_function`: from output and target rows to their mean loss.
@@ -55,7 +56,7 @@ class WholeBatch:
         return rows_of_inputs(self.given, *self.rows[0, microbatch])
 
     def loss(self, microbatch: int, output: torch.Tensor, *sums: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss of this rank's rows, times their share of the step's."""
+        """Return what this rank's rows add to the mean loss of the step."""
         low, high = self.rows[self.last, microbatch]
-        value = self.loss_function(output, self.targets[low:high]) * ((high - low) / self.n_samples)
+        value = share_of_loss(self.loss_function, output, self.targets, (low, high))
         return value if self.routers is None else value + self.routers.share(sums[0], high - low) / self.n_samples
