@@ -9,12 +9,12 @@ References
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core.strategy import ALTERNATE
 from meshwright.frameworks import _command_line, _exact
@@ -81,10 +81,7 @@ def of_toml(path: str) -> Fields:
 def _fill(fields: Fields, path: str) -> None:
     """Put what a TOML file says into fields."""
     text = _exact.read_text(path)
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: is no TOML: {error}") from None
+    content = files.read_toml(path)
     flat = dict(_flat(content, ""))
     for name, value in flat.items():
         _one(fields, name, value, _line(text, name))
