@@ -137,7 +137,7 @@ def _named(own: str, value: Any) -> Any:
 
 def _convert(fields: Fields, value: Any, line: int) -> None:
     """Keep the precision that converters make."""
-    for name in value if isinstance(value, list) else [one.strip() for one in str(value).split(",") if one.strip()]:
+    for name in map(str, value) if isinstance(value, list) else filter(None, re.split(r"\s*,\s*", str(value).strip())):
         if name not in _CONVERTERS:
             fields.warnings.append(
                 f"{fields.path}: line {line}: model.converters: {name}: nothing is known of it; it is left out"
@@ -149,7 +149,7 @@ def _convert(fields: Fields, value: Any, line: int) -> None:
 def _checkpoint(fields: Fields, own: str, value: Any, line: int) -> None:
     """Keep how layers recompute: by operator, or every so many of them whole."""
     if own == "mode":
-        if value not in _MODES:
+        if not isinstance(value, str) or value not in _MODES:
             raise fields.wrong(line, f"activation_checkpoint.mode is {value!r}; priced are {', '.join(_MODES)}")
         fields.checkpointing = _MODES[value]
         if value == "selective" and not fields.every_nth_layer:
