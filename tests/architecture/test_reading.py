@@ -11,7 +11,8 @@ SOURCE = pathlib.Path(meshwright.__file__).parent
 OWN = {
     "frameworks/fsdp2/script.py": "a part of this package", "frameworks/maxtext/config.py": "data of this package",
     "frameworks/megatron_bridge/fields.py": "data of this package",
-    "frameworks/nanotron/told.py": "data of this package", "frameworks/transformers/told.py": "data of this package",
+    "frameworks/nanotron/told.py": "data of this package", "frameworks/torchtitan/flavors.py": "data of this package",
+    "frameworks/transformers/told.py": "data of this package",
     "models/hub.py": "a part of this package",
     "models/readers/huggingface.py": "models of this package", "validation/_page.py": "a part of this package",
     "report/size_page.py": "a part of this package",

@@ -260,7 +260,8 @@ def _beside(before: Plan, after: Plan, problem: Problem) -> tuple[str, ...]:
     chunks = [len(plan.stages) // len(plan.ranks()) for plan in (before, after)]
     if chunks[0] != chunks[1]:
         found.append(f"{chunks[1]} stages a rank")
-    if cuts[0] != cuts[1] and len(cuts[1]) > 1:
+    even = len(set(cuts[1])) == 1 and len(cuts[0]) != len(cuts[1])  # follows from the number of stages
+    if cuts[0] != cuts[1] and len(cuts[1]) > 1 and not even:
         found.append(f"layers of stages {_runs(cuts[1])}")
     one, other = before.stages[0].strategy, after.stages[0].strategy
     if other.context > 1 and one.context_exchange != other.context_exchange:

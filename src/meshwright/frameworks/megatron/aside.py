@@ -39,6 +39,8 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
         (name, text or "what it changes is not priced") for name, text in parser.table("unpriced").items()
         if name in options and not _without_effect(name, options[name])
     ]  # fmt: skip
+    if "--multi-latent-attention" in options and options.get("--rope-type") == ("rope",):
+        found = [(name, text) for name, text in found if name != "--no-rope-fusion"]  # it needs that
     one = plan.stages[0].strategy
     if "--use-precision-aware-optimizer" in options:
         found.append(("--use-precision-aware-optimizer", "gradients, moments and masters are priced in four bytes"))

@@ -241,6 +241,8 @@ def _of_the_model(options: Options) -> Wrong:
     latent = "--multi-latent-attention" in options
     if not latent and options.get("--rope-type", ("rope",)) != ("rope",):
         yield "--rope-type", f" {_word(options, '--rope-type')}: it is of --multi-latent-attention"
+    if latent and options.get("--rope-type") == ("rope",) and "--no-rope-fusion" not in options:
+        yield "--rope-type", " rope of latent attention: Megatron-LM asks for --no-rope-fusion beside it; add it"
     if latent and "--rotary-interleaved" in options:
         yield "--rotary-interleaved", " beside --multi-latent-attention: leave it out"
     biased = "--num-experts" in options and "--disable-bias-linear" not in options

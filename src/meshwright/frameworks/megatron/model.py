@@ -152,6 +152,8 @@ def _rope(fields: Mapping[str, Any]) -> tuple[Options, tuple[str, ...]]:
     if fields.get("model_type") in LATENT:
         if kind == "yarn" and (scaling.get("beta_fast", 32), scaling.get("beta_slow", 1)) != (32, 1):
             notes += ("YaRN's beta_fast and beta_slow of latent attention have no options: 32 and 1 are taken",)
+        if kind != "yarn":
+            notes += ("latent attention without YaRN rotates in kernels of their own (--no-rope-fusion): priced as fused",)
         return (*options, *_yarn(scaling, kind)), notes
     if kind == "llama3":
         options.append(("--use-rope-scaling", "--rope-scaling-factor", f"{scaling.get('factor', 8.0):.12g}"))
@@ -163,7 +165,7 @@ def _rope(fields: Mapping[str, Any]) -> tuple[Options, tuple[str, ...]]:
 def _yarn(scaling: Mapping[str, Any], kind: str) -> Options:
     """Return the options of the rotary positions of latent attention, for which YaRN is Megatron-LM's default."""
     if kind != "yarn":
-        return (("--rope-type", "rope"),)
+        return (("--rope-type", "rope"), ("--no-rope-fusion",))  # MLATransformerConfig fuses YaRN's only, and stops otherwise
     named = (
         ("factor", "--rotary-scaling-factor", 40.0),
         ("mscale", "--mscale", 1.0),

@@ -16,6 +16,7 @@ from meshwright.core.strategy import ALTERNATE
 from meshwright.frameworks import _exact
 from meshwright.frameworks.torchtitan import degrees, flavors
 from meshwright.frameworks.torchtitan.writers import pytorch_schedule
+from meshwright.models.readers import huggingface
 
 __all__ = ["CHECKPOINTING", "DTYPES", "write"]
 
@@ -35,11 +36,19 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         When its registry does not hold the model.
     """
     problem = result.problem
-    family, flavor = flavors.flavor(_exact.decoder("torchtitan", problem))
+    spec = problem.model_spec
+    if spec.format != "huggingface":
+        raise ExportError(f"torchtitan: a model read from {spec.format}; models are told by their Hugging Face configuration")
+    family, flavor = flavors.flavor(huggingface.said_of(spec.spec))
     if not family:
         raise ExportError(
-            f"torchtitan: {problem.model_spec.name} is not in its registry, which holds sizes of Llama 3.1 and 3.2, Qwen3, "
-            "DeepSeek V2 and V3, and gpt-oss"
+            f"torchtitan: {spec.name} is not in its registry, which holds sizes of Llama 3.1 and 3.2, Qwen3, DeepSeek V2 "
+            "and V3, and gpt-oss"
+        )
+    if any(op.name.startswith("mtp.") for op in problem.graph.ops):
+        raise ExportError(
+            f"torchtitan: {flavor} of its registry has no layers that predict further tokens, and {spec.name} has; plan with "
+            "num_nextn_predict_layers 0"
         )
     if problem.training.precision not in DTYPES:
         raise ExportError(

@@ -46,6 +46,8 @@ def stages(fields: Fields, graph: Graph, n_ranks: int) -> tuple[list[tuple[int, 
             raise InputError(f"{path}: pipeline_parallel_schedule_csv: an order of work that is none of our schedules")
         schedule = "zb_h1" if schedule == "1f1b" else schedule
     parts = parallelism.get("module_fqns_per_model_part") or _at_points(parallelism, last - 1, path)
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, list | tuple) for part in parts):
+        raise InputError(f"{path}: module_fqns_per_model_part is {parts!r}; it must be a list of lists of names")
     parts = parts or _even(parallelism, last - 1, n_ranks, schedule, path)
     known = {"tok_embeddings": 0, "norm": last, "lm_head": last, **{f"layers.{i}": i + 1 for i in range(last - 1)}}
     flat = [fqn for part in parts for fqn in part]
@@ -92,6 +94,8 @@ def _even(parallelism: Mapping[str, Any], n_layers: int, n_ranks: int, schedule:
 def _at_points(parallelism: Mapping[str, Any], n_layers: int, path: str) -> list[list[str]]:
     """Return the parts of a model cut before the layers that ``pipeline_parallel_split_points`` names; none for none."""
     points = parallelism.get("pipeline_parallel_split_points") or []
+    if not isinstance(points, list | tuple):
+        raise InputError(f"{path}: pipeline_parallel_split_points is {points!r}; it must be a list of names")
     modules = ["tok_embeddings", *(f"layers.{i}" for i in range(n_layers)), "norm", "lm_head"]
     unknown = [point for point in points if point not in modules[1:-1]]
     if unknown:

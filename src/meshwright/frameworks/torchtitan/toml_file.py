@@ -9,12 +9,12 @@ References
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core.strategy import ALTERNATE
 from meshwright.frameworks import _command_line, _exact
@@ -81,10 +81,7 @@ def of_toml(path: str) -> Fields:
 def _fill(fields: Fields, path: str) -> None:
     """Put what a TOML file says into fields."""
     text = _exact.read_text(path)
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: is no TOML: {error}") from None
+    content = files.read_toml(path)
     flat = dict(_flat(content, ""))
     for name, value in flat.items():
         _one(fields, name, value, _line(text, name))
@@ -140,7 +137,7 @@ def _named(own: str, value: Any) -> Any:
 
 def _convert(fields: Fields, value: Any, line: int) -> None:
     """Keep the precision that converters make."""
-    for name in value if isinstance(value, list) else [one.strip() for one in str(value).split(",") if one.strip()]:
+    for name in map(str, value) if isinstance(value, list) else filter(None, re.split(r"\s*,\s*", str(value).strip())):
         if name not in _CONVERTERS:
             fields.warnings.append(
                 f"{fields.path}: line {line}: model.converters: {name}: nothing is known of it; it is left out"
@@ -152,7 +149,7 @@ def _convert(fields: Fields, value: Any, line: int) -> None:
 def _checkpoint(fields: Fields, own: str, value: Any, line: int) -> None:
     """Keep how layers recompute: by operator, or every so many of them whole."""
     if own == "mode":
-        if value not in _MODES:
+        if not isinstance(value, str) or value not in _MODES:
             raise fields.wrong(line, f"activation_checkpoint.mode is {value!r}; priced are {', '.join(_MODES)}")
         fields.checkpointing = _MODES[value]
         if value == "selective" and not fields.every_nth_layer:

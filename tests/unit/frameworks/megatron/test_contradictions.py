@@ -83,6 +83,8 @@ CASES = [
     ("--hidden-size 66 --num-attention-heads 4 --max-position-embeddings 128", "--kv-channels",
      "--hidden-size 66 --num-attention-heads 4 --max-position-embeddings 128 --kv-channels 16"),
     ("--rope-type yarn", "--multi-latent-attention", "--rope-type rope"),
+    ("--multi-latent-attention --rope-type rope", "--no-rope-fusion",
+     "--multi-latent-attention --rope-type rope --no-rope-fusion"),
     ("--encoder-num-layers 4", "--encoder-num-layers", ""), ("--seq-length 128 --encoder-seq-length 128", "keep one", ""),
     ("--swiglu --squared-relu", "keep one", "--swiglu"), ("--save runs", "--save-interval", "--save runs --save-interval 9"),
     ("--train-iters 9 --lr-decay-samples 9", "keep one", "--train-iters 9 --lr-warmup-iters 0 --lr-warmup-fraction 0.1"),

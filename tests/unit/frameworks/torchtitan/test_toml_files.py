@@ -97,6 +97,17 @@ def test_every_field_that_decides_a_plan_is_read(old: str, new: str, said: dict[
         ('"op"', '"ops"', "line 14: activation_checkpoint.selective_ac_option"),
         ("[compile]", '[optimizer]\nname = "Muon"\n[compile]', "line 16: optimizer.name"),
         ("[model]", "[model", "is no TOML"),
+        ('mode = "selective"', "mode = [1]", "line 13: activation_checkpoint.mode is [1]"),
+        (
+            "tensor_parallel_degree = 2",
+            "pipeline_parallel_degree = 2\nmodule_fqns_per_model_part = 3",
+            "must be a list of lists",
+        ),
+        (
+            "tensor_parallel_degree = 2",
+            "pipeline_parallel_degree = 2\npipeline_parallel_split_points = 3",
+            "must be a list of names",
+        ),
         (
             "tensor_parallel_degree = 2",
             "pipeline_parallel_degree = 2\npipeline_parallel_split_points = ['layer.20']",
