@@ -20,8 +20,7 @@ from meshwright.planners.best import layer_sums
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RowFigures, least_peaks
-from meshwright.planners.best.priced import priced_layers
-from meshwright.planners.best.ranks import SILENT, RankClasses, kinds_only, merged, rank_classes, silent
+from meshwright.planners.best.ranks import SILENT, RankClasses, kinds_only, merged, priced_layers, rank_classes, silent
 from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, after_name
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
