@@ -114,6 +114,7 @@ def least_program(
     times: NDArray[np.float64],
     at: NDArray[np.int64],
     room_bytes: float,
+    counted: int | None = None,
 ) -> float:
     """Return what layers of several stages recompute at least of a micro-batch, to fit at every moment; inf where no choice does.
 
@@ -129,10 +130,16 @@ def least_program(
         The stage at work.
     room_bytes : float
         Memory less what is held all the time.
+    counted : int or None
+        The stage whose layers' seconds count; None for all.
     """
     from scipy.optimize import LinearConstraint, milp
 
-    flat = [(i, stage, way, way.work - ways[0].work) for i, (stage, _, ways) in enumerate(sorts) for way in ways]
+    flat = [
+        (i, stage, way, way.work - ways[0].work if counted in (None, stage) else 0.0)
+        for i, (stage, _, ways) in enumerate(sorts)
+        for way in ways
+    ]
     n, n_stages, unit = len(flat), times.shape[1], max(abs(room_bytes), 1.0)
     price = max([extra for *_, extra in flat] or [0.0])
     if price <= 0.0:
