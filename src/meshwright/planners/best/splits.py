@@ -110,7 +110,7 @@ def _in_fitted_orders(
         if own[place] > 0.0:
             of_stage[i] = ranks[place].least_work(memory[place], seen[place])
         seen[place] += 1
-    return fitted_orders.least_seconds(problem, plan, stage_costs, fitted_orders.Repeated(of_stage, own))
+    return fitted_orders.least_seconds(problem, plan, stage_costs, fitted_orders.LeastRepeated(of_stage, own))
 
 
 def _splits(search: BestFirstSearch, pool: int, config: Config, n_most: int) -> list[tuple[int, ...]] | None:

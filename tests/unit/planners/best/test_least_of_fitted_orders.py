@@ -56,7 +56,7 @@ def test_no_order_is_quicker_than_the_least_of_all_and_the_check_finds_the_same(
         of_rank = np.bincount(plan.rank_of_stage(), again, len(plan.ranks()))
         step = sim.simulate(problem, plan, loads).step_seconds
         for stages, ranks in ((0.0 * told, 0.0 * of_rank), (told, of_rank), (again, of_rank)):
-            found = fitted_orders.least_seconds(problem, plan, bare, fitted_orders.Repeated(stages, ranks))
+            found = fitted_orders.least_seconds(problem, plan, bare, fitted_orders.LeastRepeated(stages, ranks))
             assert found <= step * (1 + 1e-12), seed
             assert found == pytest.approx(least_step(problem, plan, bare, stages.tolist(), ranks.tolist()), rel=1e-12)
         ratios.append(found / step)

@@ -15,10 +15,10 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from meshwright.sim import transfers
 
-__all__ = ["Row", "least_step", "play_rows"]
+__all__ = ["RankTasks", "least_step", "play_rows"]
 
 
-class Row:
+class RankTasks:
     """The tasks of one rank without its weight gradients, and what is known of them.
 
     Parameters
@@ -70,7 +70,7 @@ class Row:
 
 
 def play_rows(
-    rows: Sequence[Row],
+    rows: Sequence[RankTasks],
     seconds: dict[int, NDArray[np.float64]],
     send_seconds: NDArray[np.float64],
     rank_of_stage: Sequence[int],
@@ -79,7 +79,7 @@ def play_rows(
 
     Parameters
     ----------
-    rows : sequence of Row
+    rows : sequence of RankTasks
         One for each rank.
     seconds : dict of int to ndarray
         By phase, of a task of each stage.
@@ -146,7 +146,7 @@ def least_step(
     limits = module.in_flight(n_ranks, n_chunks, plan.n_microbatches).tolist()
     every = list(zip(made.stage.tolist(), made.microbatch.tolist(), made.phase.tolist(), strict=True))
     rows = [
-        Row([task for task in every[start:stop] if task[2] != BACKWARD_WEIGHT], most)
+        RankTasks([task for task in every[start:stop] if task[2] != BACKWARD_WEIGHT], most)
         for start, stop, most in zip(made.first[:-1].tolist(), made.first[1:].tolist(), limits, strict=True)
     ]
     weight = np.array([load.backward_weight_seconds for load in stage_costs])

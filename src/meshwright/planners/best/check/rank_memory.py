@@ -135,11 +135,8 @@ def least_program(
     """
     from scipy.optimize import LinearConstraint, milp
 
-    flat = [
-        (i, stage, way, way.work - ways[0].work if counted in (None, stage) else 0.0)
-        for i, (stage, _, ways) in enumerate(sorts)
-        for way in ways
-    ]
+    asked = [counted in (None, stage) for stage, _, _ in sorts]
+    flat = [(i, own[0], way, (way.work - own[2][0].work) * asked[i]) for i, own in enumerate(sorts) for way in own[2]]
     n, n_stages, unit = len(flat), times.shape[1], max(abs(room_bytes), 1.0)
     price = max([extra for *_, extra in flat] or [0.0])
     if price <= 0.0:
