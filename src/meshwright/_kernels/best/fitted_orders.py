@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from meshwright._kernels.compiling import kernel
 
-__all__ = ["earliest"]
+__all__ = ["Skeleton", "earliest"]
+
+
+class Skeleton(NamedTuple):
+    """The tasks of every rank in order without weight gradients, and how long they take.
+
+    Attributes
+    ----------
+    first : ndarray, shape (n_ranks + 1,), int64
+        Tasks of rank r are ``first[r] : first[r + 1]``.
+    stage, microbatch, phase : ndarray, shape (n_tasks,), int64
+        Phase 0 is forward, 1 input gradient, 3 both gradients.
+    channel : ndarray, shape (2, n_stages), int64
+        What carries what a stage sends forward (row 0) and backward (row 1); -1 where nothing crosses a rank.
+    seconds : ndarray, shape (4, n_stages), float64
+        Of a task, by phase and stage; row 2 is of weight gradients.
+    send_seconds : ndarray, shape (2, n_stages), float64
+        What a stage sends forward and backward, alone on its links.
+    """
+
+    first: np.ndarray
+    stage: np.ndarray
+    microbatch: np.ndarray
+    phase: np.ndarray
+    channel: np.ndarray
+    seconds: np.ndarray
+    send_seconds: np.ndarray
 
 
 @kernel
-def earliest(orders, seconds, weight_seconds, limit, n_microbatches):
+def earliest(orders, limit, n_microbatches):
     """Return when each task of an order starts at the earliest, where weight gradients are left out of the order.
 
     Parameters
     ----------
-    orders : meshwright._kernels.events.order.Orders
-        Forward tasks (phase 0), input gradients (1) and whole backward passes (3) of each rank, in order.
-    seconds : meshwright._kernels.events.order.Seconds
-        How long they and transfers take.
-    weight_seconds : ndarray, shape (n_stages,), float64
-        The weight gradient of each stage.
+    orders : Skeleton
+        Tasks in order, and how long they take.
     limit : ndarray, shape (n_ranks,), int64
         Activations that each rank may hold.
     n_microbatches : int
@@ -65,7 +89,7 @@ def earliest(orders, seconds, weight_seconds, limit, n_microbatches):
                 begin = max(ready, clock[rank])
                 if task > orders.first[rank]:
                     last = task - 1
-                    before[task] = before[last] + seconds.task[orders.phase[last], orders.stage[last]]
+                    before[task] = before[last] + orders.seconds[orders.phase[last], orders.stage[last]]
                 inputs_before[task] = n_inputs[rank]
                 if phase == 0:
                     n_held[rank] += 1
@@ -76,10 +100,10 @@ def earliest(orders, seconds, weight_seconds, limit, n_microbatches):
                         pointer[rank] += 1
                     if n_over[rank] > 0:
                         begin = max(begin, since[rank] + before[task] + weights[rank, n_over[rank]])
-                end = begin + seconds.task[phase, stage]
+                end = begin + orders.seconds[phase, stage]
                 start[task], clock[rank] = begin, end
                 if phase == 1:
-                    weights[rank, n_inputs[rank] + 1] = weights[rank, n_inputs[rank]] + weight_seconds[stage]
+                    weights[rank, n_inputs[rank] + 1] = weights[rank, n_inputs[rank]] + orders.seconds[2, stage]
                     n_inputs[rank] += 1
                 elif phase == 3:
                     n_held[rank] -= 1
@@ -87,7 +111,7 @@ def earliest(orders, seconds, weight_seconds, limit, n_microbatches):
                 if 0 <= target < n_stages:
                     channel = orders.channel[way, stage]
                     if channel >= 0:
-                        end = max(end, channel_free[channel]) + seconds.send[way, stage]
+                        end = max(end, channel_free[channel]) + orders.send_seconds[way, stage]
                         channel_free[channel] = end
                     if way == 0:
                         activation[target, microbatch] = end

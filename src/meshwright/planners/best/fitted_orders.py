@@ -65,7 +65,6 @@ def least_seconds(
     come its updates; before them, where weight gradients come last, what the reduction of a stage takes longer than those.
     """
     from meshwright._kernels.best import fitted_orders as kernel
-    from meshwright._kernels.events import order
 
     n_ranks, n_stages, module = len(plan.ranks()), len(stage_costs), schedules.load(plan.schedule)
     made = module.order(n_ranks, n_stages // n_ranks, plan.n_microbatches, None)
@@ -76,11 +75,12 @@ def least_seconds(
     weight, backward = (np.array([getattr(load, name) for load in stage_costs]) for name in _BACKWARD)
     seconds = np.zeros((4, n_stages))
     seconds[FORWARD] = [load.forward_total_seconds for load in stage_costs]
+    seconds[BACKWARD_WEIGHT] = weight
     seconds[BACKWARD] = backward + again
     seconds[BACKWARD_INPUT] = np.maximum(backward + again - weight, 0.0)
     sends = transfers.transfers(problem, plan, stage_costs)
-    orders = order.Orders(first, stage, made.microbatch[kept], phase, sends.channel)
-    start = kernel.earliest(orders, order.Seconds(seconds, sends.seconds), weight, limit, plan.n_microbatches)
+    orders = kernel.Skeleton(first, stage, made.microbatch[kept], phase, sends.channel, seconds, sends.seconds)
+    start = kernel.earliest(orders, limit, plan.n_microbatches)
     own, most = seconds[phase, stage] + np.where(phase == BACKWARD_INPUT, weight[stage], 0.0), 0.0
     rank_of_stage = np.array(plan.rank_of_stage())
     of_rank = np.zeros(n_ranks) if repeated is None else repeated.of_rank
