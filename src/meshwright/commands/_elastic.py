@@ -57,10 +57,9 @@ def order_of(predicted: Result | None) -> list[list[tuple[int, int, int]]]:
     """
     if predicted is None or predicted.timeline is None or not predicted.stage_costs:
         return []
-    from meshwright.sim import tasks, transfers
+    from meshwright import sim
 
-    sends = transfers.transfers(predicted.problem, predicted.plan, predicted.stage_costs)
-    slots = tasks.order(predicted.plan, tasks.times(predicted.stage_costs, sends.seconds[0, :-1]))
+    slots = sim.order(predicted.problem, predicted.plan, predicted.stage_costs)
     work = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
     first = slots.first.tolist()
     return [work[start:stop] for start, stop in itertools.pairwise(first)]

@@ -43,6 +43,7 @@ __all__ = [
     "FORWARD",
     "Actions",
     "Durations",
+    "Room",
     "load",
     "looped",
     "names",
@@ -120,6 +121,23 @@ class Actions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Room:
+    """The memory that the tasks of a step share on each rank: what a schedule that is fitted to the model keeps to.
+
+    Parameters
+    ----------
+    kept_bytes, working_bytes : ndarray, shape (n_stages,), float64
+        Activations kept of one micro-batch; what a task needs while it runs.
+    rank_bytes : ndarray, shape (n_ranks,), float64
+        For both together, on each rank.
+    """
+
+    kept_bytes: NDArray[np.float64]
+    working_bytes: NDArray[np.float64]
+    rank_bytes: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Durations:
     """How long the tasks of each stage take: what a schedule that is fitted to the model looks at.
 
@@ -129,12 +147,15 @@ class Durations:
         One micro-batch.
     transfer_seconds : ndarray, shape (n_stages - 1,), float64
         From each stage to the next, and back.
+    room : Room or None
+        Memory that the order should keep to; None where it is not known.
     """
 
     forward_seconds: NDArray[np.float64]
     backward_input_seconds: NDArray[np.float64]
     backward_weight_seconds: NDArray[np.float64]
     transfer_seconds: NDArray[np.float64]
+    room: Room | None = None
 
 
 def slots(rows: list[list[tuple[int, int, int]]], rank_of_stage: NDArray[np.int64]) -> Actions:

@@ -15,7 +15,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import PHASES, Timeline
-from meshwright.schedules import Actions, Durations
+from meshwright.schedules import Actions, Durations, Room
 from meshwright.sim import causes, fits, memory, sharing, tasks, transfers
 from meshwright.sim.end_of_step import StepTail, ending, followed, items
 from meshwright.sim.links import busiest
@@ -50,7 +50,8 @@ def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -
     tasks.check_plan(problem, plan)
     tasks.check_loads(plan, stage_costs)
     sends, collectives = transfers.transfers(problem, plan, stage_costs), traffic(problem, plan, stage_costs)
-    timeline = play(plan, stage_costs, sends, collectives, fits.context_bytes(problem, plan))
+    context, room = fits.context_bytes(problem, plan), fits.room(problem, plan, stage_costs)
+    timeline = play(plan, stage_costs, sends, collectives, context, room)
     if timeline.step_seconds <= 0.0:
         raise InputError(f"a step of this plan of {problem.graph.name} takes 0 s: its layers must have times above 0")
     return timeline
@@ -61,7 +62,9 @@ def least_seconds(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ..
 
     Raises `InputError` when the plan's stages do not go with its schedule.
     """
-    return played_seconds(plan, stage_costs, transfers.transfers(problem, plan, stage_costs))
+    return played_seconds(
+        plan, stage_costs, transfers.transfers(problem, plan, stage_costs), fits.room(problem, plan, stage_costs)
+    )
 
 
 def order(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -> Actions:
@@ -81,7 +84,8 @@ def order(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -> A
     InputError
         When the plan's stages do not go with its schedule.
     """
-    return tasks.order(plan, tasks.times(stage_costs, transfers.transfers(problem, plan, stage_costs).seconds[0, :-1]))
+    sends = transfers.transfers(problem, plan, stage_costs)
+    return tasks.order(plan, tasks.times(stage_costs, sends.seconds[0, :-1], fits.room(problem, plan, stage_costs)))
 
 
 def play(
@@ -90,6 +94,7 @@ def play(
     sends: Transfers,
     collectives: Traffic | None = None,
     context_bytes: tuple[float, ...] | None = None,
+    room: Room | None = None,
 ) -> Timeline:
     """Play one training step with known traffic; what `simulate` does once it has checked its arguments.
 
@@ -105,6 +110,8 @@ def play(
         What they put on links beside; None where that is not known, and collectives take their seconds whatever else happens.
     context_bytes : tuple of float or None
         What the device of each rank keeps for itself; None for what the loads say.
+    room : Room or None
+        Memory that orders fitted to durations keep to; None where it is not known.
 
     Returns
     -------
@@ -116,7 +123,7 @@ def play(
     InputError
         When the plan's stages do not go with its schedule.
     """
-    slots, moments, end = _played(plan, stage_costs, sends, collectives)
+    slots, moments, end = _played(plan, stage_costs, sends, collectives, room)
     step_seconds = float(end.rank_end_seconds.max())
     held = memory.memory(slots, moments.start, moments.end, stage_costs, context_bytes)
     spans = _spans(slots, moments, end)
@@ -141,7 +148,7 @@ def play(
     )
 
 
-def played_seconds(plan: Plan, stage_costs: tuple[StageCost, ...], sends: Transfers) -> float:
+def played_seconds(plan: Plan, stage_costs: tuple[StageCost, ...], sends: Transfers, room: Room | None = None) -> float:
     """Return the seconds of a step with known transfers: what `play` says, without its memory, causes and spans.
 
     Parameters
@@ -152,6 +159,8 @@ def played_seconds(plan: Plan, stage_costs: tuple[StageCost, ...], sends: Transf
         What each stage does.
     sends : Transfers
         What stages send each other.
+    room : Room or None
+        As in `play`.
 
     Returns
     -------
@@ -163,7 +172,7 @@ def played_seconds(plan: Plan, stage_costs: tuple[StageCost, ...], sends: Transf
     InputError
         When the plan's stages do not go with its schedule.
     """
-    return float(_played(plan, stage_costs, sends, None)[2].rank_end_seconds.max())
+    return float(_played(plan, stage_costs, sends, None, room)[2].rank_end_seconds.max())
 
 
 def estimate(plan: Plan, stage_costs: tuple[StageCost, ...], transfer_seconds: NDArray[np.float64]) -> float:
@@ -224,9 +233,11 @@ class _Played(NamedTuple):
     end: StepTail
 
 
-def _played(plan: Plan, stage_costs: tuple[StageCost, ...], sends: Transfers, collectives: Traffic | None) -> _Played:
+def _played(
+    plan: Plan, stage_costs: tuple[StageCost, ...], sends: Transfers, collectives: Traffic | None, room: Room | None = None
+) -> _Played:
     """Play a step: event by event where traffic shares links, as a longest path where none does."""
-    stage_times = tasks.times(stage_costs, sends.seconds[0, :-1])
+    stage_times = tasks.times(stage_costs, sends.seconds[0, :-1], room)
     slots = tasks.order(plan, stage_times)
     kind = items(slots, stage_costs)
     task_seconds = tasks.task_seconds(stage_times)

@@ -19,11 +19,13 @@ from meshwright.base import registry
 from meshwright.core.cluster import Cluster, Device
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
+from meshwright.core.stage_cost import StageCost
 from meshwright.costs import LAYERS, offers
 from meshwright.costs.analytic.offload import HOST_FILL_RATIO
+from meshwright.schedules import Room
 
 __all__ = [
-    "context_bytes", "excess_bytes", "free_bytes", "host_bytes", "rank_excess_bytes", "shared_excess_bytes", "tightest",
+    "context_bytes", "excess_bytes", "free_bytes", "host_bytes", "rank_excess_bytes", "room", "shared_excess_bytes", "tightest",
 ]  # fmt: skip
 
 
@@ -71,6 +73,39 @@ def context_bytes(problem: Problem, plan: Plan) -> tuple[float, ...] | None:
     """
     cluster = problem.cluster
     return None if cluster is None else tuple(tightest(cluster, devices).reserved_bytes for devices in plan.ranks())
+
+
+def room(problem: Problem, plan: Plan, stage_costs: Sequence[StageCost]) -> Room | None:
+    """Return the memory that a plan leaves its tasks on each rank: orders that are fitted to durations keep to it.
+
+    Parameters
+    ----------
+    problem : Problem
+        Where it runs, and how much of the memory may be filled.
+    plan : Plan
+        Its ranks.
+    stage_costs : sequence of StageCost
+        What its stages do and hold.
+
+    Returns
+    -------
+    Room or None
+        What is left beside weights, gradients, optimizer state, buffers of collectives and what the device keeps for itself;
+        None without a cluster.
+    """
+    cluster = problem.cluster
+    if cluster is None:
+        return None
+    rank_of_stage = np.array(plan.rank_of_stage())
+    free = [free_bytes(_kinds(cluster, devices), problem.memory_ratio) for devices in plan.ranks()]
+    static = np.bincount(rank_of_stage, [load.static_bytes for load in stage_costs], len(free))
+    buffers = np.zeros(len(free))
+    np.maximum.at(buffers, rank_of_stage, [load.communication_bytes for load in stage_costs])
+    return Room(
+        np.array([load.activation_bytes for load in stage_costs]),
+        np.array([load.working_bytes for load in stage_costs]),
+        np.array(free) - static - buffers,
+    )
 
 
 def rank_excess_bytes(

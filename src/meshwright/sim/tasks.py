@@ -13,7 +13,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE, is_recompute
-from meshwright.schedules import Actions, Durations
+from meshwright.schedules import Actions, Durations, Room
 
 __all__ = ["check_loads", "check_plan", "order", "task_seconds", "times"]
 
@@ -170,7 +170,7 @@ def _check_devices(problem: Problem, i: int, devices: tuple[int, ...]) -> None:
         )
 
 
-def times(stage_costs: tuple[StageCost, ...], transfer_seconds: NDArray[np.float64]) -> Durations:
+def times(stage_costs: tuple[StageCost, ...], transfer_seconds: NDArray[np.float64], room: Room | None = None) -> Durations:
     """Return how long the tasks of each stage take, blocking communication and recomputation included.
 
     Parameters
@@ -179,6 +179,8 @@ def times(stage_costs: tuple[StageCost, ...], transfer_seconds: NDArray[np.float
         One per stage.
     transfer_seconds : ndarray, shape (n_stages - 1,), float64
         From each stage to the next.
+    room : Room or None
+        Memory that the order should keep to (`meshwright.sim.fits.room`); None where it is not known.
     """
     weight = np.array([load.backward_weight_seconds for load in stage_costs])
     return Durations(
@@ -187,6 +189,7 @@ def times(stage_costs: tuple[StageCost, ...], transfer_seconds: NDArray[np.float
         backward_input_seconds=np.maximum(np.array([load.backward_total_seconds for load in stage_costs]) - weight, 0.0),
         backward_weight_seconds=weight,
         transfer_seconds=transfer_seconds,
+        room=room,
     )
 
 

@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-import numpy as np
-
+from meshwright import sim
 from meshwright.base import chakra_nodes, files
 from meshwright.base.errors import ExportError
 from meshwright.core.plan import Plan
 from meshwright.core.result import Result
 from meshwright.core.stage_cost import Collective, StageCost
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
-from meshwright.sim import tasks
 
 __all__ = ["traces", "write"]
 
@@ -69,7 +67,7 @@ def _traces(result: Result, groups: chakra_nodes.Groups) -> Iterator[bytes]:
     plan, costs = result.plan, result.stage_costs
     used = sorted({device for stage in plan.stages for device in stage.devices})
     place = {device: k for k, device in enumerate(used)}
-    actions = tasks.order(plan, tasks.times(costs, np.zeros(len(plan.stages) - 1)))
+    actions = sim.order(result.problem, plan, costs)
     rank_of = {device: r for r, devices in enumerate(plan.ranks()) for device in devices}
     for device in used:
         rank = rank_of[device]

@@ -10,7 +10,7 @@ __all__ = ["fill"]
 
 
 @kernel
-def fill(skeleton, rank_of_stage, seconds, transfer_seconds, limit, patience):
+def fill(skeleton, rank_of_stage, seconds, transfer_seconds, limit, patience, kept_bytes, working_bytes, room_bytes):
     """Return the order of all tasks, coded ``3 * stage + phase`` with phase 0 forward, 1 input gradient, 2 weight gradient.
 
     A rank runs its skeleton in order and its weight gradients in the order of their input gradients. A weight gradient runs
@@ -28,8 +28,12 @@ def fill(skeleton, rank_of_stage, seconds, transfer_seconds, limit, patience):
         From each stage to the next and back, where they lie on different ranks.
     limit : ndarray, shape (n_ranks,), int64
         Activations that each rank may hold; at least what it holds when no weight gradient is left waiting.
-    patience : float
+    patience : ndarray, shape (n_ranks,), float64
         See above; 0 is to run whatever can run.
+    kept_bytes, working_bytes : ndarray, shape (n_stages,), float64
+        Of an activation of each stage, and of its tasks while they run; zeros where `limit` alone counts.
+    room_bytes : ndarray, shape (n_ranks,), float64
+        What both may take on each rank; at least what they take when no weight gradient is left waiting.
 
     Returns
     -------
@@ -46,7 +50,7 @@ def fill(skeleton, rank_of_stage, seconds, transfer_seconds, limit, patience):
     gradient = np.full((n_stages, n_microbatches), -1.0)
     gradient[n_stages - 1, :] = 0.0
     done = np.zeros((3, n_stages), dtype=np.int64)
-    clock, held = np.zeros(n_ranks), np.zeros(n_ranks, dtype=np.int64)
+    clock, held, taken = np.zeros(n_ranks), np.zeros(n_ranks, dtype=np.int64), np.zeros(n_ranks)
     n_done, n_waiting = np.zeros(n_ranks, dtype=np.int64), np.zeros(n_ranks, dtype=np.int64)
     # Weight gradients wait in the order of the input gradients; `oldest` is the place in the skeleton of the first one.
     n_out, oldest = np.zeros(n_ranks, dtype=np.int64), np.zeros(n_ranks, dtype=np.int64)
@@ -57,18 +61,24 @@ def fill(skeleton, rank_of_stage, seconds, transfer_seconds, limit, patience):
         for rank in range(n_ranks):
             if stale[rank]:
                 stale[rank] = False
+                while n_waiting[rank] > 0 and skeleton[rank, oldest[rank]] % 3 == 0:
+                    oldest[rank] += 1
                 next_start[rank], next_code[rank] = np.inf, -1
                 if n_done[rank] < length:
                     code = skeleton[rank, n_done[rank]]
                     stage, phase = code // 3, code % 3
                     arrived = activation[stage, done[0, stage]] if phase == 0 else gradient[stage, done[1, stage]]
-                    if arrived >= 0.0 and (phase == 1 or held[rank] < limit[rank]):
+                    needed, free = taken[rank] + working_bytes[stage], True
+                    if phase == 0:
+                        if n_waiting[rank] > 0:  # what waits works later, beside this activation
+                            needed = taken[rank] + max(working_bytes[stage], working_bytes[skeleton[rank, oldest[rank]] // 3])
+                        needed += kept_bytes[stage]
+                        free = held[rank] < limit[rank]
+                    if arrived >= 0.0 and free and needed <= room_bytes[rank]:
                         next_start[rank], next_code[rank] = max(arrived, clock[rank]), code
                 if n_waiting[rank] > 0:
-                    while skeleton[rank, oldest[rank]] % 3 == 0:
-                        oldest[rank] += 1
                     stage = skeleton[rank, oldest[rank]] // 3
-                    if next_start[rank] > clock[rank] + patience * seconds[2, stage]:
+                    if next_start[rank] > clock[rank] + patience[rank] * seconds[2, stage]:
                         next_start[rank], next_code[rank] = clock[rank], 3 * stage + 2
             if next_code[rank] >= 0 and (chosen < 0 or next_start[rank] < next_start[chosen]):
                 chosen = rank
@@ -83,12 +93,14 @@ def fill(skeleton, rank_of_stage, seconds, transfer_seconds, limit, patience):
         done[phase, stage] += 1
         if phase == 2:
             held[chosen] -= 1
+            taken[chosen] -= kept_bytes[stage]
             n_waiting[chosen] -= 1
             oldest[chosen] += 1
             continue
         n_done[chosen] += 1
         if phase == 0:
             held[chosen] += 1
+            taken[chosen] += kept_bytes[stage]
         else:
             n_waiting[chosen] += 1
         target = stage + 1 if phase == 0 else stage - 1

@@ -15,7 +15,7 @@ from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
-from meshwright.planners.best import bounds, limits, plans, ranks, runners_up, simplest, virtual
+from meshwright.planners.best import bounds, fitted_orders, limits, plans, ranks, runners_up, simplest, virtual
 from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.goals import Allowance, Goal
@@ -277,10 +277,12 @@ class BestFirstSearch:
         least = self.least_seconds(costs, config, plan)
         if not self._closed(costs, config, plan):
             full = bound
-            if config.one_way and not config.split_backward:
+            even = plans.even(costs, config, n_microbatches) if config.one_way else None
+            if even is not None and config.split_backward:
+                full = max(bound, fitted_orders.least_seconds(self.problem, even, costs.stage_costs(config, even)))
+            elif even is not None:
                 # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
-                even = plans.even(costs, config, n_microbatches)
-                full = bound if even is None else max(bound, self.least_seconds(costs, config, even))
+                full = max(bound, self.least_seconds(costs, config, even))
             # its bound stays part of the proof: another split, or mixture of what is recomputed, may be as good as it says
             self.open.append((full, pool, config))
         self._push(max(bound, least), _BUILT, pool, config, plan)

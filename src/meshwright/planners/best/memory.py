@@ -230,14 +230,17 @@ class RankLayers:
         ]
         return float(self.static_bytes.sum() + self.reserved_bytes.min(axis=0).max() + max(moving))
 
-    def least_work(self, memory_bytes: float) -> float:
+    def least_work(self, memory_bytes: float, stage: int | None = None) -> float:
         """Return the least that the layers recompute of a micro-batch, in seconds, so that the rank fits; inf where nothing does.
+
+        `stage`: one of its stages, of which alone the seconds count; None for all.
 
         Lemma: that of `least_recomputed`, of layers that are alike in every figure and of one stage counted together.
         """
         if self.peak_bytes(np.zeros(len(self.stage), dtype=np.int64)) <= memory_bytes:
             return 0.0
-        figures = (self.kept_bytes, self.working_bytes, self.reserved_bytes, self.extra_seconds)
+        extra = self.extra_seconds if stage is None else np.where(self.stage == stage, self.extra_seconds, 0.0)
+        figures = (self.kept_bytes, self.working_bytes, self.reserved_bytes, extra)
         columns = np.vstack((self.stage, *figures)).T
         own, count = np.unique(columns, axis=0, return_counts=True)
         of_sort = np.asarray(own[:, 1:].T, dtype=np.float64).reshape(4, len(self.words), -1)

@@ -119,8 +119,8 @@ def with_counts(costs: Costs, config: Config, n_microbatches: int, counts: tuple
 
     Notes
     -----
-    Orders of virtual stages that are fitted to durations hold more than `Costs.peaks` says, which is the least: a plan that does not
-    fit after all is made once more for what its own order holds.
+    Orders of virtual stages that are fitted to durations may hold more than `Costs.peaks` says, which is the least, although they keep
+    to the memory where they can: a plan that does not fit after all is made once more for what its own order holds.
     """
     ops, rows = costs.chain.stages(counts)
     if sum(counts) != len(costs.chain.layers) or min(counts) < 0 or not all(ops):

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright import sim
-from meshwright.planners.best import inequalities, plans, virtual
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.stage_cost import StageCost
+from meshwright.planners.best import fitted_orders, inequalities, plans, virtual
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.incumbents import Incumbent, rank
-from meshwright.planners.best.memory import ROUNDING_RATIO
+from meshwright.planners.best.memory import ROUNDING_RATIO, RankLayers
 from meshwright.planners.best.space import Config
 from meshwright.solvers.pipeline import layer_split
 
@@ -64,7 +68,7 @@ def _least_again(search: BestFirstSearch, pool: int, config: Config, limit: floa
     """Return what every plan of a configuration with one split takes at least, by the least that each rank recomputes.
 
     Lemma: a rank recomputes no less than `RankLayers.least_work`, at moments that every order goes through; the step is then bounded
-    as in `virtual.bounds_of`. On one rank all tasks follow each other, and what is recomputed late hides the most reductions.
+    as in `virtual.bounds_of`, and where weight gradients are tasks as in `fitted_orders.least_seconds`. On one rank all tasks follow each other, and what is recomputed late hides the most reductions.
 
     What takes `limit` or longer need not be told exactly; inf where no plan fits.
     """
@@ -90,8 +94,23 @@ def _least_again(search: BestFirstSearch, pool: int, config: Config, limit: floa
             return math.inf
         least = float(virtual.bounds_of(costs, config, n_microbatches, light=False, again_seconds=own)[0])
         if least >= limit:
-            break
-    return least
+            return least
+    return (
+        max(least, _in_fitted_orders(search.problem, plan, stage_costs, ranks, memory, own)) if config.split_backward else least
+    )
+
+
+def _in_fitted_orders(
+    problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...], ranks: list[RankLayers], memory: NDArray[np.float64],
+    own: NDArray[np.float64],
+) -> float:  # fmt: skip
+    """Return `fitted_orders.least_seconds` of a plan that recomputes nothing, by what its ranks, and each of their stages, must."""
+    of_stage, seen = np.zeros(len(stage_costs)), [0] * len(ranks)
+    for i, place in enumerate(plan.rank_of_stage()):
+        if own[place] > 0.0:
+            of_stage[i] = ranks[place].least_work(memory[place], seen[place])
+        seen[place] += 1
+    return fitted_orders.least_seconds(problem, plan, stage_costs, fitted_orders.LeastRepeated(of_stage, own))
 
 
 def _splits(search: BestFirstSearch, pool: int, config: Config, n_most: int) -> list[tuple[int, ...]] | None:

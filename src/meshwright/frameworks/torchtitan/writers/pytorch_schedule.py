@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshwright import sim
 from meshwright.base import files
 from meshwright.base.errors import ExportError
-from meshwright.core.plan import Plan
 from meshwright.core.result import Result
 from meshwright.schedules import Actions, Durations
 from meshwright.sim import tasks
@@ -55,12 +55,7 @@ def rows(result: Result) -> str:
         raise ExportError(
             f"pytorch_schedule: stages have {', '.join(map(str, widths))} devices; PyTorch's runtime needs equal stages"
         )
-    return render(tasks.order(plan, _times(result, plan)))
-
-
-def _times(result: Result, plan: Plan) -> Durations:
-    """Return durations of the plan's tasks, equal ones where the cost model cannot tell."""
-    n = len(plan.stages)
     if result.stage_costs:
-        return tasks.times(result.stage_costs, np.zeros(n - 1))
-    return Durations(np.ones(n), np.ones(n), np.ones(n), np.zeros(n - 1))
+        return render(sim.order(result.problem, plan, result.stage_costs))
+    n = len(plan.stages)  # the cost model cannot tell: all tasks alike
+    return render(tasks.order(plan, Durations(np.ones(n), np.ones(n), np.ones(n), np.zeros(n - 1))))

@@ -14,6 +14,7 @@ from meshwright import schedules, sim
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
+from meshwright.planners.best.check.fitted_orders import least_step
 from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, PricedLayer, Table
 from meshwright.planners.best.check.rank_memory import least_program
 from meshwright.planners.best.check.space import CheckedMesh, Form, ranks_of
@@ -161,6 +162,23 @@ class Plays:
             if not of(i).refuted(limit, least_work):
                 found.append(i)
         return found
+
+    def least_fitted(self, counts: Sequence[int], moments: Moments) -> float:
+        """Return what a split takes at least in every order that its schedule may be fitted to; inf where nothing fits."""
+        bare = self.plan(counts, self._least_words(counts))
+        if bare is None:
+            return math.inf
+        rows = stage_rows(self.prices, counts)
+        of_stage, of_rank = [0.0] * len(rows), [0.0] * self.mesh.pipeline
+        for rank in range(self.mesh.pipeline) if len(self.prices.recompute.words) > 1 else ():
+            ways, memory = self._rank_ways(rows, rank, moments), self._memory(rank)
+            of_rank[rank] = ways.least_work(memory)
+            own = [stage for stage in range(len(rows)) if self.rank_of_stage[stage] == rank]
+            for place, stage in enumerate(own) if of_rank[rank] > 0.0 else ():
+                of_stage[stage] = ways.least_work(memory, place)
+        if math.inf in of_rank:
+            return math.inf
+        return least_step(self.problem, bare, self.stage_costs(bare), of_stage, of_rank)
 
     def _rank_ways(self, rows: list[list[tuple[int, bool]]], rank: int, moments: Moments) -> _RankWays:
         """Return the layers of a rank, of all stages."""
@@ -332,15 +350,18 @@ class _RankWays:
         moving = times @ np.bincount(self.at, self.kept[every, choice], self.n_stages) + widest[place]
         return float(self.static + self.reserved[every, choice].max() + moving.max())
 
-    def least_work(self, memory_bytes: float) -> float:
-        """Return what the rank recomputes of a micro-batch at least, in seconds, so that it fits; inf where nothing does."""
+    def least_work(self, memory_bytes: float, counted: int | None = None) -> float:
+        """Return what the rank recomputes of a micro-batch at least, in seconds, so that it fits; inf where nothing does.
+
+        `counted`: one of its stages, whose layers' seconds alone count; None for all.
+        """
         if self.peak(np.zeros(len(self.at), dtype=np.int64)) <= memory_bytes:
             return 0.0
         alike: dict[tuple[int, tuple[PricedLayer, ...]], int] = {}
         for stage, ways in zip(self.at, self.ways, strict=True):
             alike[stage, tuple(ways)] = alike.get((stage, tuple(ways)), 0) + 1
         sorts = [(stage, count, ways) for (stage, ways), count in alike.items()]
-        return least_program(sorts, *self.moments, memory_bytes * (1.0 + MEMORY_ROUNDING) - self.static)
+        return least_program(sorts, *self.moments, memory_bytes * (1.0 + MEMORY_ROUNDING) - self.static, counted)
 
     def rule(self, memory_bytes: float) -> list[str] | None:
         """Return what the layers recompute by the rule of the space: the least work that fits; None where nothing does.

@@ -70,7 +70,11 @@ Table = dict[tuple[int, str], PricedLayer]
 
 
 class LayerPrices:
-    """Prices of layers on the devices of one pool; remembered while one answer is checked."""
+    """Prices of layers on the devices of one pool; remembered while one answer is checked.
+
+    What layers cost by each way to recompute does not depend on which ways are allowed, so spaces that differ in that (`recomputing`)
+    share it.
+    """
 
     def __init__(
         self, problem: Problem, pool: CheckedPool, chain: CheckedChain, limits: Mapping[str, Any], recompute: RecomputeSpace
@@ -86,6 +90,12 @@ class LayerPrices:
         self._priced: dict[tuple[Strategy, str, bool, frozenset[int]], tuple[list[Table], list[int], list[int]]] = {}
         self._joined: dict[int, tuple[Table, Table]] = {}
         self._unsharded: dict[CheckedMesh, list[Table]] = {}
+
+    def recomputing(self, recompute: RecomputeSpace) -> LayerPrices:
+        """Return the same prices where layers may recompute something else."""
+        alike = LayerPrices(self.problem, self.pool, self.chain, self.limits, recompute)
+        alike._tables, alike._compute, alike._unsharded = self._tables, self._compute, self._unsharded
+        return alike
 
     def memory_bytes(self, kind: int) -> float:
         """Return what a plan may fill of a device."""
@@ -224,8 +234,8 @@ class LayerPrices:
                 tables, of_rank, kinds = self._remembered(mesh, strategy, layout, True, frozenset())
                 for own, kind in sorted(set(zip(of_rank, kinds, strict=True))):
                     found.setdefault(kind, []).append(tables[own])
-            self._unsharded[mesh] = [self._with_repeats(least(found[kind])) for kind in sorted(found)]
-        return self._unsharded[mesh]
+            self._unsharded[mesh] = [least(found[kind]) for kind in sorted(found)]
+        return [self._with_repeats(own) for own in self._unsharded[mesh]]
 
     def any_sharding(self, mesh: CheckedMesh, spare: frozenset[int]) -> tuple[list[Table], list[int], list[int]]:
         """Return tables below those of every sharding and layout of a mesh, as `of_ranks` does.

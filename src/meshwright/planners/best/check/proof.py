@@ -107,8 +107,9 @@ class BoundProof:
         """Go through all meshes: each closed by its devices' peak, its compute, its communication, or all its configurations."""
         precision = self.problem.training.precision
         spaces = recompute_spaces(self.problem, self.limits)
-        for number, (pool, space) in enumerate((pool, space) for pool in pools(self.problem) for space in spaces):
-            prices = LayerPrices(self.problem, pool, self.chain, self.limits, space)
+        of_pools = (LayerPrices(self.problem, pool, self.chain, self.limits, spaces[0]) for pool in pools(self.problem))
+        for number, prices in enumerate(own.recomputing(space) for own in of_pools for space in spaces):
+            pool = prices.pool
             peak = max(device.peak(precision) for device in prices.devices)
             legal: dict[tuple[int, ...], bool] = {}
             for mesh in meshes(self.problem, pool, self.n_layers, self.limits):
@@ -247,6 +248,8 @@ class BoundProof:
             spreads = Spreads(prices, mesh, form, priced, splits)
             left = plays.left(splits, lambda i: VirtualStages(prices, form, spreads, i, priced, held), held, limit)
             splits = tuple(splits[i] for i in left)
+            if form.is_split and math.isfinite(limit):
+                splits = tuple(counts for counts in splits if plays.least_fitted(counts, held) < limit)
         if bound is None or self.limits["uniform"]:
             splits = splits if bound is None else (tuple(even),)
             self.n_played += len(splits)

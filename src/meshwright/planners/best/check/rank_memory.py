@@ -115,6 +115,7 @@ def least_program(
     times: NDArray[np.float64],
     at: NDArray[np.int64],
     room_bytes: float,
+    counted: int | None = None,
 ) -> float:
     """Return what layers of several stages recompute at least of a micro-batch, to fit at every moment; inf where no choice does.
 
@@ -130,8 +131,11 @@ def least_program(
         The stage at work.
     room_bytes : float
         Memory less what is held all the time.
+    counted : int or None
+        The stage whose layers' seconds count; None for all.
     """
-    flat = [(i, stage, way, way.work - ways[0].work) for i, (stage, _, ways) in enumerate(sorts) for way in ways]
+    asked = [counted in (None, stage) for stage, _, _ in sorts]
+    flat = [(i, own[0], way, (way.work - own[2][0].work) * asked[i]) for i, own in enumerate(sorts) for way in own[2]]
     n, n_stages, unit = len(flat), times.shape[1], max(abs(room_bytes), 1.0)
     price = max([extra for *_, extra in flat] or [0.0])
     if price <= 0.0:

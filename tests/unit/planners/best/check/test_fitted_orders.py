@@ -1,4 +1,4 @@
-"""Schedules whose order is fitted to durations may hold more than the least of all orders: what does not fit is no plan."""
+"""Schedules whose order is fitted to durations keep to the memory of the devices: what fits by the least of all is a plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from meshwright.planners.best.check import device_pools, space
 from meshwright.planners.best.check.plays import Plays
 from meshwright.planners.best.check.prices import LayerPrices
 from meshwright.planners.best.check.proof import BoundProof, Open
-from meshwright.planners.best.check.virtual_stages import moments_of
 from meshwright.planners.best.limits import Limits
 from questions import fused
 
@@ -43,7 +42,7 @@ def plays_of(problem: Problem, schedule: str) -> tuple[Plays, BoundProof, space.
 
 
 @pytest.mark.parametrize(("schedule", "memory_bytes"), [("zb_v", 6.7e9), ("zb_v", 7.1e9), ("v_half", 6.4e9), ("v_min", 6.4e9)])
-def test_mixtures_stay_open_where_a_quicker_plan_does_not_fit_by_its_own_order(schedule: str, memory_bytes: float) -> None:
+def test_the_least_that_fits_some_order_is_played_and_mixtures_stay_open(schedule: str, memory_bytes: float) -> None:
     problem = pose(memory_bytes)
     plays, proof, mesh, form = plays_of(problem, schedule)
     counts, held = space.even_counts(proof.n_layers, 6), proof._held(mesh, form)
@@ -55,13 +54,15 @@ def test_mixtures_stay_open_where_a_quicker_plan_does_not_fit_by_its_own_order(s
 
     first = plays.plan(counts, plays._least_work(counts, held))
     assert first is not None
-    own = moments_of(sim.order(problem, first, plays.stage_costs(first)), early=False)
-    (quicker, quicker_fits), (seconds, fits) = played(first), played(plays.plan(counts, plays._least_work(counts, own)))
-    assert quicker < seconds and not quicker_fits and fits  # so of these two the second is a plan
+    seconds, fits = played(first)
+    assert fits  # although the shortest of its orders would hold more
+    roomy = dataclasses.replace(problem, cluster=pose(80e9).cluster)
+    held_by_shortest = sim.simulate(roomy, first, plays.prices.model.stage_costs(roomy, first)).peak_bytes
+    assert max(held_by_shortest) > memory_bytes
 
     # which layers recompute is open: what a rank recomputes at least bounds all of them, and no play does
-    assert not plays.refuted(counts, None, held, seconds * (1 - 1e-9))
-    bound = proof.refuted(Open(plays.prices, mesh, form, Strategy(), "pipeline", (tuple(counts),)), 0.9 * quicker)
+    assert plays.refuted(counts, None, held, seconds * (1 - 1e-9)) == (not first.recomputes)
+    bound = proof.refuted(Open(plays.prices, mesh, form, Strategy(), "pipeline", (tuple(counts),)), 0.9 * seconds)
     assert bound
 
     answer = api.plan(problem, settings={**ONE, "schedules": schedule}).answer

@@ -1,0 +1,124 @@
+"""Earliest starts of forward tasks and input gradients, wherever a zero-bubble schedule puts its weight gradients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from meshwright._kernels.compiling import kernel
+
+__all__ = ["Skeleton", "earliest"]
+
+
+class Skeleton(NamedTuple):
+    """The tasks of every rank in order without weight gradients, and how long they take.
+
+    Attributes
+    ----------
+    first : ndarray, shape (n_ranks + 1,), int64
+        Tasks of rank r are ``first[r] : first[r + 1]``.
+    stage, microbatch, phase : ndarray, shape (n_tasks,), int64
+        Phase 0 is forward, 1 input gradient, 3 both gradients.
+    channel : ndarray, shape (2, n_stages), int64
+        What carries what a stage sends forward (row 0) and backward (row 1); -1 where nothing crosses a rank.
+    seconds : ndarray, shape (4, n_stages), float64
+        Of a task, by phase and stage; row 2 is of weight gradients.
+    send_seconds : ndarray, shape (2, n_stages), float64
+        What a stage sends forward and backward, alone on its links.
+    """
+
+    first: np.ndarray
+    stage: np.ndarray
+    microbatch: np.ndarray
+    phase: np.ndarray
+    channel: np.ndarray
+    seconds: np.ndarray
+    send_seconds: np.ndarray
+
+
+@kernel
+def earliest(orders, limit, n_microbatches):
+    """Return when each task of an order starts at the earliest, where weight gradients are left out of the order.
+
+    Parameters
+    ----------
+    orders : Skeleton
+        Tasks in order, and how long they take.
+    limit : ndarray, shape (n_ranks,), int64
+        Activations that each rank may hold.
+    n_microbatches : int
+        Of the step.
+
+    Returns
+    -------
+    ndarray, shape (n_tasks,), float64
+        Seconds; -1 where the order deadlocks.
+
+    Notes
+    -----
+    Lemma: weight gradients run in the order of their input gradients (once all forward tasks are over, in any order), so a
+    forward task that would exceed the limit waits for the first ones of them. Those whose input gradient does not lie before
+    some task i run between the start of i and that of the forward task, besides all tasks from i on.
+    """
+    n_ranks, n_stages, n_tasks = len(orders.first) - 1, orders.channel.shape[1], len(orders.stage)
+    start = np.full(n_tasks, -1.0)
+    activation = np.full((n_stages, n_microbatches), -1.0)
+    activation[0, :] = 0.0
+    gradient = np.full((n_stages, n_microbatches), -1.0)
+    gradient[n_stages - 1, :] = 0.0
+    channel_free = np.zeros(2 * n_stages)
+    # of every rank: its next task, the end of the last one, forward tasks begun less whole backward passes, input gradients
+    # begun, weight gradients that must be over, the next task to be taken for i, and what follows the best i so far
+    position, clock = orders.first[:-1].copy(), np.zeros(n_ranks)
+    n_held, n_inputs, n_over = np.zeros(n_ranks, np.int64), np.zeros(n_ranks, np.int64), np.zeros(n_ranks, np.int64)
+    pointer, since = orders.first[:-1].copy(), np.full(n_ranks, -np.inf)
+    before = np.zeros(n_tasks)  # seconds of the rank's tasks before each
+    inputs_before = np.zeros(n_tasks, np.int64)
+    weights = np.zeros((n_ranks, n_tasks + 1))  # of the first weight gradients of each rank, in order
+    n_left = n_tasks
+    while n_left > 0:
+        was = n_left
+        for rank in range(n_ranks):
+            while position[rank] < orders.first[rank + 1]:
+                task = position[rank]
+                stage, microbatch, phase = orders.stage[task], orders.microbatch[task], orders.phase[task]
+                ready = activation[stage, microbatch] if phase == 0 else gradient[stage, microbatch]
+                if ready < 0.0:
+                    break
+                begin = max(ready, clock[rank])
+                if task > orders.first[rank]:
+                    last = task - 1
+                    before[task] = before[last] + orders.seconds[orders.phase[last], orders.stage[last]]
+                inputs_before[task] = n_inputs[rank]
+                if phase == 0:
+                    n_held[rank] += 1
+                    n_over[rank] = max(n_over[rank], n_held[rank] - limit[rank])
+                    while pointer[rank] < task and inputs_before[pointer[rank]] <= n_over[rank]:
+                        i = pointer[rank]
+                        since[rank] = max(since[rank], start[i] - before[i] - weights[rank, inputs_before[i]])
+                        pointer[rank] += 1
+                    if n_over[rank] > 0:
+                        begin = max(begin, since[rank] + before[task] + weights[rank, n_over[rank]])
+                end = begin + orders.seconds[phase, stage]
+                start[task], clock[rank] = begin, end
+                if phase == 1:
+                    weights[rank, n_inputs[rank] + 1] = weights[rank, n_inputs[rank]] + orders.seconds[2, stage]
+                    n_inputs[rank] += 1
+                elif phase == 3:
+                    n_held[rank] -= 1
+                way, target = (0, stage + 1) if phase == 0 else (1, stage - 1)
+                if 0 <= target < n_stages:
+                    channel = orders.channel[way, stage]
+                    if channel >= 0:
+                        end = max(end, channel_free[channel]) + orders.send_seconds[way, stage]
+                        channel_free[channel] = end
+                    if way == 0:
+                        activation[target, microbatch] = end
+                    else:
+                        gradient[target, microbatch] = end
+                position[rank] += 1
+                n_left -= 1
+        if n_left == was:
+            return start
+    return start

@@ -1,0 +1,172 @@
+"""Orders that are fitted to durations: what a split takes at least in all of them, for the check of answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright import schedules
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
+from meshwright.core.stage_cost import StageCost
+from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+from meshwright.sim import transfers
+
+__all__ = ["RankTasks", "least_step", "play_rows"]
+
+
+class RankTasks:
+    """The tasks of one rank without its weight gradients, and what is known of them.
+
+    Parameters
+    ----------
+    tasks : sequence of tuple
+        Stage, micro-batch and phase of each, in order.
+    limit : int
+        Activations that the rank may hold.
+    """
+
+    def __init__(self, tasks: Sequence[tuple[int, int, int]], limit: int) -> None:
+        self.tasks, self.limit = tasks, limit
+        self.starts: list[float] = []
+        self.passed = [0.0]  # seconds of the tasks before each, and of all so far
+        self.gradients = [0.0]  # seconds of the first weight gradients whose input gradients have run
+        self.n_behind: list[int] = []  # of each task, how many input gradients lie before it
+        self.clock = 0.0
+        self._held = self._over = self._seen = 0
+        self._best = -math.inf
+
+    def earliest(self, ready: float) -> float:
+        """Return when the next task starts at the earliest.
+
+        Lemma: beyond what the rank may hold, weight gradients must be over before a forward task, the first ones first. Those whose
+        input gradients do not lie before some task run after its start, and so do all tasks from it on.
+        """
+        begin = max(ready, self.clock)
+        if self.tasks[len(self.starts)][2] != FORWARD:
+            return begin
+        self._held += 1
+        self._over = max(self._over, self._held - self.limit)
+        while self._seen < len(self.starts) and self.n_behind[self._seen] <= self._over:
+            behind = self.n_behind[self._seen]
+            self._best = max(self._best, self.starts[self._seen] - self.passed[self._seen] - self.gradients[behind])
+            self._seen += 1
+        return max(begin, self._best + self.passed[-1] + self.gradients[self._over]) if self._over else begin
+
+    def run(self, begin: float, seconds: float, weight_seconds: float) -> float:
+        """Put down when the next task starts and return when it ends."""
+        phase = self.tasks[len(self.starts)][2]
+        self.n_behind.append(len(self.gradients) - 1)
+        self.starts.append(begin)
+        self.passed.append(self.passed[-1] + seconds)
+        if phase == BACKWARD_INPUT:
+            self.gradients.append(self.gradients[-1] + weight_seconds)
+        self._held -= phase == BACKWARD
+        self.clock = begin + seconds
+        return self.clock
+
+
+def play_rows(
+    rows: Sequence[RankTasks],
+    seconds: dict[int, NDArray[np.float64]],
+    send_seconds: NDArray[np.float64],
+    rank_of_stage: Sequence[int],
+) -> None:
+    """Give every task of some ranks its earliest start.
+
+    Parameters
+    ----------
+    rows : sequence of RankTasks
+        One for each rank.
+    seconds : dict of int to ndarray
+        By phase, of a task of each stage.
+    send_seconds : ndarray, shape (2, n_stages), float64
+        What a stage sends to the next, and to the one before, alone on its links.
+    rank_of_stage : sequence of int
+        Where the stages are.
+    """
+    n_stages = len(rank_of_stage)
+    arrived = {(0, i): 0.0 for i in range(1 + max(i for row in rows for _, i, _ in row.tasks))}
+    returned: dict[tuple[int, int], float] = {}
+    free: dict[tuple[int, int], float] = {}
+    waiting = True
+    while waiting:
+        waiting = False
+        for row in rows:
+            for stage, i, phase in row.tasks[len(row.starts) :]:
+                if phase == FORWARD:
+                    ready = arrived.get((stage, i))
+                else:
+                    ready = returned.get((stage, i)) if stage < n_stages - 1 else 0.0
+                if ready is None:
+                    break
+                waiting = True
+                end = row.run(row.earliest(ready), float(seconds[phase][stage]), float(seconds[BACKWARD_WEIGHT][stage]))
+                target = stage + 1 if phase == FORWARD else stage - 1
+                if not 0 <= target < n_stages:
+                    continue
+                channel = rank_of_stage[stage], rank_of_stage[target]
+                if channel[0] != channel[1]:  # what one rank sends another goes one after the other
+                    end = max(end, free.get(channel, 0.0)) + float(send_seconds[int(phase != FORWARD), stage])
+                    free[channel] = end
+                (arrived if phase == FORWARD else returned)[target, i] = end
+
+
+def least_step(
+    problem: Problem,
+    plan: Plan,
+    stage_costs: Sequence[StageCost],
+    again_of_stage: Sequence[float],
+    again_of_rank: Sequence[float],
+) -> float:
+    """Return what all plans with the split of a plan take at least, whatever order their schedule is fitted to.
+
+    Lemma: orders differ in where weight gradients run. Of each rank take any task: after its earliest start, with what must be
+    recomputed and nothing waiting for a link, come that task, all later ones and the weight gradients of their input gradients; of
+    what the rank recomputes beyond that of single stages, as much as of the stage with fewest tasks left; then its updates, and where
+    weight gradients come last, what some stage's reduction takes longer than those.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    plan : Plan
+        It recomputes the least.
+    stage_costs : sequence of StageCost
+        What its stages do.
+    again_of_stage, again_of_rank : sequence of float
+        Seconds of a micro-batch that the layers of each stage, and of all stages of each rank, must recompute.
+    """
+    n_ranks, rank_of_stage, module = len(plan.ranks()), plan.rank_of_stage(), schedules.load(plan.schedule)
+    n_chunks = len(rank_of_stage) // n_ranks
+    made = module.order(n_ranks, n_chunks, plan.n_microbatches, None)
+    limits = module.in_flight(n_ranks, n_chunks, plan.n_microbatches).tolist()
+    every = list(zip(made.stage.tolist(), made.microbatch.tolist(), made.phase.tolist(), strict=True))
+    rows = [
+        RankTasks([task for task in every[start:stop] if task[2] != BACKWARD_WEIGHT], most)
+        for start, stop, most in zip(made.first[:-1].tolist(), made.first[1:].tolist(), limits, strict=True)
+    ]
+    weight = np.array([load.backward_weight_seconds for load in stage_costs])
+    both = np.array([load.backward_total_seconds for load in stage_costs]) + np.array(again_of_stage)
+    seconds = {
+        FORWARD: np.array([load.forward_total_seconds for load in stage_costs]),
+        BACKWARD_INPUT: np.maximum(both - weight, 0.0), BACKWARD_WEIGHT: weight, BACKWARD: both,
+    }  # fmt: skip
+    play_rows(rows, seconds, transfers.transfers(problem, plan, tuple(stage_costs)).seconds, rank_of_stage)
+    longest = 0.0
+    for rank, row in enumerate(rows):
+        own = [i for i, of in enumerate(rank_of_stage) if of == rank]
+        more = max(again_of_rank[rank] - sum(again_of_stage[i] for i in own), 0.0)
+        left, n_left, latest = 0.0, dict.fromkeys(own, 0), 0.0
+        for (stage, _, phase), start in zip(reversed(row.tasks), reversed(row.starts), strict=True):
+            left += float(seconds[phase][stage]) + (float(weight[stage]) if phase == BACKWARD_INPUT else 0.0)
+            n_left[stage] += phase != FORWARD
+            latest = max(latest, start + left + more * min(n_left.values()))
+        late = [max(stage_costs[i].reduce_seconds - float(weight[i]), 0.0) for i in own]
+        exposed = 0.0 if any(phase == BACKWARD for _, _, phase in row.tasks) else min(late)
+        update = sum(stage_costs[i].optimizer_seconds + stage_costs[i].gather_seconds for i in own)
+        longest = max(longest, latest + exposed + update)
+    return longest
