@@ -43,6 +43,7 @@ __all__ = [
     "FORWARD",
     "Actions",
     "Durations",
+    "in_pairs",
     "load",
     "looped",
     "names",
@@ -169,6 +170,11 @@ def one_chunk(schedule: str, n_chunks: int) -> None:
             f"schedule {schedule}: {n_chunks} stages per rank, but it runs one; give every stage its own devices or use "
             "interleaved_1f1b"
         )
+
+
+def in_pairs(name: str) -> bool:
+    """Return whether a schedule runs tasks in pairs (`Actions.pairs`); false of one that there is not."""
+    return name.startswith("combined_")
 
 
 def words() -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import RECOMPUTE
+from meshwright.core.strategy import RECOMPUTE, repeats_dispatch
 from meshwright.costs import analytic
 from meshwright.planners.best import layer_sums
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
@@ -52,6 +52,8 @@ class Costs:
         Whether the first layers of every stage recompute the last of `recompute`, equally many of each, and the others the first.
     exchanges : Exchanges or None
         Which context exchanges meshes have; None for the usual ones.
+    in_pairs : bool
+        Whether schedules are allowed that hide all-to-alls of experts.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class Costs:
         shards: tuple[int, ...] = (0, 1, 2, 3),
         blocks: bool = False,
         exchanges: Exchanges | None = None,
+        in_pairs: bool = False,
     ) -> None:
-        self.problem, self.pool, self.chain = problem, pool, chain
+        self.problem, self.pool, self.chain, self.in_pairs = problem, pool, chain, in_pairs
         self.exchanges = exchanges or Exchanges(problem)
         self.recompute, self.memory_ratio, self.shards, self.blocks = recompute, memory_ratio, shards, blocks
         self._in_order = pool.in_order
@@ -88,9 +91,15 @@ class Costs:
         """Whether a split of the layers leaves one plan: all layers recompute alike, or as few as fit first in every stage."""
         return self.blocks or len(self.recompute) == 1
 
+    @property
+    def repeats_dispatch(self) -> bool:
+        """Whether all that layers may recompute contains all-to-alls of experts: then no tasks run in pairs."""
+        return all(repeats_dispatch(word) for word in self.recompute)
+
     def recomputing(self, words: tuple[str, ...], *, blocks: bool = False) -> Costs:
         """Return the same costs where layers may recompute something else; loads of layers are shared, which do not depend on it."""
-        alike = Costs(self.problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges)
+        own = (self.problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges, self.in_pairs)
+        alike = Costs(*own)
         alike._classes, alike._places, alike._rows = self._classes, self._places, self._rows
         alike._of_mesh, alike._joined = self._of_mesh, self._joined
         return alike
@@ -133,19 +142,9 @@ class Costs:
         return found
 
     def rows(self, config: Config, *, light: bool = False) -> list[RowLoads]:
-        """Return the loads of every distinct layer, one mapping per class of ranks; see `classes`.
+        """Return the loads of every distinct layer, ``(row, recompute) -> StageCost``, one mapping per class of ranks (`classes`).
 
-        Parameters
-        ----------
-        config : Config
-            The configuration.
-        light : bool
-            Whether to leave out what happens between replicas: a lower bound, quick on large clusters.
-
-        Returns
-        -------
-        list of dict
-            ``(row, recompute) -> StageCost`` of that one layer.
+        `light`: whether to leave out what happens between replicas: a lower bound, quick on large clusters.
         """
         classes = self.classes(config, light=light)
         if config.is_any:
@@ -192,6 +191,11 @@ class Costs:
                     of_kind[kind].append(rows)
         return [self._joined.least(places) for places in of_kind.values()]
 
+    def bound_rows(self, config: Config, *, light: bool = False) -> list[RowLoads]:
+        """Return `rows` as bounds read them: where tasks run in pairs, all-to-alls of experts take what they slow compute by."""
+        found = self.rows(config, light=light)
+        return [self._joined.hidden(own) for own in found] if config.paired else found
+
     def least_work(self, config: Config, *, with_communication: bool) -> LeastWork:
         """Return what the whole model takes at least on every kind of device of a mesh, whatever is sharded and wherever ranks lie.
 
@@ -204,6 +208,8 @@ class Costs:
         """
         mesh, classes = config.mesh, self.classes(config)
         rows = self.without_sharding(config, classes) if with_communication else []
+        if self.in_pairs and mesh.expert > 1 and mesh.pipeline > 1 and not self.repeats_dispatch:
+            rows = [self._joined.hidden(own) for own in rows]
         key: tuple[object, ...] = (classes.kinds, *(id(own) for own in rows))  # which are kept, so that none is another
         if not with_communication:
             key = (classes.kinds, mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch, "compute")
@@ -222,7 +228,7 @@ class Costs:
 
     def digests(self, config: Config, *, light: bool) -> list[Digest]:
         """Return `rows` as arrays."""
-        of_class = self.rows(config, light=light)
+        of_class = self.bound_rows(config, light=light)
         for rows in of_class:
             if id(rows) not in self._digests:  # rows are kept, so that none is another
                 self._digests[id(rows)] = layer_sums.digest(self.chain, self.settled(rows), self.words(rows))

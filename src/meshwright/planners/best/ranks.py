@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
+from meshwright.core.strategy import repeats_dispatch
 from meshwright.planners.best.layer_sums import RowLoads
 from meshwright.planners.best.space import Config, DevicePool, MeshDegrees
+from meshwright.sim.pairs import SLOWED_RATIO
 
 __all__ = [
     "SILENT", "JoinedLoads", "RankClasses", "allowed_pool", "kinds_only", "least", "merged", "rank_classes", "silent",
@@ -234,6 +236,19 @@ def least(stage_costs: Sequence[StageCost]) -> StageCost:
     )
 
 
+def _hidden(load: StageCost) -> StageCost:
+    """Return a load whose all-to-alls of experts take the least that they do in a pair of tasks."""
+
+    def least_of(causes: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
+        return tuple((cause, SLOWED_RATIO * seconds if cause == "expert" else seconds) for cause, seconds in causes)
+
+    return replace(
+        load,
+        forward_communication=least_of(load.forward_communication),
+        backward_communication=least_of(load.backward_communication),
+    )
+
+
 class JoinedLoads:
     """Remembers what was made of which loads, told apart by identity: they are kept, so that none is another."""
 
@@ -247,6 +262,18 @@ class JoinedLoads:
         key = ("least", tuple(id(own) for own in places))
         if key not in self._found:
             self._found[key] = tuple(places), {of: least([rows[of] for rows in places]) for of in places[0]}
+        return self._found[key][1]
+
+    def hidden(self, rows: RowLoads) -> RowLoads:
+        """Return the least that layers take in pairs of tasks, without what they may not recompute there.
+
+        Lemma: a pair lasts at least as long as the compute of both tasks, what else they wait for, and the share of its all-to-alls
+        of experts by which these slow the compute beside them (`sim.pairs`); a task that is no part of a pair lasts longer, since it
+        waits for all of them. So what a rank runs lasts at least the sum over all layers.
+        """
+        key = ("hidden", (id(rows),))
+        if key not in self._found:
+            self._found[key] = (rows,), {of: _hidden(load) for of, load in rows.items() if not repeats_dispatch(of[1])}
         return self._found[key][1]
 
     def with_state(self, rows: RowLoads, state: RowLoads) -> RowLoads:

@@ -13,7 +13,7 @@ from meshwright import schedules
 from meshwright.base import registry
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import RECOMPUTE, Strategy
+from meshwright.core.strategy import RECOMPUTE, Strategy, repeats_dispatch
 from meshwright.costs import analytic
 from meshwright.planners.best.check.device_pools import CheckedPool
 from meshwright.planners.best.check.space import (
@@ -27,6 +27,7 @@ from meshwright.planners.best.check.space import (
     sharded,
     strategies,
 )
+from meshwright.sim.pairs import SLOWED_RATIO
 
 __all__ = ["MEMORY_ROUNDING", "LayerPrices", "PricedLayer", "Table"]
 
@@ -58,6 +59,10 @@ class PricedLayer(NamedTuple):
     update: float
     output_bytes: float
     output_gradient: bool
+    there: float = 0.0
+    """The part of `forward` that is all-to-alls of experts."""
+    back: float = 0.0
+    """The part of `backward` that is."""
 
     @property
     def work(self) -> float:
@@ -85,6 +90,7 @@ class LayerPrices:
         self._mesh: CheckedMesh | None = None
         self._priced: dict[tuple[Strategy, str, bool, frozenset[int]], tuple[list[Table], list[int], list[int]]] = {}
         self._joined: dict[int, tuple[Table, Table]] = {}
+        self._beside: dict[int, tuple[Table, Table]] = {}
         self._unsharded: dict[CheckedMesh, list[Table]] = {}
 
     def memory_bytes(self, kind: int) -> float:
@@ -250,6 +256,39 @@ class LayerPrices:
         ]
         return found, [used.index(kind) for kind in kinds], kinds
 
+    def paired(self, priced: tuple[list[Table], list[int], list[int]]) -> tuple[list[Table], list[int], list[int]]:
+        """Return prices, as `of_ranks` returns them, below those of tasks that run in pairs.
+
+        Lemma: the two tasks of a pair last no less than what both compute and wait for but all-to-alls of experts, and a share of these
+        that slows compute (`sim.pairs`). A task alone waits for all of them. What repeats them is no part of the space.
+        """
+        tables, of_rank, kinds = priced
+        return [self._paired(table) for table in tables], of_rank, kinds
+
+    def _paired(self, table: Table) -> Table:
+        """Return a table of tasks that run in pairs."""
+        if id(table) not in self._beside:  # tables are kept, so that none is another
+            found = {
+                (row, word): own._replace(
+                    forward=own.forward - own.there + SLOWED_RATIO * own.there,
+                    backward=own.backward - own.back + SLOWED_RATIO * own.back,
+                )
+                for (row, word), own in table.items()
+                if not repeats_dispatch(word)
+            }
+            self._beside[id(table)] = table, found
+        return self._beside[id(table)][1]
+
+    def pairs_of(self, mesh: CheckedMesh) -> bool:
+        """Return whether any plan of a mesh may run tasks in pairs."""
+        allowed = any(Form(word, 2).is_paired for word in self.limits["schedules"])
+        return allowed and mesh.expert > 1 and mesh.pipeline > 1 and not self.repeats_dispatch
+
+    @property
+    def repeats_dispatch(self) -> bool:
+        """Whether all that layers may recompute contains all-to-alls of experts."""
+        return all(repeats_dispatch(word) for word in self.recompute.words)
+
     def pinned_word(self, row: int) -> str:
         """Return what a pinned layer recomputes: what all layers do where that is one thing, embedding and head nothing."""
         ends = self.problem.graph.ops[row].kind in ("embedding", "head")
@@ -291,6 +330,8 @@ def _layer(load: StageCost, *, silent: bool) -> PricedLayer:
         update=load.optimizer_seconds + (0.0 if silent else load.gather_seconds),
         output_bytes=load.output_bytes,
         output_gradient=load.output_gradient,
+        there=0.0 if silent else dict(load.forward_communication).get("expert", 0.0),
+        back=0.0 if silent else dict(load.backward_communication).get("expert", 0.0),
     )
 
 
