@@ -312,7 +312,7 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
         for word in (SCHEDULES if usual and framework.schedules else params.schedules)
         if (not framework.schedules or word in framework.schedules)
         and (framework.virtual_stages or word not in VIRTUAL)
-        and (framework.paired_tasks or not in_pairs(word))
+        and not (in_pairs(word) and (usual or not framework.paired_tasks))
     )
     if not framework.paired_tasks and (beside := [word for word in params.schedules if in_pairs(word)]):
         other = "" if problem.framework_asked else " (assumed; --for names another)"

@@ -157,7 +157,7 @@ def inside(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
     limits = {name: tuple(dict.fromkeys(value)) if isinstance(value, tuple) else value for name, value in limits.items()}
     asked = tuple(limits["schedules"])
     if framework.schedules and asked == _USUAL_SCHEDULES:
-        asked = _ALL_SCHEDULES
+        asked = tuple(word for word in _ALL_SCHEDULES if word not in _PAIRED)
     allowed = [word for word in asked if not framework.schedules or word in framework.schedules]
     allowed = [word for word in allowed if framework.virtual_stages or word not in _SEVERAL_STAGES]
     allowed = [word for word in allowed if framework.paired_tasks or word not in _PAIRED]
