@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,7 @@ class Costs:
         self.problem, self.pool, self.chain, self.in_pairs = problem, pool, chain, in_pairs
         self.exchanges = exchanges or Exchanges(problem)
         self.recompute, self.memory_ratio, self.shards, self.blocks = recompute, memory_ratio, shards, blocks
-        self._in_order = pool.in_order
+        self._in_order, self._often = pool.in_order, Counter(chain.rows)
         self._kind_bytes = np.array([problem.required_cluster.device(int(own[0])).memory_bytes for own in pool.devices])
         self._classes: dict[tuple[object, ...], RankClasses] = {}
         self._places: dict[tuple[object, ...], tuple[object, ...]] = {}
@@ -98,7 +99,17 @@ class Costs:
 
     def recomputing(self, words: tuple[str, ...], *, blocks: bool = False) -> Costs:
         """Return the same costs where layers may recompute something else; loads of layers are shared, which do not depend on it."""
-        own = (self.problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges, self.in_pairs)
+        own = (
+            self.problem,
+            self.pool,
+            self.chain,
+            words,
+            self.memory_ratio,
+            self.shards,
+            blocks,
+            self.exchanges,
+            self.in_pairs,
+        )
         alike = Costs(*own)
         alike._classes, alike._places, alike._rows = self._classes, self._places, self._rows
         alike._of_mesh, alike._joined = self._of_mesh, self._joined
@@ -192,9 +203,9 @@ class Costs:
         return [self._joined.least(places) for places in of_kind.values()]
 
     def bound_rows(self, config: Config, *, light: bool = False) -> list[RowLoads]:
-        """Return `rows` as bounds read them: where tasks run in pairs, all-to-alls of experts take what they slow compute by."""
+        """Return `rows` as bounds read them: the least that layers take where tasks run in pairs."""
         found = self.rows(config, light=light)
-        return [self._joined.hidden(own) for own in found] if config.paired else found
+        return [self._joined.hidden(own, self._often) for own in found] if config.paired else found
 
     def least_work(self, config: Config, *, with_communication: bool) -> LeastWork:
         """Return what the whole model takes at least on every kind of device of a mesh, whatever is sharded and wherever ranks lie.
@@ -209,7 +220,7 @@ class Costs:
         mesh, classes = config.mesh, self.classes(config)
         rows = self.without_sharding(config, classes) if with_communication else []
         if self.in_pairs and mesh.expert > 1 and mesh.pipeline > 1 and not self.repeats_dispatch:
-            rows = [self._joined.hidden(own) for own in rows]
+            rows = [self._joined.hidden(own, self._often) for own in rows]
         key: tuple[object, ...] = (classes.kinds, *(id(own) for own in rows))  # which are kept, so that none is another
         if not with_communication:
             key = (classes.kinds, mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch, "compute")

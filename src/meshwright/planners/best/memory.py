@@ -202,7 +202,7 @@ class RankLayers:
     at : ndarray, shape (n_moments,), int64
         As in `Peaks`.
     beside : ndarray, shape (n_moments,), int64, or None
-        As in `Peaks`; what must be recomputed at least (`least_bytes`, `least_work`) is found without it, which proves less.
+        As in `Peaks`; what must be recomputed at least (`least_work`) is found without it, which proves less.
     """
 
     words: tuple[str, ...]
@@ -228,7 +228,8 @@ class RankLayers:
 
         Lemma: at each moment the largest working memory of the layers of the stage at work is that of some way to recompute one of
         them, so each of these keeps no less than by the best of its ways that need no more; layers of other stages keep their least, and
-        every layer reserves its least. The fullest moment is the one of which this is most.
+        every layer reserves its least. A stage at work beside it needs at least the most that any of its layers does in its way that
+        needs the least. The fullest moment is the one of which this is most.
         """
         n_chunks, least = self.held.shape[1], self.kept_bytes.min(axis=0)
         kept = np.bincount(self.stage, least, n_chunks)
@@ -244,6 +245,11 @@ class RankLayers:
             held @ kept + (float((held[at] * needs[at][0] + needs[at][1]).min()) if len(needs[at][1]) else 0.0)
             for held, at in zip(self.held, self.at.tolist(), strict=True)
         ]
+        if self.beside is not None:
+            low = [float(self.working_bytes[:, self.stage == stage].min(axis=0).max(initial=0.0)) for stage in range(n_chunks)]
+            moving = [
+                own + (low[stage] if stage >= 0 else 0.0) for own, stage in zip(moving, self.beside.tolist(), strict=True)
+            ]
         return float(self.static_bytes.sum() + self.reserved_bytes.min(axis=0).max() + max(moving))
 
     def least_work(self, memory_bytes: float) -> float:

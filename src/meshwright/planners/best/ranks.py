@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -15,7 +16,7 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import repeats_dispatch
 from meshwright.planners.best.layer_sums import RowLoads
 from meshwright.planners.best.space import Config, DevicePool, MeshDegrees
-from meshwright.sim.pairs import SLOWED_RATIO
+from meshwright.sim.pairs import SLOWED_RATIO, exchange_seconds
 
 __all__ = [
     "SILENT", "JoinedLoads", "RankClasses", "allowed_pool", "kinds_only", "least", "merged", "rank_classes", "silent",
@@ -236,17 +237,38 @@ def least(stage_costs: Sequence[StageCost]) -> StageCost:
     )
 
 
-def _hidden(load: StageCost) -> StageCost:
-    """Return a load whose all-to-alls of experts take the least that they do in a pair of tasks."""
+def _least_in_pairs(load: StageCost, way: tuple[bool, bool]) -> StageCost:
+    """Return a load that is below what a layer takes in pairs of tasks (`sim.pairs`): sent and received beside compute.
 
-    def least_of(causes: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
-        return tuple((cause, SLOWED_RATIO * seconds if cause == "expert" else seconds) for cause, seconds in causes)
-
+    Lemma: a pair lasts as long as the longer of the backward task's all-to-alls and the forward task's compute, slowed by them; then
+    as long as the longer of the forward task's all-to-alls and the backward task's compute, slowed by them. Of each of the two, `way`
+    says which is counted (all-to-alls, or compute): a pair is no shorter than both counts together, whose parts are shared out so that
+    none exceeds what its task takes alone, all-to-alls and compute one after the other. So sums over tasks are below what they last.
+    """
+    there, back = exchange_seconds(load)
+    sent_first, sent_second = way
+    if not sent_first and not sent_second:
+        return replace(
+            load,
+            forward_communication=_slowing(load.forward_communication),
+            backward_communication=_slowing(load.backward_communication),
+        )
+    if not sent_second:
+        return replace(load, forward_seconds=0.0, forward_communication=(("expert", SLOWED_RATIO * there),))
+    nothing = replace(load, backward_input_seconds=0.0, backward_weight_seconds=0.0, recompute_seconds=0.0)
+    if not sent_first:
+        return replace(nothing, backward_communication=(("expert", SLOWED_RATIO * back),))
     return replace(
-        load,
-        forward_communication=least_of(load.forward_communication),
-        backward_communication=least_of(load.backward_communication),
+        nothing,
+        forward_seconds=0.0,
+        forward_communication=(("expert", there),),
+        backward_communication=(("expert", back),),
     )
+
+
+def _slowing(causes: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
+    """Return causes of communication where all-to-alls of experts only slow compute."""
+    return tuple((cause, SLOWED_RATIO * seconds if cause == "expert" else seconds) for cause, seconds in causes)
 
 
 class JoinedLoads:
@@ -264,16 +286,22 @@ class JoinedLoads:
             self._found[key] = tuple(places), {of: least([rows[of] for rows in places]) for of in places[0]}
         return self._found[key][1]
 
-    def hidden(self, rows: RowLoads) -> RowLoads:
-        """Return the least that layers take in pairs of tasks, without what they may not recompute there.
+    def hidden(self, rows: RowLoads, often: Mapping[int, int]) -> RowLoads:
+        """Return the least that layers take where tasks run in pairs, without what they may not recompute there (`_least_in_pairs`).
 
-        Lemma: a pair lasts at least as long as the compute of both tasks, what else they wait for, and the share of its all-to-alls
-        of experts by which these slow the compute beside them (`sim.pairs`); a task that is no part of a pair lasts longer, since it
-        waits for all of them. So what a rank runs lasts at least the sum over all layers.
+        `often`: how often each distinct layer of the chain occurs; of four ways to count, the one by which these take longest.
         """
         key = ("hidden", (id(rows),))
         if key not in self._found:
-            self._found[key] = (rows,), {of: _hidden(load) for of, load in rows.items() if not repeats_dispatch(of[1])}
+            allowed = {of: load for of, load in rows.items() if not repeats_dispatch(of[1])}
+            least = {row: next(load for of, load in allowed.items() if of[0] == row) for row in often}
+
+            def whole_seconds(way: tuple[bool, bool]) -> float:
+                own = {row: _least_in_pairs(load, way) for row, load in least.items()}
+                return sum(n * (own[row].forward_total_seconds + own[row].backward_total_seconds) for row, n in often.items())
+
+            way = max(itertools.product((False, True), repeat=2), key=whole_seconds)
+            self._found[key] = (rows,), {of: _least_in_pairs(load, way) for of, load in allowed.items()}
         return self._found[key][1]
 
     def with_state(self, rows: RowLoads, state: RowLoads) -> RowLoads:

@@ -128,7 +128,9 @@ class Plays:
             return True
         words = self._least_work(counts, moments)
         if words is None:
-            if self.form.is_paired and self.prices.recompute.one_way:  # what pairs hold was counted, which `_never_fits` leaves out
+            if (
+                self.form.is_paired and self.prices.recompute.one_way
+            ):  # what pairs hold was counted, which `_never_fits` leaves out
                 return True
             return (bound is not None and self.prices.chain.is_equal) or self._never_fits(counts, moments)
         plan = self.plan(counts, words)
@@ -235,6 +237,15 @@ class Plays:
                 float(held @ kept - held[at] * kept[at]) + _at_work(ways[at], float(held[at]))
                 for held, at in zip(times, place.tolist(), strict=True)
             )
+            if self.beside is not None and len(self.beside[rank][0]):  # a second stage at work needs its least too
+                low = [max((min(way.working_bytes for way in layer) for layer in stage), default=0.0) for stage in ways]
+                moving = max(
+                    moving,
+                    max(
+                        float(held @ kept - held[i] * kept[i]) + _at_work(ways[i], float(held[i])) + low[j]
+                        for held, (i, j) in zip(self.beside[rank][0], self.beside[rank][1].tolist(), strict=True)
+                    ),
+                )
             static = sum(layer[0].static_bytes for stage in ways for layer in stage)
             reserved = max(min(way.reserved_bytes for way in layer) for stage in ways for layer in stage)
             if static + reserved + moving > self.prices.memory_bytes(self.kinds[rank]) * (1.0 + MEMORY_ROUNDING):

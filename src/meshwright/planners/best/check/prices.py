@@ -259,8 +259,10 @@ class LayerPrices:
     def paired(self, priced: tuple[list[Table], list[int], list[int]]) -> tuple[list[Table], list[int], list[int]]:
         """Return prices, as `of_ranks` returns them, below those of tasks that run in pairs.
 
-        Lemma: the two tasks of a pair last no less than what both compute and wait for but all-to-alls of experts, and a share of these
-        that slows compute (`sim.pairs`). A task alone waits for all of them. What repeats them is no part of the space.
+        Lemma: a pair has two parts (`sim.pairs`). The first lasts no less than the backward task's all-to-alls of experts, and no less
+        than the forward task's compute with a share of them; the second no less than the forward task's all-to-alls, nor the backward
+        task's compute with a share of those. Counting one of each, both parts are shared out to the two tasks below what each takes
+        alone. What repeats all-to-alls is no part of the space. Of the four ways to count, that of the most seconds is taken.
         """
         tables, of_rank, kinds = priced
         return [self._paired(table) for table in tables], of_rank, kinds
@@ -268,15 +270,11 @@ class LayerPrices:
     def _paired(self, table: Table) -> Table:
         """Return a table of tasks that run in pairs."""
         if id(table) not in self._beside:  # tables are kept, so that none is another
-            found = {
-                (row, word): own._replace(
-                    forward=own.forward - own.there + SLOWED_RATIO * own.there,
-                    backward=own.backward - own.back + SLOWED_RATIO * own.back,
-                )
-                for (row, word), own in table.items()
-                if not repeats_dispatch(word)
-            }
-            self._beside[id(table)] = table, found
+            kept = {key: own for key, own in table.items() if not repeats_dispatch(key[1])}
+            ways = [{key: _in_pairs(own, *way) for key, own in kept.items()} for way in ((0, 0), (0, 1), (1, 0), (1, 1))]
+            first = dict(reversed(kept))
+            longest = max(ways, key=lambda own: math.fsum(own[row, first[row]].work for row in self.chain.rows))
+            self._beside[id(table)] = table, longest
         return self._beside[id(table)][1]
 
     def pairs_of(self, mesh: CheckedMesh) -> bool:
@@ -303,6 +301,18 @@ class LayerPrices:
         useful = any(table[own, "selective"].kept_bytes < table[own, "none"].kept_bytes for own in rows)
         allowed = [word for word in RECOMPUTE if word in self.recompute.words and (row, word) in table]
         return tuple(word for word in allowed if word != "selective" or useful)
+
+
+def _in_pairs(own: PricedLayer, first: int, second: int) -> PricedLayer:
+    """Return a layer where of the first and of the second part of a pair all-to-alls count (1) or compute does (0)."""
+    if (first, second) == (0, 0):
+        return own._replace(
+            forward=own.forward - (1.0 - SLOWED_RATIO) * own.there, backward=own.backward - (1.0 - SLOWED_RATIO) * own.back
+        )
+    forward = {(0, 1): own.forward, (1, 0): SLOWED_RATIO * own.there, (1, 1): own.there}[first, second]
+    if second == 0:
+        return own._replace(forward=forward)
+    return own._replace(forward=forward, backward=own.back * (1.0 if first else SLOWED_RATIO), weight=0.0, again=0.0)
 
 
 def least(tables: Sequence[Table]) -> Table:
