@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import replace
 from types import ModuleType
@@ -21,7 +20,7 @@ from meshwright.planners.best import layer_sums
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RowFigures, least_peaks
-from meshwright.planners.best.ranks import SILENT, JoinedLoads, RankClasses, kinds_only, merged, rank_classes, silent
+from meshwright.planners.best.ranks import SILENT, JoinedLoads, RankClasses, kinds_only, loads_key, merged, rank_classes, silent
 from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, after_name
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
@@ -161,7 +160,7 @@ class Costs:
         if config.is_any:
             return self._least_rows(config, classes)
         spare, found = self._spare[config.ends_together], []
-        key, told = (_key(config, light), spare), {"inside_only": light, **({"spare": spare} if spare else {})}
+        key, told = (loads_key(config, light=light), spare), {"inside_only": light, **({"spare": spare} if spare else {})}
         for devices, place in zip(classes.devices, classes.keys, strict=True):
             if (key, place) not in self._rows:
                 own = self.model.row_costs(self.problem, config.strategy, devices, config.mesh.micro_batch, **told)
@@ -397,16 +396,3 @@ class Costs:
         if key not in self._main:
             self._main[key] = layer_sums.main_layers(self.chain, digests)
         return self._main[key]
-
-
-def _key(config: Config, light: bool) -> tuple[object, ...]:
-    """Return what the loads of a configuration depend on.
-
-    Where nothing is sharded and replicas keep silent, it does not matter how many there are beyond those of whole groups.
-    """
-    mesh = config.mesh
-    stride = mesh.pipeline if config.layout == "data" and not light else 0
-    alone = light and config.shard == 0 and mesh.data * mesh.context % math.lcm(mesh.context, mesh.expert) == 0
-    degrees = (0 if alone else mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch)
-    told = () if (config.exchange, config.offload) == ("ring", "none") else (config.exchange, config.offload)
-    return (*degrees, config.shard, config.shard_degree, stride, light, *told)

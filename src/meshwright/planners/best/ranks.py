@@ -19,7 +19,7 @@ from meshwright.planners.best.space import Config, DevicePool, MeshDegrees
 from meshwright.sim.pairs import SLOWED_RATIO, exchange_seconds
 
 __all__ = [
-    "SILENT", "JoinedLoads", "RankClasses", "allowed_pool", "kinds_only", "least", "merged", "rank_classes", "silent",
+    "SILENT", "JoinedLoads", "RankClasses", "allowed_pool", "kinds_only", "least", "loads_key", "merged", "rank_classes", "silent",
     "taken_in_order",
 ]  # fmt: skip
 
@@ -269,6 +269,19 @@ def _least_in_pairs(load: StageCost, way: tuple[bool, bool]) -> StageCost:
 def _slowing(causes: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
     """Return causes of communication where all-to-alls of experts only slow compute."""
     return tuple((cause, SLOWED_RATIO * seconds if cause == "expert" else seconds) for cause, seconds in causes)
+
+
+def loads_key(config: Config, *, light: bool) -> tuple[object, ...]:
+    """Return what the loads of a configuration depend on.
+
+    Where nothing is sharded and replicas keep silent, it does not matter how many there are beyond those of whole groups.
+    """
+    mesh = config.mesh
+    stride = mesh.pipeline if config.layout == "data" and not light else 0
+    alone = light and config.shard == 0 and mesh.data * mesh.context % math.lcm(mesh.context, mesh.expert) == 0
+    degrees = (0 if alone else mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch)
+    told = () if (config.exchange, config.offload) == ("ring", "none") else (config.exchange, config.offload)
+    return (*degrees, config.shard, config.shard_degree, stride, light, *told)
 
 
 class JoinedLoads:

@@ -128,11 +128,8 @@ class Plays:
             return True
         words = self._least_work(counts, moments)
         if words is None:
-            if (
-                self.form.is_paired and self.prices.recompute.one_way
-            ):  # what pairs hold was counted, which `_never_fits` leaves out
-                return True
-            return (bound is not None and self.prices.chain.is_equal) or self._never_fits(counts, moments)
+            counted = self.form.is_paired and self.prices.recompute.one_way  # with all that pairs hold
+            return counted or (bound is not None and self.prices.chain.is_equal) or self._never_fits(counts, moments)
         plan = self.plan(counts, words)
         assert plan is not None
         alike = self.prices.limits["uniform"]  # then all layers must recompute the same, which the least work need not
