@@ -317,6 +317,8 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     if not framework.paired_tasks and (beside := [word for word in params.schedules if in_pairs(word)]):
         other = "" if problem.framework_asked else " (assumed; --for names another)"
         raise _outside(problem, f"schedules {', '.join(beside)}", f"no forward task beside a backward task{other}")
+    if schedules and all(map(in_pairs, schedules)) and largest_degrees(problem.graph)["expert"] == 1:
+        raise InputError(f"schedules {', '.join(schedules)}: {problem.graph.name} has no experts to spread, so nothing to hide")
     if not schedules:
         raise _outside(problem, f"schedules {', '.join(params.schedules)}", f"schedules {', '.join(framework.schedules)}")
     shard = tuple(level for level in params.shard if level in framework.shards)
