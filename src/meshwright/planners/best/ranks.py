@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -313,7 +312,8 @@ class JoinedLoads:
                 own = {row: _least_in_pairs(load, way) for row, load in least.items()}
                 return sum(n * (own[row].forward_total_seconds + own[row].backward_total_seconds) for row, n in often.items())
 
-            way = max(itertools.product((False, True), repeat=2), key=whole_seconds)
+            ways = ((False, False), (False, True), (True, False), (True, True))
+            way = max(ways, key=whole_seconds)
             self._found[key] = (rows,), {of: _least_in_pairs(load, way) for of, load in allowed.items()}
         return self._found[key][1]
 
