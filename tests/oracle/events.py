@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Actions
 from meshwright.sim.end_of_step import TailTasks
+from meshwright.sim.pairs import Pairs
 from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers
 
@@ -59,6 +60,13 @@ class Links:
                     if self.seconds[word, stage] > 0.0:
                         args = transfers, traffic.links[flow], traffic.bytes[flow], self.seconds[word, stage]
                         self._add((word, stage), *args)
+        for flow in range(0 if traffic is None else len(traffic.paired_seconds)):
+            rank = int(traffic.paired_ranks[flow // 4])
+            self.lane["pair", flow] = (("blocking", "beside")[flow % 2], rank)
+            self.seconds["pair", flow] = float(traffic.paired_seconds[flow])
+            if self.seconds["pair", flow] > 0.0:
+                args = traffic.paired_links[flow], traffic.paired_bytes[flow], self.seconds["pair", flow]
+                self._add(("pair", flow), transfers, *args)
         asked: dict[int, dict[tuple, float]] = {}
         for flow, shares in self.shares.items():
             for link, share in shares.items():
@@ -90,7 +98,7 @@ class Play:
 
     def __init__(
         self, slots: Actions, task_seconds: list[list[float]], sends: Transfers, traffic: Traffic | None = None,
-        items: TailTasks | None = None,
+        items: TailTasks | None = None, together: Pairs | None = None,
     ) -> None:  # fmt: skip
         self.slots, self.seconds, self.transfers, self.items = slots, task_seconds, sends, items
         self.links = Links(slots, sends, traffic)
@@ -100,6 +108,11 @@ class Play:
         self.ends: dict[int, tuple[float, float]] = {}
         flat = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
         self.names = flat
+        # By task of a pair: its sort, whether it is the second, and the other one.
+        self.pair: dict[Task, tuple[int, int, Task]] = {}
+        self.pair_seconds = [] if together is None else together.seconds.tolist()
+        for first, sort in [] if together is None else zip(together.first.tolist(), together.sort.tolist(), strict=True):
+            self.pair[flat[first]], self.pair[flat[first + 1]] = (sort, 0, flat[first + 1]), (sort, 1, flat[first])
         self.todo = [flat[a:b] for a, b in zip(slots.first[:-1].tolist(), slots.first[1:].tolist(), strict=True)]
         self.left_items: list[list[int]] = [[] for _ in self.todo]
         if items is not None:
@@ -148,7 +161,8 @@ class Play:
                 self.sends[task] = (now, now)
                 started = True
         for rank, row in enumerate(self.todo):
-            if rank not in self.running and row and self.ready(row[0]):
+            second = row and row[0] in self.pair and self.pair[row[0]][1] == 0
+            if rank not in self.running and row and self.ready(row[0]) and (not second or self.ready(row[1])):
                 self.start(rank, row.pop(0), now)
                 started = True
             elif self.left_items[rank] and ("end", rank) not in self.busy:
@@ -169,17 +183,27 @@ class Play:
         stage, _, phase = task
         self.tasks[task] = (now, now)
         seconds, parts = self.seconds[phase][stage], {"compute"}
+        if task in self.pair:
+            seconds = self.pair_seconds[self.pair[task][0]][self.pair[task][1]]
         if phase != BACKWARD_WEIGHT and self.with_traffic:
-            word = "forward" if phase == FORWARD else "backward"
-            if self.links.shares.get((word, stage)):
-                seconds = max(seconds - self.links.seconds[word, stage], 0.0)
+            flow, beside = self.flows(task)
+            if self.links.shares.get(flow):
+                seconds = max(seconds - self.links.seconds[flow], 0.0)
                 parts.add("blocking")
-            if self.links.shares.get((f"{word}_beside", stage)):
+            if self.links.shares.get(beside):
                 parts.add("beside")
-                flow = (f"{word}_beside", stage)
+                flow = beside
                 self.busy["beside", rank] = [task, flow, 0.0, self.links.seconds[flow]]
         self.running[rank] = (task, parts)
         self.busy["compute", rank] = [task, None, 0.0, seconds]
+
+    def flows(self, task: Task) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Return what a task waits for, and what runs beside it."""
+        if task in self.pair:
+            sort, which, _ = self.pair[task]
+            return ("pair", 4 * sort + 2 * which), ("pair", 4 * sort + 2 * which + 1)
+        word = "forward" if task[2] == FORWARD else "backward"
+        return (word, task[0]), (f"{word}_beside", task[0])
 
     def advance(self, before: float, now: float, rates: dict[tuple, float]) -> None:
         tiny = 1e-12 * max(now, 1.0)
@@ -206,13 +230,20 @@ class Play:
         task, parts = self.running[number]
         parts.remove(kind)
         if kind == "compute" and "blocking" in parts:
-            word = "forward" if task[2] == FORWARD else "backward"
-            self.busy["blocking", number] = [task, (word, task[0]), 0.0, self.links.seconds[word, task[0]]]
+            flow = self.flows(task)[0]
+            self.busy["blocking", number] = [task, flow, 0.0, self.links.seconds[flow]]
         if parts:
             return
         del self.running[number]
-        stage, i, phase = task
         self.tasks[task] = (self.tasks[task][0], now)
+        if task not in self.pair:
+            self.hand_on(task)
+        elif self.pair[task][1] == 1:  # what both made is there when both are done
+            self.hand_on(self.pair[task][2])
+            self.hand_on(task)
+
+    def hand_on(self, task: Task) -> None:
+        stage, i, phase = task
         self.arrived.add(({0: "forward", 2: "weight"}.get(phase, "input"), stage, i))
         if phase == BACKWARD_WEIGHT:
             return

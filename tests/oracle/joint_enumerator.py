@@ -31,7 +31,7 @@ TOLERANCE = 1e-9
 """By which share a bound may exceed a plan: what rounding may do."""
 
 WHOLE_SPLITS = ("1f1b", "gpipe", "zb_h1", "zb_h2", "early_backward_b")
-IN_A_V = ("zb_v", "v_half", "v_min", "dualpipe_v")
+IN_A_V = ("zb_v", "v_half", "v_min", "dualpipe_v", "combined_dualpipe_v")
 KINDS = ("a100-pcie-80gb", "h100-pcie-80gb", "l4-24gb", "v100-pcie-16gb")
 SCHEDULES = (
     "1f1b", "zb_h1", "interleaved_1f1b", "zb_v", "gpipe", "1f1b,gpipe", "1f1b,zb_v", "zb_h2", "early_backward_b", "looped_bfs",
@@ -334,6 +334,53 @@ def two_layers_question(settings: dict[str, str], folder: pathlib.Path) -> Quest
     return Question(problem, settings, f"two layers: {settings}")
 
 
+def paired_question(seed: int, folder: pathlib.Path) -> Question:
+    """Return a problem of expert layers, some dense ones among them, on quick or slow links, whose framework runs forward tasks
+    beside backward tasks.
+    """
+    dice = random.Random(f"paired {seed}")
+    n_layers, heads = dice.randint(4, 9), dice.choice((2, 4))
+    hidden = heads * 64 * dice.choice((1, 2))
+    config = {
+        "model_type": "qwen3_moe", "hidden_size": hidden, "intermediate_size": hidden * dice.choice((2, 4, 8)),
+        "num_hidden_layers": n_layers, "num_attention_heads": heads, "num_key_value_heads": heads,
+        "vocab_size": dice.choice((1000, 8000, 32000)), "max_position_embeddings": 131072,
+        "tie_word_embeddings": dice.random() < 0.3,
+        "num_experts": 4, "num_experts_per_tok": dice.choice((1, 2, 4)), "moe_intermediate_size": hidden * dice.choice((1, 4)),
+        "head_dim": 64, "mlp_only_layers": [i for i in range(n_layers) if dice.random() < dice.choice((0.0, 0.3, 0.6))],
+    }  # fmt: skip
+    model, spec = folder / f"paired{seed}.json", folder / f"paired{seed}.yaml"
+    model.write_text(json.dumps(config))
+    rate = dice.choice((0.2, 1, 5, 20, 100))
+    cluster = dice.choice(
+        ("dgx-a100:4", "dgx-h100:8", f"flat:4,bandwidth={rate} GB/s", f"ring:4,bandwidth={rate} GB/s",
+         f"two-level:8,per_node=2,bandwidth={rate} GB/s", f"two-level:6,per_node=3,bandwidth={rate} GB/s")
+    )  # fmt: skip
+    if dice.random() < 0.25:
+        spec.write_text(_random_cluster(dice))
+        cluster = str(spec)
+    batch = Batch(dice.choice((8, 12, 16, 24)), dice.choice((0, 1, 1)), dice.choice((1024, 2048, 4096)))
+    problem = api.make_problem(str(model), cluster, batch=batch, memory_risk=0.5)
+    problem = fused(problem) if dice.random() < 0.7 else problem
+    limits = dataclasses.replace(problem.framework.limits, paired_tasks=True)
+    once = dice.random() < 0.3
+    problem = dataclasses.replace(
+        problem, framework=dataclasses.replace(problem.framework, limits=limits, dispatches_once=once)
+    )
+    words = ("combined_1f1b", "combined_1f1b", "combined_dualpipe_v", "combined_1f1b,interleaved_1f1b")
+    words += ("combined_1f1b,combined_dualpipe_v", "1f1b,zb_v,combined_1f1b", "combined_dualpipe_v,dualpipe_v")
+    settings = {"schedules": dice.choice(words), "expert": dice.choice(("2", "2,4", "1,2,4"))}
+    if dice.random() < 0.6:
+        settings["pipeline"] = dice.choice(("2", "2", "3"))
+    if dice.random() < 0.4:
+        settings["shard"] = dice.choice(("0", "1", "3", "0,1"))
+    if dice.random() < 0.3:
+        settings["recompute"] = dice.choice(("none", "none,full", "selective", "none,selective"))
+    if dice.random() < 0.6 and shapes(problem, settings):
+        problem = with_memory(problem, _tight_memory(problem, settings, dice))
+    return Question(problem, settings, f"paired {seed}: {cluster}, {settings}")
+
+
 def frozen_question(seed: int, folder: pathlib.Path) -> Question:
     """Return a small problem of which the first layers are frozen, and mostly the embedding too."""
     dice = random.Random(seed * 7919 + 13)
@@ -454,10 +501,13 @@ def shapes(problem: Problem, settings: dict[str, str]) -> list[Shape]:
     schedules = tuple(settings.get("schedules", "1f1b,interleaved_1f1b,zb_h1,zb_v").split(","))
     levels = tuple(int(level) for level in settings.get("shard", "0,1,2,3").split(","))
     exchanges = _exchanges(problem, settings)
+    experts = {int(degree) for degree in settings.get("expert", "").split(",") if degree}
     fixed = {name: int(settings[name]) for name in ("tensor", "context", "pipeline", "data", "micro_batch") if name in settings}
     found: dict[Shape, None] = {}
     for devices, all_ranks in _orders(problem):
         for data, context, tensor, expert in _degrees(problem, len(devices[0]) if len(devices) == 1 else cluster.n_devices):
+            if experts and expert not in experts:
+                continue
             size = data * context * tensor
             most = sum(len(own) // size for own in devices)
             for pipeline in range(1, min(most, n_layers) + 1):
@@ -479,6 +529,8 @@ def shapes(problem: Problem, settings: dict[str, str]) -> list[Shape]:
                         continue
                     n_microbatches = problem.batch.global_batch // (data * micro_batch)
                     forms = list(_schedules(schedules, pipeline, n_layers, n_microbatches))
+                    if expert == 1:  # nothing for pairs of tasks to hide
+                        forms = [form for form in forms if not form[0].startswith("combined")]
                     for exchange in exchanges if context > 1 else ("ring",):
                         base = Strategy(data, tensor, context, expert, tensor > 1, context_exchange=exchange)
                         if analytic.illegal(problem, base, micro_batch):
@@ -648,8 +700,10 @@ def splits(problem: Problem, shape: Shape, dice: random.Random, n_most: int) -> 
 
 def make(problem: Problem, shape: Shape, counts: tuple[int, ...], words: list[list[str]], pinned: str = "none") -> Plan | None:
     """Return a plan; `words` are what the layers of each stage recompute, what is pinned left out: that recomputes `pinned`,
-    but for embedding and head. None with an empty stage.
+    but for embedding and head. None with an empty stage, or where no pair of tasks repeats it.
     """
+    if shape.schedule.startswith("combined") and any(word == "full" for own in words for word in own):
+        return None  # what repeats the exchange of experts is not run beside another task
     prefix, layers, suffix = chain(problem)
     n_ranks, n_stages, start, stages = len(shape.devices), len(counts), 0, []
     at_ends = {i: "none" if problem.graph.ops[i].kind in ("embedding", "head") else pinned for i in (*prefix, *suffix)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from events import Play  # tests/oracle/order.py
@@ -10,11 +12,12 @@ from meshwright import schedules
 from meshwright._kernels.events import max_min, order, shared_events
 from meshwright.core.stage_cost import StageCost
 from meshwright.schedules import Actions, Durations
-from meshwright.sim import engine, sharing, tasks
+from meshwright.sim import engine, pairs, sharing, tasks
 from meshwright.sim.end_of_step import TailTasks, followed, items
 from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers, channels, fixed
 
+PAIRED = [("combined_1f1b", 1), ("combined_1f1b", 2), ("combined_1f1b", 3), ("combined_dualpipe_v", 2)]
 KINDS = [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 3), ("zb_h1", 1), ("zb_h2", 1), ("zb_v", 2)]
 
 
@@ -59,6 +62,29 @@ def random_traffic(rng: np.random.Generator, times: Durations, speed: np.ndarray
     return Traffic(seconds, tuple(links), tuple(amounts))
 
 
+def random_pairs(rng: np.random.Generator, slots: Actions) -> pairs.Pairs:
+    """Return the pairs of an order, of any length."""
+    found = pairs.of_order(slots, (StageCost(1.0, 1.0),) * slots.n_stages)
+    return dataclasses.replace(found, seconds=rng.integers(1, 9, found.seconds.shape) / 8)
+
+
+def with_random_pairs(
+    rng: np.random.Generator, traffic: Traffic, slots: Actions, together: pairs.Pairs, speed: np.ndarray
+) -> Traffic:
+    """Put what pairs wait for, and what runs beside them, on the same links."""
+    seconds, links, amounts = [], [], []
+    for k in range(len(together.stages)):
+        for flow in range(4):
+            seconds.append(together.seconds[k, flow // 2] * rng.integers(0, 5) / 8)
+            own = np.sort(rng.choice(len(speed), rng.integers(1, 4), replace=False)) if seconds[-1] else np.empty(0, int)
+            links.append(own.astype(np.int64))
+            amounts.append(speed[own] * seconds[-1] * rng.integers(1, 5, len(own)) / 4)
+    return dataclasses.replace(
+        traffic, paired_seconds=np.array(seconds), paired_links=tuple(links), paired_bytes=tuple(amounts),
+        paired_ranks=slots.rank_of_stage[together.stages[:, 0]],
+    )  # fmt: skip
+
+
 def random_items(rng: np.random.Generator, slots: Actions, traffic: Traffic | None) -> TailTasks:
     """Return an end of step whose reductions and gatherings take what the traffic says."""
     once = rng.integers(0, 5, (2, slots.n_stages)) / 8 if traffic is None else traffic.seconds[4:6]
@@ -73,15 +99,20 @@ def random_items(rng: np.random.Generator, slots: Actions, traffic: Traffic | No
 
 
 def played(
-    slots: Actions, times: Durations, sends: Transfers, traffic: Traffic | None, what: TailTasks
+    slots: Actions,
+    times: Durations,
+    sends: Transfers,
+    traffic: Traffic | None,
+    what: TailTasks,
+    together: pairs.Pairs | None = None,
 ) -> tuple[order.TaskTimes, np.ndarray, np.ndarray]:
     """Return what the compiled simulator says."""
     flows = sharing.flows(sends, traffic, slots.rank_of_stage)
     task_seconds = tasks.task_seconds(times)
     if flows is None:
-        moments = engine._alone(slots, task_seconds, sends, "any")
+        moments = engine._alone(slots, task_seconds, sends, "any", together)
         return moments, *followed(slots, moments.start, moments.end, what.ends)
-    arguments = engine._arguments(slots, task_seconds, sends)
+    arguments = engine._arguments(slots, task_seconds, sends, together)
     status, moments, start, end = shared_events.play(*arguments, flows, what.ends, slots.rank_of_stage, slots.n_microbatches)
     assert status == 0
     return moments, start, end
@@ -94,10 +125,11 @@ def compared(
     rel: float,
     traffic: Traffic | None = None,
     what: TailTasks | None = None,
+    together: pairs.Pairs | None = None,
 ) -> None:
     what = what or items(slots, (StageCost(0.0, 0.0),) * slots.n_stages)
-    moments, item_start, item_end = played(slots, times, sends, traffic, what)
-    plain = Play(slots, tasks.task_seconds(times).tolist(), sends, traffic, what).run()
+    moments, item_start, item_end = played(slots, times, sends, traffic, what, together)
+    plain = Play(slots, tasks.task_seconds(times).tolist(), sends, traffic, what, together).run()
     names = list(zip(slots.stage.tolist(), slots.microbatch.tolist(), slots.phase.tolist(), strict=True))
     for task, name in enumerate(names):
         assert (moments.start[task], moments.end[task]) == pytest.approx(plain.tasks[name], rel=rel, abs=rel), name
@@ -144,6 +176,29 @@ def test_collectives_share_links_as_the_plain_simulator_shares_them(word: str, n
     assert sends.link_bytes_per_second is not None
     traffic = random_traffic(rng, times, sends.link_bytes_per_second)
     compared(slots, times, sends, 1e-8, traffic, random_items(rng, slots, traffic))
+
+
+@pytest.mark.parametrize(("word", "n_chunks"), PAIRED)
+@pytest.mark.parametrize("seed", range(9))
+def test_pairs_of_tasks_are_played_as_the_plain_simulator_plays_them(word: str, n_chunks: int, seed: int) -> None:
+    """On links of their own, on links that transfers share, with collectives; what either sends leaves when both are done."""
+    rng = np.random.default_rng(400 + seed)
+    n_ranks, count = 1 if n_chunks == 1 else int(rng.integers(1, 5)), int(rng.integers(2, 9))
+    times = random_times(rng, n_ranks * n_chunks)
+    slots = schedules.load(word).order(n_ranks, n_chunks, count, times)
+    together = random_pairs(rng, slots)
+    if seed % 3 == 0:
+        sends = fixed(slots.rank_of_stage, times.transfer_seconds)
+        compared(slots, times, sends, 0.0, together=together)
+        return
+    sends = random_links(rng, slots.rank_of_stage)
+    assert sends.link_bytes_per_second is not None
+    if seed % 3 == 1:
+        compared(slots, times, sends, 1e-9, together=together)
+        return
+    traffic = random_traffic(rng, times, sends.link_bytes_per_second)
+    traffic = with_random_pairs(rng, traffic, slots, together, sends.link_bytes_per_second)
+    compared(slots, times, sends, 1e-8, traffic, random_items(rng, slots, traffic), together)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -129,6 +129,18 @@ def test_proofs_hold_for_every_spread_of_layers_over_virtual_stages(tmp_path: pa
     assert n_uneven >= 3 and len(schedules) >= 4
 
 
+def test_proofs_hold_where_tasks_run_in_pairs(tmp_path: pathlib.Path) -> None:
+    """Mixtures on quick and slow links: all-to-alls that compute hides, and such that take longer than it."""
+    used = set()
+    for seed in range(16):
+        verdict = enumerator.judge(enumerator.paired_question(seed, tmp_path), 32, seed)
+        assert not verdict.false_refusal, verdict.question.name
+        assert verdict.excess_ratio <= enumerator.TOLERANCE, (verdict.question.name, verdict.best)
+        plan = None if verdict.answer is None else verdict.answer.plan
+        used |= set() if plan is None else {plan.schedule}
+    assert used >= {"combined_1f1b", "combined_dualpipe_v"}
+
+
 @pytest.mark.parametrize("block", range(2))
 def test_proofs_hold_for_every_mixture_of_what_unlike_layers_recompute(block: int, tmp_path: pathlib.Path) -> None:
     """The least work need not be the shortest step: 81 and 118 have a quicker plan that recomputes more, or other layers."""

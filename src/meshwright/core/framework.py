@@ -101,6 +101,8 @@ class FrameworkLimits:
         What may lie on the host, as `meshwright.core.strategy.OFFLOADS`.
     offload_shards : tuple of int
         The sharding levels with which something may lie there, where there is more than one data or context rank.
+    paired_tasks : bool
+        Whether a forward task may run beside a backward task (schedules ``combined_1f1b``, ``combined_dualpipe_v``).
     """
 
     degrees: tuple[str, ...] = AXES
@@ -133,6 +135,7 @@ class FrameworkLimits:
     expert_ranks: tuple[str, ...] = ()
     offloads: tuple[str, ...] = OFFLOADS
     offload_shards: tuple[int, ...] = (0, 1, 2, 3)
+    paired_tasks: bool = True
 
     def unpaired(self, one: Strategy) -> tuple[str, ...]:
         """Return which degrees of a strategy it does not run beside each other, in sentences without a full stop."""

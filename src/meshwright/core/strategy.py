@@ -7,7 +7,9 @@ from dataclasses import dataclass, fields
 
 from meshwright.core.graph import Graph
 
-__all__ = ["ALTERNATE", "CONTEXT_EXCHANGES", "MODULES", "OFFLOADS", "RECOMPUTE", "Strategy", "is_recompute"]
+__all__ = [
+    "ALTERNATE", "CONTEXT_EXCHANGES", "MODULES", "OFFLOADS", "RECOMPUTE", "Strategy", "is_recompute", "repeats_dispatch",
+]  # fmt: skip
 
 RECOMPUTE = ("none", "selective", "full")
 """What a layer recomputes in its backward pass: nothing, its cheap large activations, or its whole forward."""
@@ -36,6 +38,11 @@ def is_recompute(word: object) -> bool:
         return False
     parts = word.split("+")
     return word in (*RECOMPUTE, ALTERNATE) or (set(parts) <= set(MODULES) and parts == sorted(set(parts)))
+
+
+def repeats_dispatch(word: str) -> bool:
+    """Return whether what a layer recomputes contains the all-to-alls of its experts, which no pair of tasks does."""
+    return bool({"full", ALTERNATE, "moe"} & set(word.split("+")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ cannot be a file's name (``1f1b``). `ordered` asks one for its order of work and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType, ModuleType
 
 import numpy as np
@@ -44,6 +44,7 @@ __all__ = [
     "Actions",
     "Durations",
     "Room",
+    "in_pairs",
     "load",
     "looped",
     "names",
@@ -76,6 +77,9 @@ class Actions:
         `BACKWARD_WEIGHT` or `BACKWARD`.
     rank_of_stage : ndarray, shape (n_stages,), int64
         Which rank runs each stage.
+    pairs : ndarray, shape (n_pairs,), int64
+        Forward tasks, rising, that run beside the whole backward task that comes next: both start once the input of both is
+        there, and what either sends leaves when both are done.
     """
 
     first: NDArray[np.int64]
@@ -83,6 +87,7 @@ class Actions:
     microbatch: NDArray[np.int64]
     phase: NDArray[np.int64]
     rank_of_stage: NDArray[np.int64]
+    pairs: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -188,6 +193,11 @@ def one_chunk(schedule: str, n_chunks: int) -> None:
         )
 
 
+def in_pairs(name: str) -> bool:
+    """Return whether a schedule runs tasks in pairs (`Actions.pairs`); false of one that there is not."""
+    return name.startswith("combined_")
+
+
 def words() -> tuple[str, ...]:
     """Return the schedules as the user types them, sorted."""
     return tuple(sorted(word(name) for name in names()))
@@ -279,13 +289,25 @@ def _faults(made: Actions, n_ranks: int, n_stages: int, n_microbatches: int) -> 
     both = counts[BACKWARD]
     right = (counts[FORWARD] == 1) & (both + counts[BACKWARD_INPUT] == 1) & (both + counts[BACKWARD_WEIGHT] == 1)
     if right.all():
-        return ""
+        return _faulty_pairs(made)
     stage, i = np.argwhere(~right)[0]
     found = ", ".join(f"{n} {phase}" for n, phase in zip(counts[:, stage, i], PHASES, strict=False))
     return (
         f"has {found} tasks of micro-batch {i} on stage {stage}; it must have one forward, and one backward or one each of "
         "backward_input and backward_weight"
     )
+
+
+def _faulty_pairs(made: Actions) -> str:
+    """Return what is wrong with the pairs of an order of work, in words; empty where each is of two tasks of one rank."""
+    last = set((made.first[1:] - 1).tolist())
+    for task in made.pairs.tolist():
+        if not 0 <= task < len(made.phase) - 1 or task in last:
+            return f"has a pair that begins with task {task}; the next task must be of the same rank"
+        both = tuple(made.phase[task : task + 2].tolist())
+        if both != (FORWARD, BACKWARD):
+            return f"has a pair of {PHASES[both[0]]} and {PHASES[both[1]]}; it must be a forward and a whole backward task"
+    return ""
 
 
 def _file(name: str) -> str:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright._kernels.events.order import TaskTimes
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import PHASES
 from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Actions
 from meshwright.sim.end_of_step import StepTail
+from meshwright.sim.pairs import Pairs
 
 __all__ = ["causes"]
 
 
 def causes(
-    slots: Actions, moments: TaskTimes, end: StepTail, stage_costs: tuple[StageCost, ...], n_microbatches: int
+    slots: Actions,
+    moments: TaskTimes,
+    end: StepTail,
+    stage_costs: tuple[StageCost, ...],
+    n_microbatches: int,
+    together: Pairs | None = None,
 ) -> tuple[tuple[str, float], ...]:
     """Return the seconds of the step by cause; they add up to its length.
 
@@ -22,7 +29,8 @@ def causes(
     lengthen the tasks), ``reduce`` (its exposed part), ``optimizer``, ``gather``, ``transfer``, ``imbalance`` and
     ``bubble`` of the rank that finishes last (the lowest of several). A wait counts as ``transfer`` as far as what was
     waited for was already under way; of the other waits, ``imbalance`` are the seconds by which the busiest rank has more
-    to do, and ``bubble`` the rest.
+    to do, and ``bubble`` the rest. What pairs of tasks hide of all-to-alls (`together`) is not in ``expert``; by how much
+    these slow the compute beside them is.
     """
     rank = int(np.argmax(end.rank_end_seconds))
     step_seconds = float(end.rank_end_seconds[rank])
@@ -33,6 +41,9 @@ def causes(
         parts = [("compute", pure), ("recompute", load.recompute_seconds)]
         for name, value in (*parts, *load.forward_communication, *load.backward_communication):
             seconds[name] = seconds.get(name, 0.0) + n_microbatches * value
+    hidden = 0.0 if together is None else together.hidden_seconds(rank, slots, stage_costs)
+    if hidden:
+        seconds["expert"] = seconds.get("expert", 0.0) - hidden
     tasks = slice(int(slots.first[rank]), int(slots.first[rank + 1]))
     longer = float((moments.end[tasks] - moments.start[tasks]).sum()) - sum(seconds.values())
     if longer > 1e-9 * step_seconds:
@@ -41,7 +52,8 @@ def causes(
         mine = (end.rank_of_item == rank) & (end.phase == PHASES.index(name))
         seconds[name] = seconds.get(name, 0.0) + float((end.end_seconds[mine] - end.start_seconds[mine]).sum())
     seconds["reduce"] = float(end.reduce_end_seconds[rank] - end.compute_end_seconds[rank])
-    seconds["transfer"] = _waited_for_transfers(slots, moments, rank)
+    released = moments.end if together is None else together.released(moments.end)
+    seconds["transfer"] = _waited_for_transfers(slots, moments, rank, released)
     rest = step_seconds - sum(seconds.values())
     busy = np.add.reduceat(np.append(moments.end - moments.start, 0.0), slots.first[:-1]) * (np.diff(slots.first) > 0)
     uneven = min(float(busy.max() - busy[rank]), rest)
@@ -60,7 +72,7 @@ def causes(
     return tuple((name, seconds[name]) for name in names)
 
 
-def _waited_for_transfers(slots: Actions, moments: TaskTimes, rank: int) -> float:
+def _waited_for_transfers(slots: Actions, moments: TaskTimes, rank: int, released: NDArray[np.float64]) -> float:
     """Return for how long a rank stood still while what it waited for was on its way."""
     lower, upper = int(slots.first[rank]), int(slots.first[rank + 1])
     if upper == lower:
@@ -76,6 +88,6 @@ def _waited_for_transfers(slots: Actions, moments: TaskTimes, rank: int) -> floa
     sender = np.where(phase == FORWARD, forward[stage, microbatch], backward[stage + 1, microbatch])
     sender = np.where(phase == BACKWARD_WEIGHT, -1, sender)
     idle = moments.start[lower:upper] - np.concatenate(([0.0], moments.end[lower : upper - 1]))
-    under_way = np.minimum(moments.start[lower:upper], moments.send_end[sender]) - moments.end[sender]
+    under_way = np.minimum(moments.start[lower:upper], moments.send_end[sender]) - released[sender]
     waited = np.where((sender >= 0) & (idle > 0.0), np.minimum(idle, np.maximum(under_way, 0.0)), 0.0)
     return float(waited.sum())

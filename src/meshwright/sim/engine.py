@@ -11,12 +11,13 @@ from meshwright import schedules
 from meshwright._kernels.events import order as events
 from meshwright._kernels.events import shared_events
 from meshwright.base.errors import InputError
+from meshwright.base.identity import locked
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import PHASES, Timeline
 from meshwright.schedules import Actions, Durations, Room
-from meshwright.sim import causes, fits, memory, sharing, tasks, transfers
+from meshwright.sim import causes, fits, memory, pairs, sharing, tasks, transfers
 from meshwright.sim.end_of_step import StepTail, ending, followed, items
 from meshwright.sim.links import busiest
 from meshwright.sim.traffic import Traffic, traffic
@@ -51,7 +52,7 @@ def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -
     tasks.check_loads(plan, stage_costs)
     sends, collectives = transfers.transfers(problem, plan, stage_costs), traffic(problem, plan, stage_costs)
     context, room = fits.context_bytes(problem, plan), fits.room(problem, plan, stage_costs)
-    timeline = play(plan, stage_costs, sends, collectives, context, room)
+    timeline = play(plan, stage_costs, sends, collectives, context, room, problem)
     if timeline.step_seconds <= 0.0:
         raise InputError(f"a step of this plan of {problem.graph.name} takes 0 s: its layers must have times above 0")
     return timeline
@@ -95,6 +96,7 @@ def play(
     collectives: Traffic | None = None,
     context_bytes: tuple[float, ...] | None = None,
     room: Room | None = None,
+    problem: Problem | None = None,
 ) -> Timeline:
     """Play one training step with known traffic; what `simulate` does once it has checked its arguments.
 
@@ -112,6 +114,8 @@ def play(
         What the device of each rank keeps for itself; None for what the loads say.
     room : Room or None
         Memory that orders fitted to durations keep to; None where it is not known.
+    problem : Problem or None
+        Whose links the collectives use, for what pairs of tasks put on them; None where nothing is known of links.
 
     Returns
     -------
@@ -123,9 +127,9 @@ def play(
     InputError
         When the plan's stages do not go with its schedule.
     """
-    slots, moments, end = _played(plan, stage_costs, sends, collectives, room)
+    slots, moments, end, together = _played(plan, stage_costs, sends, collectives, room, problem)
     step_seconds = float(end.rank_end_seconds.max())
-    held = memory.memory(slots, moments.start, moments.end, stage_costs, context_bytes)
+    held = memory.memory(slots, moments.start, moments.end, stage_costs, context_bytes, together.first)
     spans = _spans(slots, moments, end)
     link_bytes = sharing.carried_bytes(sends, collectives, plan.n_microbatches)
     return Timeline(
@@ -140,7 +144,7 @@ def play(
         memory_seconds=held.seconds,
         memory_bytes=held.bytes,
         memory_causes=held.causes,
-        causes=causes.causes(slots, moments, end, stage_costs, plan.n_microbatches),
+        causes=causes.causes(slots, moments, end, stage_costs, plan.n_microbatches, together),
         allocated_bytes=held.allocated_bytes,
         reserved_bytes=held.reserved_bytes,
         link_busy_ratio=busiest(link_bytes, sends.link_bytes_per_second, step_seconds),
@@ -222,56 +226,79 @@ def step_seconds(
     stage_times = Durations(forward_seconds, backward_input_seconds, backward_weight_seconds, transfer_seconds)
     slots = schedules.ordered(schedule, n_ranks, n_chunks, n_microbatches, stage_times)
     sends = transfers.fixed(slots.rank_of_stage, transfer_seconds)
-    return float(_alone(slots, tasks.task_seconds(stage_times), sends, schedule).end.max())
+    loads = tuple(
+        StageCost(*own)
+        for own in zip(forward_seconds.tolist(), backward_input_seconds.tolist(), backward_weight_seconds.tolist(), strict=True)
+    )
+    together = pairs.of_order(slots, loads)
+    return float(_alone(slots, tasks.task_seconds(stage_times), sends, schedule, together).end.max())
 
 
 class _Played(NamedTuple):
-    """What was played: the order of work, when tasks and transfers ran, the end of the step."""
+    """What was played: the order of work, when tasks and transfers ran, the end of the step, pairs of tasks."""
 
     slots: Actions
     moments: events.TaskTimes
     end: StepTail
+    pairs: pairs.Pairs
 
 
 def _played(
-    plan: Plan, stage_costs: tuple[StageCost, ...], sends: Transfers, collectives: Traffic | None, room: Room | None = None
+    plan: Plan,
+    stage_costs: tuple[StageCost, ...],
+    sends: Transfers,
+    collectives: Traffic | None,
+    room: Room | None = None,
+    problem: Problem | None = None,
 ) -> _Played:
     """Play a step: event by event where traffic shares links, as a longest path where none does."""
     stage_times = tasks.times(stage_costs, sends.seconds[0, :-1], room)
     slots = tasks.order(plan, stage_times)
     kind = items(slots, stage_costs)
     task_seconds = tasks.task_seconds(stage_times)
+    together = pairs.of_order(slots, stage_costs)
     if collectives is not None:
         if (slots.phase == schedules.BACKWARD_INPUT).any():
             collectives = collectives.before_weights(task_seconds[schedules.BACKWARD_INPUT], task_seconds[schedules.BACKWARD])
         # what runs beside a task may need longer than the task although only the task uses its links
         beside = collectives.seconds[2:4]
         task_seconds = np.maximum(task_seconds, np.stack((beside[0], beside[1], np.zeros(len(stage_costs)), beside[1])))
+        if problem is not None:
+            together, collectives = pairs.with_pairs(problem, plan, stage_costs, slots, together, collectives)
     flows = sharing.flows(sends, collectives, slots.rank_of_stage)
     if flows is None:
-        moments = _alone(slots, task_seconds, sends, plan.schedule)
-        return _Played(
-            slots, moments, ending(slots, moments.end, kind, *followed(slots, moments.start, moments.end, kind.ends))
-        )
+        moments = _alone(slots, task_seconds, sends, plan.schedule, together)
+        tail = ending(slots, moments.end, kind, *followed(slots, moments.start, moments.end, kind.ends))
+        return _Played(slots, moments, tail, together)
     status, moments, item_start, item_end = shared_events.play(
-        *_arguments(slots, task_seconds, sends), flows, kind.ends, slots.rank_of_stage, slots.n_microbatches
+        *_arguments(slots, task_seconds, sends, together), flows, kind.ends, slots.rank_of_stage, slots.n_microbatches
     )
     _check(status, plan.schedule)
     moments = events.TaskTimes(*moments)
-    return _Played(slots, moments, ending(slots, moments.end, kind, item_start, item_end))
+    return _Played(slots, moments, ending(slots, moments.end, kind, item_start, item_end), together)
 
 
-def _alone(slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers, schedule: str) -> events.TaskTimes:
+def _alone(
+    slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers, schedule: str, together: pairs.Pairs | None = None
+) -> events.TaskTimes:
     """Run the order of work where nothing shares a link."""
-    status, moments = events.play(*_arguments(slots, task_seconds, sends), slots.n_microbatches)
+    status, moments = events.play(*_arguments(slots, task_seconds, sends, together), slots.n_microbatches)
     _check(status, schedule)
     return events.TaskTimes(*moments)
 
 
-def _arguments(slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers) -> tuple[events.Orders, events.Seconds]:
+def _arguments(
+    slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers, together: pairs.Pairs | None = None
+) -> tuple[events.Orders, events.Seconds]:
     """Return the order of work and its seconds as kernels take them."""
     orders = events.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)
-    return orders, events.Seconds(np.ascontiguousarray(task_seconds), sends.seconds)
+    seconds = events.Seconds(np.ascontiguousarray(task_seconds), sends.seconds)
+    if together is None or not len(together.first):
+        return orders, seconds
+    return (
+        orders._replace(paired=locked(together.of_tasks(len(slots.stage)))),
+        seconds._replace(paired=locked(together.seconds.ravel())),
+    )
 
 
 def _check(status: int, schedule: str) -> None:

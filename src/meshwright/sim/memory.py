@@ -39,6 +39,7 @@ def memory(
     end: NDArray[np.float64],
     stage_costs: tuple[StageCost, ...],
     context_bytes: tuple[float, ...] | None = None,
+    paired: NDArray[np.int64] | None = None,
 ) -> Memory:
     """Return the memory held over one step.
 
@@ -55,6 +56,8 @@ def memory(
         One per stage.
     context_bytes : tuple of float or None
         What the device of each rank keeps for itself; None for what the loads reserve beside buffers of collectives.
+    paired : ndarray, shape (n_pairs,), int64, or None
+        Tasks that run beside the next one: both need their working memory while either runs.
 
     Returns
     -------
@@ -67,7 +70,10 @@ def memory(
     the safe side.
     """
     contexts = (None,) * slots.n_ranks if context_bytes is None else context_bytes
-    parts = [_of_rank(slots, rank, start, end, stage_costs, contexts[rank]) for rank in range(slots.n_ranks)]
+    working = np.array([load.working_bytes for load in stage_costs])[slots.stage]
+    if paired is not None and len(paired):
+        working[paired] = working[paired + 1] = working[paired] + working[paired + 1]
+    parts = [_of_rank(slots, rank, start, end, stage_costs, contexts[rank], working) for rank in range(slots.n_ranks)]
     return Memory(
         peak_bytes=tuple(part[0] for part in parts),
         seconds=tuple(part[1] for part in parts),
@@ -83,6 +89,7 @@ def _of_rank(
     end: NDArray[np.float64],
     stage_costs: tuple[StageCost, ...],
     context: float | None,
+    working_bytes: NDArray[np.float64],
 ) -> tuple[float, NDArray[np.float64], NDArray[np.float64], tuple[tuple[str, float], ...]]:
     """Return peak, times, levels and causes of one rank."""
     tasks = slice(int(slots.first[rank]), int(slots.first[rank + 1]))
@@ -105,7 +112,7 @@ def _of_rank(
         before = np.concatenate(([0], freed[:-1]))
         during += (taken - before) * stage_costs[stage].activation_bytes
         after += (taken - freed) * stage_costs[stage].activation_bytes
-    working = np.array([load.working_bytes for load in stage_costs])[stage_of_task]
+    working = working_bytes[tasks]
     level = static + np.stack((during + working, after), axis=1).ravel()
     moment = np.stack((start[tasks], end[tasks]), axis=1).ravel()
     fullest = int(np.argmax(during + working)) if len(during) else 0

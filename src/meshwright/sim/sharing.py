@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from meshwright._kernels.events.max_min import Flows
 from meshwright.base.identity import locked
-from meshwright.sim.traffic import PARTS, Traffic
+from meshwright.sim.traffic import NO_RANKS, PARTS, Traffic
 from meshwright.sim.transfers import Transfers
 
 __all__ = ["carried_bytes", "flows", "lanes"]
@@ -32,16 +32,18 @@ class _Entries:
         return _Entries(self.flow[kept], self.link[kept], self.share[kept])
 
 
-def lanes(sends: Transfers, rank_of_stage: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return what carries each flow, one at a time; shape (n_parts * n_stages,), int64, -1 for transfers that do not exist.
+def lanes(sends: Transfers, rank_of_stage: NDArray[np.int64], paired_ranks: NDArray[np.int64] = NO_RANKS) -> NDArray[np.int64]:
+    """Return what carries each flow, one at a time; shape (n_parts * n_stages + 4 * n_sorts,), int64, -1 for none.
 
     Channels come first, then a lane of every rank for blocking collectives, for those beside compute, for the end of the step.
+    `paired_ranks`, shape (n_sorts,), int64: the rank of every sort of pair.
     """
     rank = np.asarray(rank_of_stage, dtype=np.int64)
     n_ranks, first = int(rank.max()) + 1, int(sends.channel.max()) + 1
     of_parts = [sends.channel[0], sends.channel[1]]
     of_parts += [first + (part // 2) * n_ranks + rank for part in range(len(PARTS))]
-    return np.concatenate(of_parts)
+    of_pairs = first + paired_ranks[:, None] + n_ranks * np.array([0, 1, 0, 1])
+    return np.concatenate((*of_parts, of_pairs.ravel()))
 
 
 def flows(sends: Transfers, traffic: Traffic | None, rank_of_stage: NDArray[np.int64]) -> Flows | None:
@@ -54,11 +56,11 @@ def flows(sends: Transfers, traffic: Traffic | None, rank_of_stage: NDArray[np.i
     if sends.link_bytes_per_second is None:
         return None
     n_stages = sends.channel.shape[1]
-    lane = lanes(sends, rank_of_stage)
-    seconds, latency = np.zeros((2, (2 + len(PARTS)) * n_stages))
+    lane = lanes(sends, rank_of_stage, NO_RANKS if traffic is None else traffic.paired_ranks)
+    seconds, latency = np.zeros((2, len(lane)))
     seconds[: 2 * n_stages], latency[: 2 * n_stages] = sends.seconds.ravel(), sends.latency_seconds.ravel()
     if traffic is not None:
-        seconds[2 * n_stages :] = traffic.seconds.ravel()
+        seconds[2 * n_stages :] = np.concatenate((traffic.seconds.ravel(), traffic.paired_seconds))
     entries = _entries(sends, traffic, seconds - latency)
     entries = _one_of_a_kind(_tight(entries, lane), len(seconds))
     if not len(entries.flow):
@@ -86,7 +88,7 @@ def carried_bytes(sends: Transfers, traffic: Traffic | None, n_microbatches: int
         total[links] += n_microbatches * n_bytes
     if traffic is not None:
         n_stages = sends.channel.shape[1]
-        for flow, (links, n_bytes) in enumerate(zip(traffic.links, traffic.bytes, strict=True)):
+        for flow, (links, n_bytes) in enumerate(zip(traffic.links, traffic.bytes, strict=True)):  # pairs carry no more
             total[links] += n_bytes * (1 if PARTS[flow // n_stages] in ("reduce", "gather") else n_microbatches)
     total.setflags(write=False)
     return total
@@ -97,7 +99,7 @@ def _entries(sends: Transfers, traffic: Traffic | None, carry_seconds: NDArray[n
     assert sends.link_bytes_per_second is not None
     own = [(own, n_bytes) for own, n_bytes in zip(sends.links, sends.busy_bytes, strict=True)]
     if traffic is not None:
-        own += zip(traffic.links, traffic.bytes, strict=True)
+        own += zip(traffic.links + traffic.paired_links, traffic.bytes + traffic.paired_bytes, strict=True)
     carrying = [flow for flow in np.flatnonzero(carry_seconds > 0.0).tolist() if flow < len(own) and len(own[flow][0])]
     few = _examples([own[flow] for flow in carrying], sends.link_bytes_per_second)
     flow = np.repeat(np.array(carrying, dtype=np.int64), [len(links) for links, _ in few])

@@ -12,7 +12,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import RECOMPUTE, is_recompute
+from meshwright.core.strategy import RECOMPUTE, is_recompute, repeats_dispatch
 from meshwright.schedules import Actions, Durations, Room
 
 __all__ = ["check_loads", "check_plan", "order", "task_seconds", "times"]
@@ -67,6 +67,12 @@ def _check_recompute(problem: Problem, plan: Plan) -> None:
         if len(stage.recompute) not in (0, len(stage.ops)):
             n = len(stage.recompute)
             raise InputError(f"stage {i}: recompute has {n} words for {len(stage.ops)} layers; give one for each, or none")
+        again = next((word for word in stage.recompute if repeats_dispatch(word)), "")
+        if again and schedules.in_pairs(plan.schedule):
+            raise InputError(
+                f"stage {i}: recompute is '{again}' under schedule {plan.schedule}; layers whose all-to-alls of experts run "
+                "beside another micro-batch do not repeat them: recompute less, or take interleaved_1f1b"
+            )
         if stage.choices and not read:
             raise InputError(
                 f"stage {i}: names choices of its layers ('{stage.choices[0]}', ...), which the cost model {problem.costs} "

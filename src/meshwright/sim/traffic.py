@@ -4,20 +4,23 @@ and those at the end of the step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.identity import read_only
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import Collective, StageCost
 
-__all__ = ["PARTS", "Traffic", "groups", "traffic"]
+__all__ = ["NO_RANKS", "PARTS", "Traffic", "groups", "on_links", "traffic"]
 
 PARTS = ("forward", "backward", "forward_beside", "backward_beside", "reduce", "gather")
 """Parts of a step in which collectives run; see `meshwright.core.stage_cost.Collective`."""
 
+NO_RANKS, NO_SECONDS = read_only(np.empty(0), np.int64), read_only(np.empty(0), np.float64)
+"""The ranks of the sorts of pairs, and their seconds, where there are none."""
 
 Loads = dict[tuple[int, int, int, str, float], tuple[NDArray[np.int64], NDArray[np.float64]]]
 """Links and bytes on them for every byte of a collective, by its devices (their identity), groups, kind and size."""
@@ -33,11 +36,21 @@ class Traffic:
         Alone on the links, for one micro-batch or for the step.
     links, bytes : tuple of ndarray
         Per flow: the links it uses, int64, and how many bytes cross each of them, float64.
+    paired_seconds : ndarray, shape (4 * n_sorts,), float64
+        The same of every sort of pair of tasks: what its first task waits for, what runs beside it, and both of the second.
+    paired_links, paired_bytes : tuple of ndarray
+        Their links and bytes.
+    paired_ranks : ndarray, shape (n_sorts,), int64
+        The rank of every sort.
     """
 
     seconds: NDArray[np.float64]
     links: tuple[NDArray[np.int64], ...]
     bytes: tuple[NDArray[np.float64], ...]
+    paired_seconds: NDArray[np.float64] = field(default_factory=lambda: NO_SECONDS)
+    paired_links: tuple[NDArray[np.int64], ...] = ()
+    paired_bytes: tuple[NDArray[np.float64], ...] = ()
+    paired_ranks: NDArray[np.int64] = field(default_factory=lambda: NO_RANKS)
 
     def before_weights(self, input_seconds: NDArray[np.float64], both_seconds: NDArray[np.float64]) -> Traffic:
         """Return the traffic where weight gradients are tasks of their own: what ran beside both has the input gradient's time.
@@ -89,7 +102,7 @@ def traffic(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) ->
             flow = part * n_stages + i
             key = (id(stage.devices), own)
             if key not in alike:
-                alike[key] = _on_links(problem, stage, own, known)
+                alike[key] = on_links(problem, stage, own, known)
             links[flow], n_bytes[flow] = alike[key]
             alone = sum(one.seconds for one in own)
             if word.endswith("beside"):
@@ -106,7 +119,7 @@ def groups(stage: Stage, size: int, stride: int) -> NDArray[np.int64]:
     return np.ascontiguousarray(grid.transpose(0, 2, 1)).reshape(-1, size)
 
 
-def _on_links(
+def on_links(
     problem: Problem, stage: Stage, collectives: tuple[Collective, ...], known: Loads
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the links that collectives of one stage use and the bytes on them.

@@ -16,7 +16,7 @@ from meshwright.schedules import Actions, Durations
 from recorded import Recorded
 from returned import Returned, refusal
 
-TWO = ("zb_v", "v_half", "v_min", "dualpipe_v")
+TWO = ("combined_1f1b", "combined_dualpipe_v", "zb_v", "v_half", "v_min", "dualpipe_v")
 MORE = ("interleaved_1f1b", "looped_bfs")
 
 

@@ -6,9 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright._kernels.compiling import kernel
+from meshwright._kernels.compiling import kernel, part
 
 __all__ = ["Orders", "Seconds", "TaskTimes", "play"]
+
+_NO_PAIRS, _NO_SECONDS = np.empty(0, dtype=np.int64), np.empty(0)
+_NO_PAIRS.setflags(write=False)
+_NO_SECONDS.setflags(write=False)
 
 
 class Orders(NamedTuple):
@@ -22,6 +26,9 @@ class Orders(NamedTuple):
         Phase 0 is forward, 1 input gradient, 2 weight gradient, 3 both gradients.
     channel : ndarray, shape (2, n_stages), int64
         Which channel carries what a stage sends forward (row 0) and backward (row 1); -1 where nothing crosses a rank.
+    paired : ndarray, shape (n_tasks,), int64
+        Of the first and the second task of a pair, ``2 k`` and ``2 k + 1`` of its sort k; -1 of all others; empty where there
+        are no pairs. Both start once the input of both is there, and what either sends leaves when both are done.
     """
 
     first: np.ndarray
@@ -29,6 +36,7 @@ class Orders(NamedTuple):
     microbatch: np.ndarray
     phase: np.ndarray
     channel: np.ndarray
+    paired: np.ndarray = _NO_PAIRS
 
 
 class Seconds(NamedTuple):
@@ -40,10 +48,13 @@ class Seconds(NamedTuple):
         By phase and stage.
     send : ndarray, shape (2, n_stages), float64
         What a stage sends forward and backward, alone on its links.
+    paired : ndarray, shape (2 * n_sorts,), float64
+        Of the tasks of every sort of pair.
     """
 
     task: np.ndarray
     send: np.ndarray
+    paired: np.ndarray = _NO_SECONDS
 
 
 class TaskTimes(NamedTuple):
@@ -59,6 +70,21 @@ class TaskTimes(NamedTuple):
     end: np.ndarray
     send_start: np.ndarray
     send_end: np.ndarray
+
+
+@part
+def _ready(orders, arrivals, task):
+    """Return when what a task needs is there; below zero where that is not known yet."""
+    stage, microbatch, phase = orders.stage[task], orders.microbatch[task], orders.phase[task]
+    if phase == 0:
+        return arrivals[0, stage, microbatch]
+    if phase == 2:
+        return arrivals[3, stage, microbatch]
+    ready = arrivals[2, stage, microbatch]
+    if stage < arrivals.shape[1] - 1 and ready >= 0.0:
+        arrived = arrivals[1, stage, microbatch]
+        ready = -1.0 if arrived < 0.0 else max(ready, arrived)
+    return ready
 
 
 @kernel
@@ -79,12 +105,10 @@ def play(orders, seconds, n_microbatches):
     n_stages = orders.channel.shape[1]
     n_tasks = len(orders.stage)
     moments = TaskTimes(np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks))
-    # Times below zero mean: not yet known.
-    activation = np.full((n_stages, n_microbatches), -1.0)
-    activation[0, :] = 0.0
-    gradient = np.full((n_stages, n_microbatches), -1.0)
-    forward_end = np.full((n_stages, n_microbatches), -1.0)
-    input_end = np.full((n_stages, n_microbatches), -1.0)
+    # When a stage's input is there (0), the gradient of its output (1), its forward pass (2), its input gradient (3);
+    # below zero means: not yet known.
+    arrivals = np.full((4, n_stages, n_microbatches), -1.0)
+    arrivals[0, 0, :] = 0.0
     free = np.zeros(2 * n_stages)
     clock = np.zeros(n_ranks)
     position = orders.first[:-1].copy()
@@ -94,41 +118,38 @@ def play(orders, seconds, n_microbatches):
         for rank in range(n_ranks):
             while position[rank] < orders.first[rank + 1]:
                 task = position[rank]
-                stage, microbatch, phase = orders.stage[task], orders.microbatch[task], orders.phase[task]
-                if phase == 0:
-                    ready = activation[stage, microbatch]
-                elif phase == 2:
-                    ready = input_end[stage, microbatch]
-                else:
-                    ready = forward_end[stage, microbatch]
-                    if stage < n_stages - 1 and ready >= 0.0:
-                        arrived = gradient[stage, microbatch]
-                        ready = -1.0 if arrived < 0.0 else max(ready, arrived)
-                if ready < 0.0:
+                pair = orders.paired[task] if len(orders.paired) else -1
+                n_together = 2 if pair >= 0 else 1
+                start = clock[rank]
+                for i in range(n_together):
+                    ready = _ready(orders, arrivals, task + i)
+                    start = -1.0 if ready < 0.0 or start < 0.0 else max(start, ready)
+                if start < 0.0:
                     break
-                start = max(ready, clock[rank])
-                end = start + seconds.task[phase, stage]
-                send_start, send_end = end, end
-                if phase != 2:
-                    way = 0 if phase == 0 else 1
-                    channel = orders.channel[way, stage]
-                    if channel >= 0:
-                        send_start = max(end, free[channel])
-                        send_end = send_start + seconds.send[way, stage]
-                        free[channel] = send_end
-                    if way == 0:
-                        forward_end[stage, microbatch] = end
-                        if stage < n_stages - 1:
-                            activation[stage + 1, microbatch] = send_end
-                    else:
-                        input_end[stage, microbatch] = end
-                        if stage > 0:
-                            gradient[stage - 1, microbatch] = send_end
-                moments.start[task], moments.end[task] = start, end
-                moments.send_start[task], moments.send_end[task] = send_start, send_end
-                clock[rank] = end
-                position[rank] += 1
-                n_left -= 1
+                for i in range(n_together):
+                    moments.start[task + i] = start
+                    start += seconds.paired[pair + i] if pair >= 0 else seconds.task[orders.phase[task], orders.stage[task]]
+                    moments.end[task + i] = start
+                for i in range(task, task + n_together):  # what either sends leaves when both are done
+                    stage, microbatch, phase = orders.stage[i], orders.microbatch[i], orders.phase[i]
+                    send_start, send_end = moments.end[i], moments.end[i]
+                    if phase != 2:
+                        arrives = start
+                        way = 0 if phase == 0 else 1
+                        channel = orders.channel[way, stage]
+                        if channel >= 0:
+                            send_start = max(start, free[channel])
+                            send_end = send_start + seconds.send[way, stage]
+                            free[channel] = arrives = send_end
+                        arrivals[2 + way, stage, microbatch] = start
+                        if way == 0 and stage < n_stages - 1:
+                            arrivals[0, stage + 1, microbatch] = arrives
+                        elif way == 1 and stage > 0:
+                            arrivals[1, stage - 1, microbatch] = arrives
+                    moments.send_start[i], moments.send_end[i] = send_start, send_end
+                clock[rank] = start
+                position[rank] += n_together
+                n_left -= n_together
         if n_left == before:
             return 1, moments
     return 0, moments

@@ -44,10 +44,11 @@ _WORK = np.dtype(
 the channel (-1 where nothing crosses a rank), flow and seconds of its result; the stage that gets it (-1 for none)."""
 
 _TASK = np.dtype(
-    [("work", np.int64), ("microbatch", np.int64), ("following", np.int64), ("start", np.float64), ("end", np.float64),
-     ("send_start", np.float64), ("send_end", np.float64)]
+    [("work", np.int64), ("microbatch", np.int64), ("mate", np.int64), ("following", np.int64), ("start", np.float64),
+     ("end", np.float64), ("send_start", np.float64), ("send_end", np.float64)]
 )  # fmt: skip
-"""A task: what it does, the task whose result waits behind its own, and when it runs and its result is sent."""
+"""A task: what it does, whether it is the first (1) or the second (2) of a pair or none (0), the task whose result waits
+behind its own, and when it runs and its result is sent."""
 
 _RANK = np.dtype(
     [("position", np.int64), ("last", np.int64), ("item", np.int64), ("last_item", np.int64), ("task", np.int64),
@@ -59,9 +60,9 @@ compute with what blocks, and the flow beside it."""
 
 @part
 def _works(orders, seconds, flows, rank_of_stage):
-    """Return what the tasks of every phase and stage do, as records ``phase * n_stages + stage``."""
+    """Return what the tasks of every phase and stage do, as records ``phase * n_stages + stage``, then those of pairs."""
     n_stages = orders.channel.shape[1]
-    works = np.zeros(4 * n_stages, _WORK)
+    works = np.zeros(4 * n_stages + len(seconds.paired), _WORK)
     for phase in range(4):
         for stage in range(n_stages):
             work = works[phase * n_stages + stage]
@@ -79,6 +80,19 @@ def _works(orders, seconds, flows, rank_of_stage):
                 work["beside"] = beside
             work["channel"], work["send_seconds"] = orders.channel[way, stage], seconds.send[way, stage]
             work["target"] = target if target < n_stages else -1
+    for t in range(len(orders.paired)):
+        if orders.paired[t] >= 0:
+            number = 4 * n_stages + orders.paired[t]
+            works[number] = works[orders.phase[t] * n_stages + orders.stage[t]]
+            work = works[number]
+            blocking = 8 * n_stages + 2 * orders.paired[t]
+            work["seconds"], work["blocking"], work["beside"] = seconds.paired[orders.paired[t]], -1, -1
+            if blocking + 1 >= len(flows.seconds):
+                continue  # what tasks put on links is not told
+            if flows.first[blocking] < flows.first[blocking + 1]:
+                work["seconds"], work["blocking"] = max(work["seconds"] - flows.seconds[blocking], 0.0), blocking
+            if flows.first[blocking + 1] < flows.first[blocking + 2]:
+                work["beside"] = blocking + 1
     return works
 
 
@@ -89,6 +103,8 @@ def _prepared(orders, ends):
     tasks, ranks = np.zeros(n_tasks, _TASK), np.zeros(n_ranks, _RANK)
     for t in range(n_tasks):
         tasks[t]["work"] = orders.phase[t] * n_stages + orders.stage[t]
+        if len(orders.paired) and orders.paired[t] >= 0:
+            tasks[t]["work"], tasks[t]["mate"] = 4 * n_stages + orders.paired[t], 1 + orders.paired[t] % 2
         tasks[t]["microbatch"], tasks[t]["following"], tasks[t]["start"] = orders.microbatch[t], -1, -1.0
     for r in range(n_ranks):
         ranks[r]["position"], ranks[r]["last"] = orders.first[r], orders.first[r + 1]
@@ -108,21 +124,28 @@ def _moments(tasks):
 
 
 @part
-def _start(works, tasks, ranks, arrived, queue, source, rank, now):
-    """Start the next task of a rank if the rank is free and what the task needs is there; return it, or -1."""
-    task = ranks[rank]["position"]
-    if ranks[rank]["task"] >= 0 or task >= ranks[rank]["last"]:
-        return -1
+def _is_ready(works, tasks, arrived, task):
+    """Return whether what a task needs is there."""
     work, microbatch = works[tasks[task]["work"]], tasks[task]["microbatch"]
     stage, phase = work["stage"], work["phase"]
     if phase == 0:
-        ready = arrived[0, stage, microbatch]
-    elif phase == 2:
-        ready = arrived[3, stage, microbatch]
-    else:
-        ready = arrived[2, stage, microbatch] and arrived[1, stage, microbatch]
-    if not ready:
+        return arrived[0, stage, microbatch]
+    if phase == 2:
+        return arrived[3, stage, microbatch]
+    return arrived[2, stage, microbatch] and arrived[1, stage, microbatch]
+
+
+@part
+def _start(works, tasks, ranks, arrived, queue, source, rank, now):
+    """Start the next task of a rank if the rank is free and what the task, and its mate, need is there; return it, or -1."""
+    task = ranks[rank]["position"]
+    if ranks[rank]["task"] >= 0 or task >= ranks[rank]["last"]:
         return -1
+    if not _is_ready(works, tasks, arrived, task):
+        return -1
+    if tasks[task]["mate"] == 1 and not _is_ready(works, tasks, arrived, task + 1):
+        return -1
+    work = works[tasks[task]["work"]]
     ranks[rank]["task"], ranks[rank]["parts"] = task, 1 if work["beside"] < 0 else 2
     ranks[rank]["position"] += 1
     tasks[task]["start"] = now
@@ -131,14 +154,9 @@ def _start(works, tasks, ranks, arrived, queue, source, rank, now):
 
 
 @part
-def _finish(works, tasks, ranks, arrived, lanes, rank, now):
-    """End the running task of a rank: what it made is there, or waits for its channel,
-    or is returned to be sent now (else -1).
-    """
-    task = ranks[rank]["task"]
-    ranks[rank]["task"] = -1
+def _release(works, tasks, arrived, lanes, task, now):
+    """Let what a task made be there, or wait for its channel, or return the task to be sent now (else -1)."""
     work, microbatch = works[tasks[task]["work"]], tasks[task]["microbatch"]
-    tasks[task]["end"], tasks[task]["send_start"], tasks[task]["send_end"] = now, now, now
     if work["phase"] == 2:
         return -1
     way = 0 if work["phase"] == 0 else 1
@@ -147,6 +165,7 @@ def _finish(works, tasks, ranks, arrived, lanes, rank, now):
         if work["target"] >= 0:
             arrived[way, work["target"], microbatch] = True
         return -1
+    tasks[task]["send_start"], tasks[task]["send_end"] = now, now
     channel = lanes[work["channel"]]
     if channel["load"] < 0:
         return task
@@ -256,11 +275,17 @@ def play(orders, seconds, flows, ends, rank_of_stage, n_microbatches):
                         work = works[tasks[waiting]["work"]]
                         begin(net, number, work["send"], waiting, work["send_seconds"], now)
         if ranks[rank]["task"] >= 0 and ranks[rank]["parts"] == 0:
-            task = _finish(works, tasks, ranks, arrived, lanes, rank, now)
+            last = ranks[rank]["task"]
+            ranks[rank]["task"] = -1
+            tasks[last]["end"], tasks[last]["send_start"], tasks[last]["send_end"] = now, now, now
             n_left -= 1
-            if task >= 0:
-                work = works[tasks[task]["work"]]
-                begin(net, work["channel"], work["send"], task, work["send_seconds"], now)
+            # what either task of a pair made is there when both are done
+            first = last + 1 if tasks[last]["mate"] == 1 else last - 1 if tasks[last]["mate"] == 2 else last
+            for done in range(first, last + 1):
+                task = _release(works, tasks, arrived, lanes, done, now)
+                if task >= 0:
+                    work = works[tasks[task]["work"]]
+                    begin(net, work["channel"], work["send"], task, work["send_seconds"], now)
         task = _start(works, tasks, ranks, arrived, queue, n_lanes + rank, rank, now)
         if task >= 0 and works[tasks[task]["work"]]["beside"] >= 0:
             flow = works[tasks[task]["work"]]["beside"]

@@ -20,6 +20,7 @@ def exceeded(limits: FrameworkLimits, plan: Plan, graph: Graph, precision: str =
     """
     return tuple(reason for reason in (
         *_degrees(limits, plan), *_exchanges(limits, plan, graph), *_pipeline(limits, plan, graph), *_places(limits, plan),
+        _pairs(limits, plan),
         *_recompute(limits, plan, graph),
         *exceeded_by_any(limits, graph, precision, optimizer),
         *(f"{what} state on the host; it has offload {listed(limits.offloads)}"
@@ -95,6 +96,18 @@ def _pipeline(limits: FrameworkLimits, plan: Plan, graph: Graph) -> list[str]:
             if any(graph.ops[op].kind == kind for i, stage in enumerate(plan.stages) if i != place for op in stage.ops):
                 found.append(f"the {kind} is not on the {end} stage; it keeps it there")
     return found
+
+
+def _pairs(limits: FrameworkLimits, plan: Plan) -> str:
+    """Return what is wrong with tasks that run beside each other."""
+    if not plan.schedule.startswith("combined_"):
+        return ""
+    if not limits.paired_tasks:
+        return f"schedule {plan.schedule}; it runs no forward task beside a backward task"
+    if plan.stages[0].strategy.expert == 1:
+        return f"schedule {plan.schedule} with an expert degree of 1; it is there to hide all-to-alls of experts"
+    alone = len(plan.stages) == 1 and limits.schedules and plan.schedule not in limits.schedules
+    return f"schedule {plan.schedule}; it has {listed(limits.schedules)}" if alone else ""
 
 
 def _places(limits: FrameworkLimits, plan: Plan) -> list[str]:

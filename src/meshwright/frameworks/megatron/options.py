@@ -14,7 +14,9 @@ from meshwright.core.problem import MixedPrecision, Problem
 from meshwright.core.result import Result
 from meshwright.frameworks.megatron.limits import FRAMEWORK
 
-__all__ = ["END_KINDS", "EXCHANGES", "arguments", "dispatch", "framework_of", "grouped_products", "refusals", "refused"]
+__all__ = [
+    "END_KINDS", "EXCHANGES", "OVERLAP", "arguments", "dispatch", "framework_of", "grouped_products", "refusals", "refused",
+]  # fmt: skip
 
 END_KINDS = ("embedding", "head")
 """Layers that Megatron-LM puts on the first and the last stage by itself."""
@@ -23,6 +25,9 @@ EXCHANGES: Mapping[str, str] = MappingProxyType(
     {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a", "all_to_all+ring": "a2a+p2p"}
 )
 """Megatron-LM's ``--cp-comm-type`` of each context exchange."""
+
+OVERLAP = "--overlap-moe-expert-parallel-comm"
+"""Schedule combined_1f1b."""
 
 Options = list[tuple[str, ...]]
 
@@ -61,8 +66,8 @@ def _schedule(plan: Plan) -> list[str]:
     n_ranks, n_stages = len(plan.ranks()), len(plan.stages)
     if n_ranks > 1 and plan.schedule == "1f1b" and n_stages > n_ranks:
         found.append("schedule 1f1b over virtual stages; interleaving is its only schedule for them")
-    if n_ranks > 1 and plan.schedule == "interleaved_1f1b":
-        if n_stages == n_ranks:
+    if n_ranks > 1 and plan.schedule in ("interleaved_1f1b", "combined_1f1b"):
+        if n_stages == n_ranks and plan.schedule == "interleaved_1f1b":
             found.append("schedule interleaved_1f1b with one stage of each rank; that is 1f1b")
         if plan.n_microbatches % n_ranks:
             found.append(f"{plan.n_microbatches} micro-batches; interleaving needs a multiple of the {n_ranks} ranks")
@@ -203,14 +208,16 @@ def _pipeline(result: Result) -> Options:
     """Return what says how layers are cut into stages and virtual stages."""
     plan, graph = result.plan, result.problem.graph
     n_ranks, n_stages = len(plan.ranks()), len(plan.stages)
+    beside: Options = [(OVERLAP,)] if plan.schedule == "combined_1f1b" else []
     if n_stages == 1:
-        return []
+        return beside
     counts = [len(_layers(result, stage.ops)) for stage in plan.stages]
     ahead = [sum(graph.ops[op].name.startswith("mtp.") for op in stage.ops) for stage in plan.stages]
     if len(set(counts)) == 1 and not any(ahead[:-1]):
-        return [("--num-virtual-stages-per-pipeline-rank", str(n_stages // n_ranks))] if n_stages > n_ranks else []
+        virtual = [("--num-virtual-stages-per-pipeline-rank", str(n_stages // n_ranks))] if n_stages > n_ranks else []
+        return virtual + beside
     parts = [(f"t*{count}" if count else "") + "m" * more for count, more in zip(counts, ahead, strict=True)]
-    return [("--pipeline-model-parallel-layout", "E" + "|".join(parts) + "L")]
+    return [("--pipeline-model-parallel-layout", "E" + "|".join(parts) + "L"), *beside]
 
 
 def _sharding(plan: Plan) -> Options:

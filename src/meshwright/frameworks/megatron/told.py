@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -11,11 +11,11 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.run_config import RunConfig
-from meshwright.core.strategy import MODULES, Strategy
+from meshwright.core.strategy import MODULES, Strategy, repeats_dispatch
 from meshwright.frameworks import _command_line, _exact, _optimizers
 from meshwright.frameworks._shell_words import is_open
 from meshwright.frameworks.megatron import aside, contradictions, parser, pipeline, shape
-from meshwright.frameworks.megatron.options import EXCHANGES
+from meshwright.frameworks.megatron.options import EXCHANGES, OVERLAP
 
 __all__ = ["config_of", "plan_of", "read", "variant_of"]
 
@@ -182,8 +182,30 @@ def plan_of(options: Mapping[str, tuple[str, ...]], place: str, n_devices: int =
         tuple(
             Stage(ops, devices[i % ranks], strategy, word) for i, (ops, word) in enumerate(zip(stages, words, strict=True))
         ),
-        batch // (micro * data), micro, "interleaved_1f1b" if n_virtual > 1 else "1f1b", batch,
+        batch // (micro * data), micro, _schedule(options, place, (ranks, n_virtual, expert), words), batch,
     )  # fmt: skip
+
+
+def _schedule(
+    options: Mapping[str, tuple[str, ...]], place: str, degrees: tuple[int, int, int], words: Sequence[Sequence[str]]
+) -> str:
+    """Return the schedule; `degrees`: pipeline ranks, stages of each, expert degree.
+
+    What Megatron-Core asks of its overlap stands in megatron/core/transformer/transformer_config.py.
+    """
+    n_ranks, n_virtual, expert = degrees
+    if OVERLAP not in options:
+        return "interleaved_1f1b" if n_virtual > 1 else "1f1b"
+    needs = ""
+    if expert == 1:
+        needs = "--expert-model-parallel-size above 1"
+    elif n_ranks > 1 and n_virtual == 1:
+        needs = "virtual stages beside a pipeline (--num-virtual-stages-per-pipeline-rank)"
+    elif any(repeats_dispatch(word) for own in words for word in own):
+        needs = "layers that recompute neither everything nor their experts (--recompute-granularity, --recompute-modules)"
+    if needs:
+        raise InputError(f"{place}: {OVERLAP} needs {needs}")
+    return "combined_1f1b"
 
 
 def _exchange(options: Mapping[str, tuple[str, ...]], place: str, context: int) -> str:

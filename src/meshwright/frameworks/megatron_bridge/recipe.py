@@ -44,6 +44,7 @@ def _lines(result: Result, imports: list[str], made: list[str], sizes: tuple[int
     endpoint = " --node-rank RANK --master-addr HOST" if sizes[0] > 1 else ""
     optimizer = {"bf16_mixed": "bf16-mixed", "fp16_mixed": "16-mixed", "": "32"}.get(precision, "bf16-mixed")
     overlaps = ("--tp-comm-overlap",) in megatron_options.arguments(result)
+    beside = ", overlap_moe_expert_parallel_comm=True" * (plan.schedule == "combined_1f1b")
     by_bridge = any("AutoBridge" in line for line in imports)
     return [
         f'"""{problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for Megatron-Bridge 0.3.1.',
@@ -79,7 +80,7 @@ def _lines(result: Result, imports: list[str], made: list[str], sizes: tuple[int
         '        tokenizer=TokenizerConfig(tokenizer_type="NullTokenizer"),',
         f"        checkpoint=config.CheckpointConfig({_checkpoint(said)}),",
         f"        mixed_precision={f'mixed_precision.{precision}()' if precision else 'None'},",
-        f"        comm_overlap=CommOverlapConfig(tp_comm_overlap={overlaps}),",
+        f"        comm_overlap=CommOverlapConfig(tp_comm_overlap={overlaps}{beside}),",
         "    )",
         *(f"    cfg.{name} = {value}" for name, value in said.items()),
         "    cfg.tokenizer.vocab_size = cfg.model.vocab_size - 1  # it adds the end of a document",

@@ -18,7 +18,8 @@ from meshwright.frameworks.megatron_bridge import fields
 __all__ = ["RecipeFields"]
 
 _PLANNED = (
-    "optimizer.use_distributed_optimizer", "comm_overlap.tp_comm_overlap", "mixed_precision.grad_reduce_in_fp32",
+    "optimizer.use_distributed_optimizer", "comm_overlap.tp_comm_overlap", "comm_overlap.overlap_moe_expert_parallel_comm",
+    "mixed_precision.grad_reduce_in_fp32",
     "ddp.grad_reduce_in_fp32",
     "optimizer.optimizer", "model.tp_comm_overlap", "model.moe_layer_recompute", "comm_overlap.data_parallel_size",
 )  # fmt: skip
@@ -185,6 +186,8 @@ class RecipeFields:
 def _aside(found: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Return the options of fields that cut layers or are priced otherwise."""
     options: dict[str, tuple[str, ...]] = {}
+    if found.get("comm_overlap.overlap_moe_expert_parallel_comm") is True:
+        options["--overlap-moe-expert-parallel-comm"] = ()
     for option, field in fields.ASIDE.items():
         value = found.get(field)
         if value is True:

@@ -23,6 +23,7 @@ from meshwright.planners.best.incumbents import Incumbent, describe, memory_note
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import ANY, ANY_SPREAD, Config, DevicePool, Exchanges, MeshDegrees, meshes, schedules_of
+from meshwright.schedules import in_pairs
 
 __all__ = ["BestFirstSearch", "Entry"]
 
@@ -119,7 +120,8 @@ class BestFirstSearch:
             return
         spaces = limits.settings(problem, self.params)
         every = Costs(
-            problem, pool, self.chain, spaces[0][0], self.params.memory_ratio, self.params.shard, exchanges=self.exchanges
+            problem, pool, self.chain, spaces[0][0], self.params.memory_ratio, self.params.shard, exchanges=self.exchanges,
+            in_pairs=any(in_pairs(word) for word in self.params.schedules),
         )  # fmt: skip
         own = [every.recomputing(words, blocks=blocks) for words, blocks in spaces]
         places = range(len(self.costs), len(self.costs) + len(own))
@@ -233,6 +235,8 @@ class BestFirstSearch:
         n_microbatches, n_layers = self.n_microbatches(mesh), len(self.chain.layers)
         for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, self.params.schedules):
             if self.params.uniform and n_layers % (mesh.pipeline * chunks):
+                continue
+            if in_pairs(schedule) and costs.repeats_dispatch:
                 continue
             fewer = ANY_SPREAD if chunks > 1 and not self.params.uniform else (0, 0)
             config = Config(mesh, ANY, 0, schedule, chunks, "", fewer=fewer)

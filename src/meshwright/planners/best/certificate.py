@@ -129,8 +129,8 @@ class Counts:
     """How many configurations meshes fall into, each of the two factors worked out once for all meshes that share it.
 
     Lemma: a mesh has as many as forms (schedules and spreads of the layers over virtual stages) times variants (shardings, layouts,
-    exchanges, offloads). Forms depend on its pipeline degree and number of micro-batches only (`schedules_of`, `spreads_of`), variants
-    on how many kinds of device the pool has, on the exchanges, whether there is a pipeline, and all degrees but that (`runnable`).
+    exchanges, offloads). Forms depend on its pipeline degree, number of micro-batches and whether experts are spread only (`schedules_of`, `spreads_of`),
+    variants on how many kinds of device the pool has, on the exchanges, whether there is a pipeline, and all degrees but that (`runnable`).
 
     Parameters
     ----------
@@ -144,13 +144,13 @@ class Counts:
 
     def __init__(self, problem: Problem, params: Limits, n_layers: int, pinned: tuple[bool, bool]) -> None:
         self._problem, self._params, self._n_layers, self._pinned = problem, params, n_layers, pinned
-        self._forms: dict[tuple[int, int], int] = {}
+        self._forms: dict[tuple[int, int, bool], int] = {}
         self._variants: dict[tuple[object, ...], int] = {}
 
     def of(self, pool: DevicePool, mesh: MeshDegrees, exchanges: tuple[str, ...]) -> int:
         """Return how many configurations a mesh of a pool falls into."""
         n_microbatches = self._problem.batch.global_batch // (mesh.data * mesh.micro_batch)
-        form = (mesh.pipeline, n_microbatches)
+        form = (mesh.pipeline, n_microbatches, mesh.expert > 1)
         if form not in self._forms:
             self._forms[form] = self._n_forms(mesh, n_microbatches)
         degrees = (mesh.data, mesh.context, mesh.tensor, mesh.expert)

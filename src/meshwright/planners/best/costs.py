@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,22 @@ from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import RECOMPUTE
+from meshwright.core.strategy import RECOMPUTE, repeats_dispatch
 from meshwright.costs import analytic
 from meshwright.planners.best import layer_sums
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RowFigures, least_peaks
-from meshwright.planners.best.ranks import SILENT, RankClasses, kinds_only, merged, priced_layers, rank_classes, silent
+from meshwright.planners.best.ranks import (
+    SILENT,
+    RankClasses,
+    kinds_only,
+    loads_key,
+    merged,
+    priced_layers,
+    rank_classes,
+    silent,
+)  # fmt: skip
 from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, after_name
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
@@ -52,6 +61,8 @@ class Costs:
         Whether the first layers of every stage recompute the last of `recompute`, equally many of each, and the others the first.
     exchanges : Exchanges or None
         Which context exchanges meshes have; None for the usual ones.
+    in_pairs : bool
+        Whether schedules are allowed that hide all-to-alls of experts.
     """
 
     def __init__(
@@ -64,11 +75,12 @@ class Costs:
         shards: tuple[int, ...] = (0, 1, 2, 3),
         blocks: bool = False,
         exchanges: Exchanges | None = None,
+        in_pairs: bool = False,
     ) -> None:
-        self.problem, self.pool, self.chain = problem, pool, chain
+        self.problem, self.pool, self.chain, self.in_pairs = problem, pool, chain, in_pairs
         self.exchanges = exchanges or Exchanges(problem)
         self.recompute, self.memory_ratio, self.shards, self.blocks = recompute, memory_ratio, shards, blocks
-        self._in_order = pool.in_order
+        self._in_order, self._often = pool.in_order, Counter(chain.rows)
         self._kind_bytes = np.array([problem.required_cluster.device(int(own[0])).memory_bytes for own in pool.devices])
         self._priced = priced_layers(problem, pool)
         self._of_mesh: dict[tuple[MeshDegrees, bool], list[RowLoads]] = {}
@@ -84,9 +96,16 @@ class Costs:
         """Whether a split of the layers leaves one plan: all layers recompute alike, or as few as fit first in every stage."""
         return self.blocks or len(self.recompute) == 1
 
+    @property
+    def repeats_dispatch(self) -> bool:
+        """Whether all that layers may recompute contains all-to-alls of experts: then no tasks run in pairs."""
+        return all(repeats_dispatch(word) for word in self.recompute)
+
     def recomputing(self, words: tuple[str, ...], *, blocks: bool = False) -> Costs:
         """Return the same costs where layers may recompute something else; loads of layers are shared, which do not depend on it."""
-        alike = Costs(self.problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges)
+        alike = Costs(
+            self.problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges, self.in_pairs
+        )
         alike._priced, alike._of_mesh = self._priced, self._of_mesh
         return alike
 
@@ -128,25 +147,15 @@ class Costs:
         return found
 
     def rows(self, config: Config, *, light: bool = False) -> list[RowLoads]:
-        """Return the loads of every distinct layer, one mapping per class of ranks; see `classes`.
+        """Return the loads of every distinct layer, ``(row, recompute) -> StageCost``, one mapping per class of ranks (`classes`).
 
-        Parameters
-        ----------
-        config : Config
-            The configuration.
-        light : bool
-            Whether to leave out what happens between replicas: a lower bound, quick on large clusters.
-
-        Returns
-        -------
-        list of dict
-            ``(row, recompute) -> StageCost`` of that one layer.
+        `light`: whether to leave out what happens between replicas: a lower bound, quick on large clusters.
         """
         classes = self.classes(config, light=light)
         if config.is_any:
             return self._least_rows(config, classes)
         spare, found = self._spare[config.ends_together], []
-        key, told = (_key(config, light), spare), {"inside_only": light, **({"spare": spare} if spare else {})}
+        key, told = (loads_key(config, light=light), spare), {"inside_only": light, **({"spare": spare} if spare else {})}
         for devices, place in zip(classes.devices, classes.keys, strict=True):
             if (key, place) not in self._priced.rows:
                 own = self.model.row_costs(self.problem, config.strategy, devices, config.mesh.micro_batch, **told)
@@ -187,6 +196,11 @@ class Costs:
                     of_kind[kind].append(rows)
         return [self._priced.joined.least(places) for places in of_kind.values()]
 
+    def bound_rows(self, config: Config, *, light: bool = False) -> list[RowLoads]:
+        """Return `rows` as bounds read them: the least that layers take where tasks run in pairs."""
+        found = self.rows(config, light=light)
+        return [self._priced.joined.hidden(own, self._often) for own in found] if config.paired else found
+
     def least_work(self, config: Config, *, with_communication: bool) -> LeastWork:
         """Return what the whole model takes at least on every kind of device of a mesh, whatever is sharded and wherever ranks lie.
 
@@ -199,6 +213,8 @@ class Costs:
         """
         mesh, classes = config.mesh, self.classes(config)
         rows = self.without_sharding(config, classes) if with_communication else []
+        if self.in_pairs and mesh.expert > 1 and mesh.pipeline > 1 and not self.repeats_dispatch:
+            rows = [self._priced.joined.hidden(own, self._often) for own in rows]
         key: tuple[object, ...] = (classes.kinds, *(id(own) for own in rows))  # which are kept, so that none is another
         if not with_communication:
             key = (classes.kinds, mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch, "compute")
@@ -217,7 +233,7 @@ class Costs:
 
     def digests(self, config: Config, *, light: bool) -> list[Digest]:
         """Return `rows` as arrays."""
-        of_class, known = self.rows(config, light=light), self._priced.digests
+        of_class, known = self.bound_rows(config, light=light), self._priced.digests
         for rows in of_class:
             if (id(rows), self.recompute) not in known:  # rows are kept, so that none is another
                 known[id(rows), self.recompute] = layer_sums.digest(self.chain, self.settled(rows), self.words(rows))
@@ -375,16 +391,3 @@ class Costs:
         if key not in self._main:
             self._main[key] = layer_sums.main_layers(self.chain, digests)
         return self._main[key]
-
-
-def _key(config: Config, light: bool) -> tuple[object, ...]:
-    """Return what the loads of a configuration depend on.
-
-    Where nothing is sharded and replicas keep silent, it does not matter how many there are beyond those of whole groups.
-    """
-    mesh = config.mesh
-    stride = mesh.pipeline if config.layout == "data" and not light else 0
-    alone = light and config.shard == 0 and mesh.data * mesh.context % math.lcm(mesh.context, mesh.expert) == 0
-    degrees = (0 if alone else mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch)
-    told = () if (config.exchange, config.offload) == ("ring", "none") else (config.exchange, config.offload)
-    return (*degrees, config.shard, config.shard_degree, stride, light, *told)

@@ -16,6 +16,7 @@ from meshwright.core.strategy import ALTERNATE, CONTEXT_EXCHANGES, MODULES, OFFL
 from meshwright.costs import analytic
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.space import VIRTUAL, Config, DevicePool, MeshDegrees, divisors
+from meshwright.schedules import in_pairs
 
 __all__ = [
     "LARGEST_MICRO_BATCH",
@@ -36,7 +37,7 @@ __all__ = [
 
 SCHEDULES = (
     "gpipe", "1f1b", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
-    "dualpipe_v",
+    "dualpipe_v", "combined_1f1b", "combined_dualpipe_v",
 )  # fmt: skip
 """Schedules that may be allowed."""
 LARGEST_MICRO_BATCH = 8
@@ -168,10 +169,7 @@ def usual(problem: Problem, params: Limits) -> Callable[[MeshDegrees], int]:
     problem, params
         The question, and what is given: where degrees are, those count as usual.
 
-    Returns
-    -------
-    callable
-        Of a mesh: a whole number.
+    Returns a callable: of a mesh, a whole number.
     """
     cluster = problem.required_cluster
     node = int((cluster.node_of_device == cluster.node_of_device[0]).sum())
@@ -312,8 +310,15 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     schedules = tuple(
         word
         for word in (SCHEDULES if usual and framework.schedules else params.schedules)
-        if (not framework.schedules or word in framework.schedules) and (framework.virtual_stages or word not in VIRTUAL)
+        if (not framework.schedules or word in framework.schedules)
+        and (framework.virtual_stages or word not in VIRTUAL)
+        and not (in_pairs(word) and (usual or not framework.paired_tasks))
     )
+    if not framework.paired_tasks and (beside := [word for word in params.schedules if in_pairs(word)]):
+        other = "" if problem.framework_asked else " (assumed; --for names another)"
+        raise _outside(problem, f"schedules {', '.join(beside)}", f"no forward task beside a backward task{other}")
+    if schedules and all(map(in_pairs, schedules)) and largest_degrees(problem.graph)["expert"] == 1:
+        raise InputError(f"schedules {', '.join(schedules)}: {problem.graph.name} has no experts to spread, so nothing to hide")
     if not schedules:
         raise _outside(problem, f"schedules {', '.join(params.schedules)}", f"schedules {', '.join(framework.schedules)}")
     shard = tuple(level for level in params.shard if level in framework.shards)

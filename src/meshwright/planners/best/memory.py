@@ -34,10 +34,13 @@ class Peaks:
         Micro-batches of which each stage holds activations.
     at : ndarray, shape (n_ranks, n_moments), int64
         Which of the rank's stages is at work.
+    beside : ndarray, shape (n_ranks, n_moments), int64, or None
+        Which of them is at work beside it, -1 for none; None where tasks never run in pairs.
     """
 
     held: NDArray[np.float64]
     at: NDArray[np.int64]
+    beside: NDArray[np.int64] | None = None
 
 
 @lru_cache(maxsize=1024)
@@ -85,18 +88,22 @@ def peaks_of(slots: Actions, *, least: bool = False) -> Peaks:
     n_ranks = slots.n_ranks
     n_chunks = slots.n_stages // n_ranks
     chunk, phase, first = slots.stage // n_ranks, slots.phase, slots.first
+    beside = np.full(len(chunk), -1)
+    beside[slots.pairs], beside[slots.pairs + 1] = chunk[slots.pairs + 1], chunk[slots.pairs]
     if least:
         kept = phase != BACKWARD_WEIGHT
         chunk, phase, first = chunk[kept], phase[kept], np.concatenate(([0], np.cumsum(kept)))[first]
+        beside = beside[kept]
     own = chunk[:, None] == np.arange(n_chunks)
     freed = own & ((phase == BACKWARD) | (phase == (BACKWARD_INPUT if least else BACKWARD_WEIGHT)))[:, None]
     held = np.cumsum(own & (phase == FORWARD)[:, None], axis=0)  # every rank ends with as many freed as taken
     held[1:] -= np.cumsum(freed, axis=0)[:-1]
     ranks = [slice(start, stop) for start, stop in itertools.pairwise(first.tolist())]
-    moments = [_fullest(held[rank], chunk[rank]) + rank.start for rank in ranks]
+    working = chunk + n_chunks * (beside + 1)
+    moments = [_fullest(held[rank], working[rank]) + rank.start for rank in ranks]
     n_most = max(len(moment) for moment in moments)
     index = np.stack([np.concatenate((moment, np.full(n_most - len(moment), moment[0]))) for moment in moments])
-    return Peaks(held[index].astype(np.float64), chunk[index])
+    return Peaks(held[index].astype(np.float64), chunk[index], beside[index] if len(slots.pairs) else None)
 
 
 def _fullest(held: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -157,13 +164,19 @@ class RowFigures:
             busy - busy[0],
         )  # fmt: skip
 
-    def layers(self, rows: list[tuple[int, ...]], held: NDArray[np.float64], at: NDArray[np.int64]) -> RankLayers:
+    def layers(
+        self,
+        rows: list[tuple[int, ...]],
+        held: NDArray[np.float64],
+        at: NDArray[np.int64],
+        beside: NDArray[np.int64] | None = None,
+    ) -> RankLayers:
         """Return the layers of a rank, for the distinct layers of each of its stages and its fullest moments."""
         columns = np.array([self.place[row] for stage in rows for row in stage], dtype=np.int64)
         return RankLayers(
             self.words, self.is_pinned[columns], np.repeat(np.arange(len(rows)), [len(stage) for stage in rows]),
             self.static_bytes[0, columns], self.kept_bytes[:, columns], self.working_bytes[:, columns],
-            self.reserved_bytes[:, columns], self.extra_seconds[:, columns], held, at,
+            self.reserved_bytes[:, columns], self.extra_seconds[:, columns], held, at, beside,
         )  # fmt: skip
 
 
@@ -188,6 +201,8 @@ class RankLayers:
         As in `Peaks`.
     at : ndarray, shape (n_moments,), int64
         As in `Peaks`.
+    beside : ndarray, shape (n_moments,), int64, or None
+        As in `Peaks`; what must be recomputed at least (`least_work`) is found without it, which proves less.
     """
 
     words: tuple[str, ...]
@@ -200,6 +215,7 @@ class RankLayers:
     extra_seconds: NDArray[np.float64]
     held: NDArray[np.float64]
     at: NDArray[np.int64]
+    beside: NDArray[np.int64] | None = None
 
     def peak_bytes(self, choice: NDArray[np.int64]) -> float:
         """Return the most that one device holds for a choice of each layer: the simulator's count at these moments."""
@@ -212,7 +228,8 @@ class RankLayers:
 
         Lemma: at each moment the largest working memory of the layers of the stage at work is that of some way to recompute one of
         them, so each of these keeps no less than by the best of its ways that need no more; layers of other stages keep their least, and
-        every layer reserves its least. The fullest moment is the one of which this is most.
+        every layer reserves its least. A stage at work beside it needs at least the most that any of its layers does in its way that
+        needs the least. The fullest moment is the one of which this is most.
         """
         n_chunks, least = self.held.shape[1], self.kept_bytes.min(axis=0)
         kept = np.bincount(self.stage, least, n_chunks)
@@ -228,6 +245,11 @@ class RankLayers:
             held @ kept + (float((held[at] * needs[at][0] + needs[at][1]).min()) if len(needs[at][1]) else 0.0)
             for held, at in zip(self.held, self.at.tolist(), strict=True)
         ]
+        if self.beside is not None:
+            low = [float(self.working_bytes[:, self.stage == stage].min(axis=0).max(initial=0.0)) for stage in range(n_chunks)]
+            moving = [
+                own + (low[stage] if stage >= 0 else 0.0) for own, stage in zip(moving, self.beside.tolist(), strict=True)
+            ]
         return float(self.static_bytes.sum() + self.reserved_bytes.min(axis=0).max() + max(moving))
 
     def least_work(self, memory_bytes: float, stage: int | None = None) -> float:
@@ -254,7 +276,7 @@ class RankLayers:
         else:
             widest = np.zeros(n_chunks)
             np.maximum.at(widest, self.stage, working)
-            moving = float((self.held @ np.bincount(self.stage, kept, n_chunks) + widest[self.at]).max())
+            moving = float((self.held @ np.bincount(self.stage, kept, n_chunks) + self._at_work(widest[None])[0]).max())
         return float(self.static_bytes.sum() + reserved.max()) + moving
 
     def chosen(self, memory_bytes: float) -> list[str] | None:
@@ -311,7 +333,13 @@ class RankLayers:
                 np.maximum(widest[0], np.maximum.accumulate(after, axis=0)),
                 np.maximum.accumulate(before[::-1], axis=0)[::-1],
             )
-        return np.asarray(float(self.static_bytes.sum()) + reserved + (kept @ self.held.T + widest[:, self.at]).max(axis=1))
+        return np.asarray(float(self.static_bytes.sum()) + reserved + (kept @ self.held.T + self._at_work(widest)).max(axis=1))
+
+    def _at_work(self, widest: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what the stages at work need at every moment, from what each stage does; shape (n_ways, n_moments)."""
+        if self.beside is None:
+            return widest[:, self.at]
+        return np.asarray(widest[:, self.at] + np.where(self.beside >= 0, widest[:, self.beside], 0.0))
 
     def _in_order(self) -> NDArray[np.int64]:
         """Return the layers that may recompute, those first that are held most often."""

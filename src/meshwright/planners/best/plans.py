@@ -93,7 +93,7 @@ def build(costs: Costs, config: Config, n_microbatches: int, bound_seconds: floa
     if uniform:
         n_stages = config.mesh.pipeline * config.chunks
         counts: tuple[int, ...] | None = (len(costs.chain.layers) // n_stages,) * n_stages
-        for word in costs.words(costs.rows(config)[0]):
+        for word in costs.words(costs.bound_rows(config)[0]):
             plan = with_counts(costs.recomputing((word,)), config, n_microbatches, counts or ())
             if plan is not None:
                 return plan
@@ -220,12 +220,15 @@ def ranks_of(
     peaks : Peaks
         Their fullest moments.
     """
-    classes, of_class = costs.classes(config, light=light), costs.rows(config, light=light)
+    classes, of_class = costs.classes(config, light=light), costs.bound_rows(config, light=light)
     rank_of_stage = schedules.load(config.schedule).placement(config.mesh.pipeline, config.chunks)
     figures = [_figures(costs, stage_costs) for stage_costs in of_class]
     return [
         figures[own].layers(
-            [rows[stage] for stage in np.flatnonzero(rank_of_stage == rank).tolist()], peaks.held[rank], peaks.at[rank]
+            [rows[stage] for stage in np.flatnonzero(rank_of_stage == rank).tolist()],
+            peaks.held[rank],
+            peaks.at[rank],
+            None if peaks.beside is None else peaks.beside[rank],
         )
         for rank, own in enumerate(classes.of_rank[:n_first].tolist())
     ]
@@ -266,7 +269,7 @@ def _blocks_of_ranks(costs: Costs, config: Config, rows: list[tuple[int, ...]], 
     """
     pinned = {*costs.chain.prefix, *costs.chain.suffix}
     sizes = [sum(row not in pinned for row in stage) for stage in rows]
-    for n_full in range(max(sizes) + 1):
+    for n_full in range(1 if config.paired else max(sizes) + 1):
         words = []
         for stage in rows:
             inner = iter(range(len(stage)))

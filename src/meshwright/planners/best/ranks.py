@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,12 +14,14 @@ from meshwright.base.identity import ById
 from meshwright.core.cluster import Cluster
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
+from meshwright.core.strategy import repeats_dispatch
 from meshwright.planners.best.layer_sums import Digest, RowLoads
 from meshwright.planners.best.space import Config, DevicePool, MeshDegrees
+from meshwright.sim.pairs import SLOWED_RATIO, exchange_seconds
 
 __all__ = [
-    "SILENT", "JoinedLoads", "PricedLayers", "RankClasses", "allowed_pool", "kinds_only", "least", "merged", "priced_layers",
-    "rank_classes", "silent", "taken_in_order",
+    "SILENT", "JoinedLoads", "PricedLayers", "RankClasses", "allowed_pool", "kinds_only", "least", "loads_key", "merged",
+    "priced_layers", "rank_classes", "silent", "taken_in_order",
 ]  # fmt: skip
 
 SILENT = "silent"
@@ -238,11 +240,58 @@ def least(stage_costs: Sequence[StageCost]) -> StageCost:
     )
 
 
+def _least_in_pairs(load: StageCost, way: tuple[bool, bool]) -> StageCost:
+    """Return a load that is below what a layer takes in pairs of tasks (`sim.pairs`): sent and received beside compute.
+
+    Lemma: a pair lasts as long as the longer of the backward task's all-to-alls and the forward task's compute, slowed by them; then
+    as long as the longer of the forward task's all-to-alls and the backward task's compute, slowed by them. Of each of the two, `way`
+    says which is counted (all-to-alls, or compute): a pair is no shorter than both counts together, whose parts are shared out so that
+    none exceeds what its task takes alone, all-to-alls and compute one after the other. So sums over tasks are below what they last.
+    """
+    there, back = exchange_seconds(load)
+    sent_first, sent_second = way
+    if not sent_first and not sent_second:
+        return replace(
+            load,
+            forward_communication=_slowing(load.forward_communication),
+            backward_communication=_slowing(load.backward_communication),
+        )
+    if not sent_second:
+        return replace(load, forward_seconds=0.0, forward_communication=(("expert", SLOWED_RATIO * there),))
+    nothing = replace(load, backward_input_seconds=0.0, backward_weight_seconds=0.0, recompute_seconds=0.0)
+    if not sent_first:
+        return replace(nothing, backward_communication=(("expert", SLOWED_RATIO * back),))
+    return replace(
+        nothing,
+        forward_seconds=0.0,
+        forward_communication=(("expert", there),),
+        backward_communication=(("expert", back),),
+    )
+
+
+def _slowing(causes: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
+    """Return causes of communication where all-to-alls of experts only slow compute."""
+    return tuple((cause, SLOWED_RATIO * seconds if cause == "expert" else seconds) for cause, seconds in causes)
+
+
+def loads_key(config: Config, *, light: bool) -> tuple[object, ...]:
+    """Return what the loads of a configuration depend on.
+
+    Where nothing is sharded and replicas keep silent, it does not matter how many there are beyond those of whole groups.
+    """
+    mesh = config.mesh
+    stride = mesh.pipeline if config.layout == "data" and not light else 0
+    alone = light and config.shard == 0 and mesh.data * mesh.context % math.lcm(mesh.context, mesh.expert) == 0
+    degrees = (0 if alone else mesh.data, mesh.context, mesh.tensor, mesh.expert, mesh.micro_batch)
+    told = () if (config.exchange, config.offload) == ("ring", "none") else (config.exchange, config.offload)
+    return (*degrees, config.shard, config.shard_degree, stride, light, *told)
+
+
 class JoinedLoads:
     """Remembers what was made of which loads, told apart by identity: they are kept, so that none is another."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, tuple[int, ...]], tuple[tuple[RowLoads, ...], RowLoads]] = {}
+        self._found: dict[tuple[object, ...], tuple[tuple[RowLoads, ...], RowLoads]] = {}
 
     def least(self, places: list[RowLoads]) -> RowLoads:
         """Return loads of which every figure is the least of those at several places."""
@@ -251,6 +300,25 @@ class JoinedLoads:
         key = ("least", tuple(id(own) for own in places))
         if key not in self._found:
             self._found[key] = tuple(places), {of: least([rows[of] for rows in places]) for of in places[0]}
+        return self._found[key][1]
+
+    def hidden(self, rows: RowLoads, often: Mapping[int, int]) -> RowLoads:
+        """Return the least that layers take where tasks run in pairs, without what they may not recompute there (`_least_in_pairs`).
+
+        `often`: how often each distinct layer of the chain occurs; of four ways to count, the one by which these take longest.
+        """
+        key = ("hidden", (id(rows),), tuple(sorted(often.items())))
+        if key not in self._found:
+            allowed = {of: load for of, load in rows.items() if not repeats_dispatch(of[1])}
+            least = {row: next(load for of, load in allowed.items() if of[0] == row) for row in often}
+
+            def whole_seconds(way: tuple[bool, bool]) -> float:
+                own = {row: _least_in_pairs(load, way) for row, load in least.items()}
+                return sum(n * (own[row].forward_total_seconds + own[row].backward_total_seconds) for row, n in often.items())
+
+            ways = ((False, False), (False, True), (True, False), (True, True))
+            way = max(ways, key=whole_seconds)
+            self._found[key] = (rows,), {of: _least_in_pairs(load, way) for of, load in allowed.items()}
         return self._found[key][1]
 
     def with_state(self, rows: RowLoads, state: RowLoads) -> RowLoads:

@@ -13,6 +13,7 @@ from meshwright.core.cluster import Cluster, Device
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import Strategy
 from meshwright.network import placement
+from meshwright.schedules import in_pairs
 
 __all__ = [
     "ANY", "ANY_SPREAD", "VIRTUAL", "Config", "DevicePool", "Exchanges", "MeshDegrees", "after_name", "divisors", "meshes", "pools", "schedules_of",
@@ -28,13 +29,13 @@ ANY_SPREAD = (-1, -1)
 _MOST_FEWER = (1, 2)  # layers that the first and the last virtual stage may have fewer than in an even spread
 
 _WHOLE = ("gpipe", "1f1b", "early_backward_b", "zb_h1", "zb_h2")  # one stage per rank
-_LOOPED = ("interleaved_1f1b", "looped_bfs")
-_IN_A_V = ("zb_v", "v_half", "v_min", "dualpipe_v")
+_LOOPED = ("interleaved_1f1b", "looped_bfs", "combined_1f1b")
+_IN_A_V = ("zb_v", "v_half", "v_min", "dualpipe_v", "combined_dualpipe_v")
 VIRTUAL = (*_LOOPED, *_IN_A_V)
 """Schedules with several stages per rank."""
 
 _SPLIT = ("zb_h1", "zb_h2", *_IN_A_V)
-_FIXED = ("dualpipe_v",)  # weight gradients are tasks of their own, but the order of tasks is given
+_FIXED = ("dualpipe_v", "combined_dualpipe_v")  # weight gradients are tasks of their own, but the order of tasks is given
 _DEEP = ("early_backward_b", "zb_h2")
 
 _MOST_SORTS = 4  # sorts of nodes of which each comes first in one order
@@ -90,6 +91,11 @@ class Config:
     def split_backward(self) -> bool:
         """Whether weight gradients are tasks of their own, if not all; then the order of tasks mostly depends on how long they last."""
         return self.schedule in _SPLIT
+
+    @property
+    def paired(self) -> bool:
+        """Whether forward tasks run beside backward tasks."""
+        return in_pairs(self.schedule)
 
     @property
     def in_turn(self) -> bool:
@@ -261,15 +267,7 @@ def pools(cluster: Cluster) -> tuple[DevicePool, ...]:
     kinds, each alone and all in either order. The last devices may stay idle: of nodes with unlike links, those of each sort come
     first in one of the orders.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster.
-
-    Returns
-    -------
-    tuple of DevicePool
-        At least one.
+    Returns at least one.
     """
     by_kind = [np.flatnonzero(cluster.kind_of_device == kind) for kind in range(len(cluster.kinds))]
     by_kind = [devices for devices in by_kind if len(devices)]
@@ -357,12 +355,15 @@ def schedules_of(mesh: MeshDegrees, n_microbatches: int, n_layers: int, allowed:
     """Yield (schedule, chunks per rank) pairs that make sense for a mesh.
 
     Every virtual stage needs a layer. Interleaved ones need multiples of as many micro-batches as ranks, those in a V twice as many.
+    Pairs of tasks need all-to-alls of experts to hide.
     """
     if mesh.pipeline == 1:
         if "1f1b" in allowed:
             yield "1f1b", 1
         return
     for schedule in allowed:
+        if in_pairs(schedule) and mesh.expert == 1:
+            continue
         if schedule in _WHOLE:
             yield schedule, 1
         elif schedule in _IN_A_V:
@@ -387,10 +388,7 @@ def spreads_of(n_layers: int, n_ranks: int, n_chunks: int, pinned: tuple[bool, b
     pinned : tuple of bool
         Whether something is pinned to the first and to the last stage.
 
-    Returns
-    -------
-    tuple of tuple of int
-        ``((0, 0),)`` with one stage per rank, where any split is part of the space.
+    Returns ``((0, 0),)`` with one stage per rank, where any split is part of the space.
     """
     if n_chunks == 1:
         return ((0, 0),)

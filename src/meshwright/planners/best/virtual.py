@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from meshwright import schedules
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.strategy import RECOMPUTE
+from meshwright.core.strategy import RECOMPUTE, repeats_dispatch
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.memory import ROUNDING_RATIO
@@ -86,7 +86,8 @@ def bounds_of(
 def _loads(costs: Costs, config: Config, light: bool) -> Any:
     """Return the layers on every class of ranks, the class of each rank, and its memory: the same for all schedules of a mesh."""
     key = (
-        config.mesh, config.shard, config.shard_degree, config.layout, config.exchange, config.offload, config.ends_together, light
+        config.mesh, config.shard, config.shard_degree, config.layout, config.exchange, config.offload, config.ends_together, light,
+        config.paired,
     )  # fmt: skip
     if key not in costs.virtual_stages:
         memory_bytes = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
@@ -187,7 +188,8 @@ def in_shape(graph: Graph, plan: Plan, virtual: int, split: tuple[int, ...], all
     if (schedule in VIRTUAL) != (virtual > 1):
         return
     places = schedules.load(schedule).placement(n_ranks, virtual)
-    for word in (word for word in RECOMPUTE if word in allowed):
+    known = (word for word in RECOMPUTE if word in allowed)
+    for word in (word for word in known if not (schedules.in_pairs(schedule) and repeats_dispatch(word))):
         stages = []
         for own, rank in zip(ops, places, strict=True):
             template = next(stage for stage in plan.stages if stage.devices == ranks[int(rank)])

@@ -10,7 +10,7 @@ import pytest
 
 from gists import gist
 from meshwright.core.problem import Stop
-from meshwright.planners.best import certificate, costs, plans, splits
+from meshwright.planners.best import certificate, costs, plans, ranks, splits
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import Config, MeshDegrees, pools
@@ -83,11 +83,13 @@ def test_the_search_goes_on_as_it_did(recorded: Recorded, case: int) -> None:
 def test_what_loads_depend_on_by_hand() -> None:
     mesh = MeshDegrees(3, 4, 2, 2, 4, 1)
     one = Config(mesh, 0, 0, "1f1b", 1, "data")
-    assert costs._key(one, False) == (4, 2, 2, 4, 1, 0, 0, 3, False) and costs._key(one, True) == (0, 2, 2, 4, 1, 0, 0, 0, True)
+    assert ranks.loads_key(one, light=False) == (4, 2, 2, 4, 1, 0, 0, 3, False)
+    assert ranks.loads_key(one, light=True) == (0, 2, 2, 4, 1, 0, 0, 0, True)
     blocks = dataclasses.replace(one, layout="pipeline", shard=3, shard_degree=2)
-    assert costs._key(blocks, False) == (4, 2, 2, 4, 1, 3, 2, 0, False) and costs._key(blocks, True)[0] == 4
+    assert ranks.loads_key(blocks, light=False) == (4, 2, 2, 4, 1, 3, 2, 0, False)
+    assert ranks.loads_key(blocks, light=True)[0] == 4
     odd = dataclasses.replace(one, mesh=dataclasses.replace(mesh, data=3))
-    assert costs._key(odd, True)[0] == 3
+    assert ranks.loads_key(odd, light=True)[0] == 3
     assert costs.after_name(one) == "after_seconds"
     assert costs.after_name(dataclasses.replace(one, schedule="zb_h1")) == "split_after_seconds"
 

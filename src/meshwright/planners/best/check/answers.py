@@ -14,7 +14,7 @@ from meshwright.core.problem import Batch, Framework, MixedPrecision, Problem
 from meshwright.core.result import Result
 from meshwright.planners.best.check.member import outside
 from meshwright.planners.best.check.proof import MOST_OPEN, ROUNDING, BoundProof, MeshShape
-from meshwright.planners.best.check.space import inside
+from meshwright.planners.best.check.space import Form, inside
 
 __all__ = ["AnswerVerdict", "check_infeasible", "check_plan", "posed"]
 
@@ -27,8 +27,7 @@ _NOT_CHECKED = (
     "the fields that are said beside the plan: causes, memory by stage, throughput, intervals, the fastest plan, frameworks",
     "the cost model itself, which both search and check go by",
 )
-_NO_SPACE = ("within_ratio", "alternatives")
-"""Options of the search that say which plans are shown, not which there are."""
+_NO_SPACE = ("within_ratio", "alternatives")  # which plans are shown, not which there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +239,8 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
             "cluster": {"name": cluster.name, "n_devices": cluster.n_devices}}  # fmt: skip
     same += [(f"{part}.{of}", (entry.get(part) or {}).get(of, v), (v,)) for part, one in said.items() for of, v in one.items()]
     same.append(("framework", entry.get("framework") or word, (word,)))
-    same += _figures(problem.framework, found.framework)
+    beside = any(Form(word, 2).is_paired for word in told.get("schedules", ()))  # else who runs pairs does not matter
+    same += [own for own in _figures(problem.framework, found.framework) if beside or not own[0].endswith("paired_tasks")]
     for field, value, allowed in same:
         if value not in allowed:
             raise _Refused(f"{field} is {value!r}; the certificate is of a question where it is {allowed[-1]!r}")

@@ -18,7 +18,7 @@ from meshwright.planners.best.check.fitted_orders import least_step
 from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, PricedLayer, Table
 from meshwright.planners.best.check.rank_memory import least_program
 from meshwright.planners.best.check.space import CheckedMesh, Form, ranks_of
-from meshwright.planners.best.check.virtual_stages import Moments, VirtualStages, stage_rows
+from meshwright.planners.best.check.virtual_stages import Beside, Moments, VirtualStages, beside_of, stage_rows
 from meshwright.planners.best.check.whole_stages import WholeStages
 from meshwright.sim import transfers
 
@@ -53,7 +53,12 @@ class Plays:
         self.m = self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
         ranks, _ = ranks_of(prices.pool, mesh, layout)
         self.devices = [tuple(own.tolist()) for own in ranks]
-        self.rank_of_stage = schedules.load(form.schedule).placement(mesh.pipeline, form.n_chunks).tolist()
+        module = schedules.load(form.schedule)
+        self.rank_of_stage = module.placement(mesh.pipeline, form.n_chunks).tolist()
+        self.beside: list[Beside] | None = None
+        if form.is_paired:
+            n_told = VirtualStages.n_told(form, mesh.pipeline, self.m)
+            self.beside = beside_of(module.order(mesh.pipeline, form.n_chunks, n_told, None))
 
     def plan(self, counts: Sequence[int], words: Sequence[tuple[str, ...]] | None = None) -> Plan | None:
         """Return the plan of a split, with what every layer of each stage recomputes (pinned ones too); None with an empty stage."""
@@ -124,7 +129,8 @@ class Plays:
             return True
         words = self._least_work(counts, moments)
         if words is None:
-            return (bound is not None and self.prices.chain.is_equal) or self._never_fits(counts, moments)
+            counted = self.form.is_paired and self.prices.recompute.one_way  # with all that pairs hold
+            return counted or (bound is not None and self.prices.chain.is_equal) or self._never_fits(counts, moments)
         plan = self.plan(counts, words)
         assert plan is not None
         alike = self.prices.limits["uniform"]  # then all layers must recompute the same, which the least work need not
@@ -183,7 +189,8 @@ class Plays:
     def _rank_ways(self, rows: list[list[tuple[int, bool]]], rank: int, moments: Moments) -> _RankWays:
         """Return the layers of a rank, of all stages."""
         own = [rows[stage] for stage in range(len(rows)) if self.rank_of_stage[stage] == rank]
-        return _RankWays(self.prices, own, self.tables[self.of_rank[rank]], moments[rank])
+        beside = None if self.beside is None else self.beside[rank]
+        return _RankWays(self.prices, own, self.tables[self.of_rank[rank]], moments[rank], beside)
 
     def _memory(self, rank: int) -> float:
         return self.prices.memory_bytes(self.kinds[rank])
@@ -245,6 +252,15 @@ class Plays:
                 float(held @ kept - held[at] * kept[at]) + _at_work(ways[at], float(held[at]))
                 for held, at in zip(times, place.tolist(), strict=True)
             )
+            if self.beside is not None and len(self.beside[rank][0]):  # a second stage at work needs its least too
+                low = [max((min(way.working_bytes for way in layer) for layer in stage), default=0.0) for stage in ways]
+                moving = max(
+                    moving,
+                    max(
+                        float(held @ kept - held[i] * kept[i]) + _at_work(ways[i], float(held[i])) + low[j]
+                        for held, (i, j) in zip(self.beside[rank][0], self.beside[rank][1].tolist(), strict=True)
+                    ),
+                )
             static = sum(layer[0].static_bytes for stage in ways for layer in stage)
             reserved = max(min(way.reserved_bytes for way in layer) for stage in ways for layer in stage)
             if static + reserved + moving > self.prices.memory_bytes(self.kinds[rank]) * (1.0 + MEMORY_ROUNDING):
@@ -267,7 +283,7 @@ class Plays:
         for rank in range(self.mesh.pipeline):
             own = [stage for stage in range(len(rows)) if self.rank_of_stage[stage] == rank]
             ranks.append((self._rank_ways(rows, rank, moments), own, self._memory(rank)))
-        for n_full in range(max(counts) + 1):
+        for n_full in range(1 if self.form.is_paired else max(counts) + 1):
             words = []
             for stage in rows:
                 place = accumulate((not fixed for _, fixed in stage), initial=0)
@@ -319,6 +335,8 @@ class _RankWays:
         The rank's prices.
     moments : tuple
         What it holds, as `moments_of` says.
+    beside : tuple or None
+        What it holds while two tasks run beside each other, as `beside_of` says.
     """
 
     def __init__(
@@ -327,8 +345,9 @@ class _RankWays:
         stages: list[list[tuple[int, bool]]],
         table: Table,
         moments: tuple[NDArray[np.float64], NDArray[np.int64]],
+        beside: Beside | None = None,
     ) -> None:
-        self.words, self.moments, self.n_stages = prices.words(table), moments, len(stages)
+        self.words, self.moments, self.n_stages, self.beside = prices.words(table), moments, len(stages), beside
         self.at = [i for i, rows in enumerate(stages) for _ in rows]
         self.pinned = [prices.pinned_word(row) if fixed else "" for rows in stages for row, fixed in rows]
         ways: list[list[PricedLayer]] = [
@@ -347,8 +366,11 @@ class _RankWays:
         every, widest = np.arange(len(choice)), np.zeros(self.n_stages)
         times, place = self.moments
         np.maximum.at(widest, self.at, self.working[every, choice])
-        moving = times @ np.bincount(self.at, self.kept[every, choice], self.n_stages) + widest[place]
-        return float(self.static + self.reserved[every, choice].max() + moving.max())
+        kept = np.bincount(self.at, self.kept[every, choice], self.n_stages)
+        moving = float((times @ kept + widest[place]).max())
+        if self.beside is not None and len(self.beside[0]):
+            moving = max(moving, float((self.beside[0] @ kept + widest[self.beside[1]].sum(axis=1)).max()))
+        return float(self.static + self.reserved[every, choice].max() + moving)
 
     def least_work(self, memory_bytes: float, counted: int | None = None) -> float:
         """Return what the rank recomputes of a micro-batch at least, in seconds, so that it fits; inf where nothing does.

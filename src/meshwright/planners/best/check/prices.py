@@ -13,7 +13,7 @@ from meshwright import schedules
 from meshwright.base import registry
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import RECOMPUTE, Strategy
+from meshwright.core.strategy import RECOMPUTE, Strategy, repeats_dispatch
 from meshwright.costs import analytic
 from meshwright.planners.best.check.device_pools import CheckedPool
 from meshwright.planners.best.check.space import (
@@ -27,6 +27,7 @@ from meshwright.planners.best.check.space import (
     sharded,
     strategies,
 )
+from meshwright.sim.pairs import SLOWED_RATIO
 
 __all__ = ["MEMORY_ROUNDING", "LayerPrices", "PricedLayer", "Table"]
 
@@ -58,6 +59,10 @@ class PricedLayer(NamedTuple):
     update: float
     output_bytes: float
     output_gradient: bool
+    there: float = 0.0
+    """The part of `forward` that is all-to-alls of experts."""
+    back: float = 0.0
+    """The part of `backward` that is."""
 
     @property
     def work(self) -> float:
@@ -89,6 +94,7 @@ class LayerPrices:
         self._mesh: CheckedMesh | None = None
         self._priced: dict[tuple[Strategy, str, bool, frozenset[int]], tuple[list[Table], list[int], list[int]]] = {}
         self._joined: dict[int, tuple[Table, Table]] = {}
+        self._beside: dict[int, tuple[Table, Table]] = {}
         self._unsharded: dict[CheckedMesh, list[Table]] = {}
 
     def recomputing(self, recompute: RecomputeSpace) -> LayerPrices:
@@ -260,6 +266,37 @@ class LayerPrices:
         ]
         return found, [used.index(kind) for kind in kinds], kinds
 
+    def paired(self, priced: tuple[list[Table], list[int], list[int]]) -> tuple[list[Table], list[int], list[int]]:
+        """Return prices, as `of_ranks` returns them, below those of tasks that run in pairs.
+
+        Lemma: a pair has two parts (`sim.pairs`). The first lasts no less than the backward task's all-to-alls of experts, and no less
+        than the forward task's compute with a share of them; the second no less than the forward task's all-to-alls, nor the backward
+        task's compute with a share of those. Counting one of each, both parts are shared out to the two tasks below what each takes
+        alone. What repeats all-to-alls is no part of the space. Of the four ways to count, that of the most seconds is taken.
+        """
+        tables, of_rank, kinds = priced
+        return [self._paired(table) for table in tables], of_rank, kinds
+
+    def _paired(self, table: Table) -> Table:
+        """Return a table of tasks that run in pairs."""
+        if id(table) not in self._beside:  # tables are kept, so that none is another
+            kept = {key: own for key, own in table.items() if not repeats_dispatch(key[1])}
+            ways = [{key: _in_pairs(own, *way) for key, own in kept.items()} for way in ((0, 0), (0, 1), (1, 0), (1, 1))]
+            first = dict(reversed(kept))
+            longest = max(ways, key=lambda own: math.fsum(own[row, first[row]].work for row in self.chain.rows))
+            self._beside[id(table)] = table, longest
+        return self._beside[id(table)][1]
+
+    def pairs_of(self, mesh: CheckedMesh) -> bool:
+        """Return whether any plan of a mesh may run tasks in pairs."""
+        allowed = any(Form(word, 2).is_paired for word in self.limits["schedules"])
+        return allowed and mesh.expert > 1 and mesh.pipeline > 1 and not self.repeats_dispatch
+
+    @property
+    def repeats_dispatch(self) -> bool:
+        """Whether all that layers may recompute contains all-to-alls of experts."""
+        return all(repeats_dispatch(word) for word in self.recompute.words)
+
     def pinned_word(self, row: int) -> str:
         """Return what a pinned layer recomputes: what all layers do where that is one thing, embedding and head nothing."""
         ends = self.problem.graph.ops[row].kind in ("embedding", "head")
@@ -274,6 +311,18 @@ class LayerPrices:
         useful = any(table[own, "selective"].kept_bytes < table[own, "none"].kept_bytes for own in rows)
         allowed = [word for word in RECOMPUTE if word in self.recompute.words and (row, word) in table]
         return tuple(word for word in allowed if word != "selective" or useful)
+
+
+def _in_pairs(own: PricedLayer, first: int, second: int) -> PricedLayer:
+    """Return a layer where of the first and of the second part of a pair all-to-alls count (1) or compute does (0)."""
+    if (first, second) == (0, 0):
+        return own._replace(
+            forward=own.forward - (1.0 - SLOWED_RATIO) * own.there, backward=own.backward - (1.0 - SLOWED_RATIO) * own.back
+        )
+    forward = {(0, 1): own.forward, (1, 0): SLOWED_RATIO * own.there, (1, 1): own.there}[first, second]
+    if second == 0:
+        return own._replace(forward=forward)
+    return own._replace(forward=forward, backward=own.back * (1.0 if first else SLOWED_RATIO), weight=0.0, again=0.0)
 
 
 def least(tables: Sequence[Table]) -> Table:
@@ -301,6 +350,8 @@ def _layer(load: StageCost, *, silent: bool) -> PricedLayer:
         update=load.optimizer_seconds + (0.0 if silent else load.gather_seconds),
         output_bytes=load.output_bytes,
         output_gradient=load.output_gradient,
+        there=0.0 if silent else dict(load.forward_communication).get("expert", 0.0),
+        back=0.0 if silent else dict(load.backward_communication).get("expert", 0.0),
     )
 
 

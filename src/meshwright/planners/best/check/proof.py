@@ -163,7 +163,8 @@ class BoundProof:
         used = sorted(set(kinds))
         if sends:
             seconds = []
-            for table in prices.unsharded(mesh):
+            unsharded = prices.unsharded(mesh)
+            for table in prices.paired((unsharded, [], []))[0] if prices.pairs_of(mesh) else unsharded:
                 word = prices.words(table)[0]
                 own = {row: table[row, word if row in self.chain.rows else "none"].work for row, _ in table}
                 seconds.append(own)
@@ -180,13 +181,16 @@ class BoundProof:
         """Close all configurations of a mesh: its schedules by what all shardings take at least, or each with its own prices."""
         shared: dict[frozenset[int], tuple[list[Table], list[int], list[int]]] = {}
         for form in every:
+            if form.is_paired and prices.repeats_dispatch:
+                continue
             spare = prices.spare(mesh, form)
             if spare not in shared:
                 shared[spare] = prices.any_sharding(mesh, spare)
+            priced = prices.paired(shared[spare]) if form.is_paired else shared[spare]
             splits = () if form.n_chunks == 1 else tuple(split_counts(self.chain, form, mesh.pipeline, self.limits))
             if splits:
-                splits = self._left(prices, mesh, form, shared[spare], splits, self.limit)
-            if not splits and (form.n_chunks > 1 or WholeStages(prices, mesh, form, *shared[spare]).refuted(self.limit)):
+                splits = self._left(prices, mesh, form, priced, splits, self.limit)
+            if not splits and (form.n_chunks > 1 or WholeStages(prices, mesh, form, *priced).refuted(self.limit)):
                 continue
             for strategy, layout in runnable(self.problem, mesh, self.limits, len(prices.pool.devices)):
                 one = Open(prices, mesh, form, strategy, layout, splits)
@@ -234,6 +238,7 @@ class BoundProof:
         bound: WholeStages | None = None
         for inside_only in (True, False):
             priced = prices.of_ranks(mesh, strategy, layout, inside_only=inside_only, spare=spare)
+            priced = prices.paired(priced) if form.is_paired else priced
             if form.n_chunks > 1:
                 splits = self._left(prices, mesh, form, priced, splits, limit)
                 if not splits:

@@ -39,11 +39,12 @@ _LARGEST_MICRO_BATCH, _LARGEST_TENSOR, _TOKENS_OF_A_CONTEXT_RANK = 8, 64, 1024
 _USUAL_SCHEDULES = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v")
 _ALL_SCHEDULES = (
     "gpipe", "1f1b", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
-    "dualpipe_v",
+    "dualpipe_v", "combined_1f1b", "combined_dualpipe_v",
 )  # fmt: skip
-_IN_A_V = ("zb_v", "v_half", "v_min", "dualpipe_v")
+_PAIRED = ("combined_1f1b", "combined_dualpipe_v")
+_IN_A_V = ("zb_v", "v_half", "v_min", "dualpipe_v", "combined_dualpipe_v")
 _SPLIT = ("zb_h1", "zb_h2", *_IN_A_V)
-_SEVERAL_STAGES = ("interleaved_1f1b", "looped_bfs", *_IN_A_V)
+_SEVERAL_STAGES = ("interleaved_1f1b", "looped_bfs", "combined_1f1b", *_IN_A_V)
 
 
 class CheckedMesh(NamedTuple):
@@ -76,7 +77,12 @@ class Form(NamedTuple):
     @property
     def is_mixed(self) -> bool:
         """Whether some backward passes are whole; then the order of tasks does not depend on how long they last."""
-        return self.schedule == "dualpipe_v"
+        return self.schedule in ("dualpipe_v", "combined_dualpipe_v")
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether forward tasks run beside backward tasks, so that all-to-alls of experts may cost next to nothing."""
+        return self.schedule in _PAIRED
 
     @property
     def is_fitted(self) -> bool:
@@ -151,9 +157,10 @@ def inside(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
     limits = {name: tuple(dict.fromkeys(value)) if isinstance(value, tuple) else value for name, value in limits.items()}
     asked = tuple(limits["schedules"])
     if framework.schedules and asked == _USUAL_SCHEDULES:
-        asked = _ALL_SCHEDULES
+        asked = tuple(word for word in _ALL_SCHEDULES if word not in _PAIRED)
     allowed = [word for word in asked if not framework.schedules or word in framework.schedules]
     allowed = [word for word in allowed if framework.virtual_stages or word not in _SEVERAL_STAGES]
+    allowed = [word for word in allowed if framework.paired_tasks or word not in _PAIRED]
     return {
         **limits,
         "schedules": tuple(allowed),
@@ -244,11 +251,13 @@ def _given(asked: tuple[int, ...], usual: list[int]) -> list[int]:
 
 
 def forms(mesh: CheckedMesh, n_microbatches: int, n_layers: int, limits: Mapping[str, Any]) -> Iterator[Form]:
-    """Yield the schedules of a mesh: every stage needs a layer, and virtual stages enough micro-batches."""
+    """Yield the schedules of a mesh: every stage needs a layer, virtual stages enough micro-batches, and pairs of tasks experts that
+    are spread.
+    """
     p = mesh.pipeline
     for schedule in dict.fromkeys(limits["schedules"]):
         every = [1]
-        if p == 1 and schedule != "1f1b":
+        if (p == 1 and schedule != "1f1b") or (schedule in _PAIRED and mesh.expert == 1):
             continue
         if p > 1 and schedule in _IN_A_V:
             every = [2] if n_layers >= 2 * p and n_microbatches >= 2 * p else []

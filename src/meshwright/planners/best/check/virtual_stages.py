@@ -15,7 +15,7 @@ from meshwright.planners.best.check.space import CheckedMesh, Form
 from meshwright.planners.best.check.whole_stages import sums_of
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions
 
-__all__ = ["Moments", "Spreads", "VirtualStages", "moments_of", "stage_rows"]
+__all__ = ["Beside", "Moments", "Spreads", "VirtualStages", "beside_of", "moments_of", "stage_rows"]
 
 _RANKS_OF_STEADY_STATE = 3
 
@@ -49,6 +49,29 @@ def moments_of(slots: Actions, *, early: bool) -> Moments:
             held[i] -= phase in freeing
         every = sorted(seen)
         found.append((np.array([held for held, _ in every], dtype=float), np.array([at for _, at in every], dtype=np.int64)))
+    return found
+
+
+Beside = tuple[NDArray[np.float64], NDArray[np.int64]]
+"""What a rank holds while two of its tasks run beside each other: micro-batches of each of its stages, and the two stages at work."""
+
+
+def beside_of(slots: Actions) -> list[Beside]:
+    """Return what every rank holds while pairs of tasks run, whose working memory adds up, each different moment once."""
+    found = []
+    for rank in range(slots.n_ranks):
+        stages = np.flatnonzero(slots.rank_of_stage == rank).tolist()
+        chunk, held, seen = {stage: i for i, stage in enumerate(stages)}, [0] * len(stages), set()
+        paired = set(slots.pairs.tolist())
+        for task in range(int(slots.first[rank]), int(slots.first[rank + 1])):
+            i, phase = chunk[int(slots.stage[task])], int(slots.phase[task])
+            held[i] += phase == FORWARD
+            if task in paired:
+                seen.add((tuple(held), (i, chunk[int(slots.stage[task + 1])])))
+            held[i] -= phase in (BACKWARD, BACKWARD_WEIGHT)
+        every = sorted(seen)
+        times = np.array([own for own, _ in every], dtype=float).reshape(-1, len(stages))
+        found.append((times, np.array([both for _, both in every], dtype=np.int64).reshape(-1, 2)))
     return found
 
 

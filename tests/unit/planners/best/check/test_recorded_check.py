@@ -75,7 +75,7 @@ def test_divisors_leads_and_even_counts() -> None:
     assert space._divisors(36) == [1, 2, 3, 4, 6, 9, 12, 18, 36] and space._divisors(1) == [1]
     assert [space.Form(word, 1).lead(2) for word in ("1f1b", "zb_h1", "zb_h2", "early_backward_b")] == [3, 3, 5, 5]
     split = [word for word in space._ALL_SCHEDULES if space.Form(word, 1).is_split]
-    assert split == ["zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v"]
+    assert split == ["zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v", "combined_dualpipe_v"]
     assert space.even_counts(7, 2) == [4, 3] and space.even_counts(5, 1) == [5] and space.even_counts(9, 4) == [2, 3, 2, 2]
 
 
