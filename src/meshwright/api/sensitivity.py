@@ -60,7 +60,7 @@ def changes(result: Result, stop: Stop | None = None) -> tuple[Change, ...]:
         return ()
     base = result.plan.global_batch / timeline.step_seconds
     asked = replace(problem, batch=replace(problem.batch, global_batch=result.plan.global_batch))
-    settings = near(result.plan) | (dict(result.settings) if given else {})
+    settings = near(result.problem, result.plan) | (dict(result.settings) if given else {})
     ratio = result.answer.extra.get("within_ratio")
     within = (
         float(ratio) if isinstance(ratio, int | float) else 0.0
@@ -106,11 +106,13 @@ def _at_least(same: Plan, other: Result) -> Result:
     return replace(kept, answer=replace(kept.answer, objective=Objective("step_seconds", timeline.step_seconds)))
 
 
-def near(plan: Plan) -> dict[str, str]:
+def near(problem: Problem, plan: Plan) -> dict[str, str]:
     """Return settings of the search that keep degrees and schedule near those of a plan.
 
     Parameters
     ----------
+    problem : Problem
+        What was asked.
     plan : Plan
         The plan.
 
@@ -124,7 +126,7 @@ def near(plan: Plan) -> dict[str, str]:
     degrees |= {"pipeline": len(plan.ranks()), "micro_batch": plan.micro_batch}
     allowed = {name: sorted({1, max(1, degree // 2), degree, 2 * degree}) for name, degree in degrees.items()}
     # what the answer was not compared with, either: a larger one would count as gained by the change
-    largest = max(plan.micro_batch, registry.load("search", "best", "search").LARGEST_MICRO_BATCH)
+    largest = max(plan.micro_batch, registry.load("search", "best", "search").largest_micro_batch(problem.graph))
     allowed["micro_batch"] = [size for size in allowed["micro_batch"] if size <= largest]
     schedules = ",".join(sorted({plan.schedule, "1f1b", "zb_h1"}))
     return {"evaluations": _EVALUATIONS, "alternatives": "1", "splits": "0", "schedules": schedules} | {

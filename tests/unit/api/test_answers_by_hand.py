@@ -376,7 +376,7 @@ def test_rows_of_a_sweep_hold_what_was_answered(monkeypatch: pytest.MonkeyPatch,
 
 def test_changes_and_settings_near_a_plan_are_as_before(recorded: Recorded) -> None:
     plan = dealt(Strategy(2, 2), 2, 2, "interleaved_1f1b")
-    recorded([sensitivity.near(plan), sensitivity.near(dealt(Strategy(8, context=1)))])
+    recorded([sensitivity.near(posed(), plan), sensitivity.near(posed(), dealt(Strategy(8, context=1)))])
     variants = sensitivity._variants(posed(), posed().required_cluster)
     assert [name for name, _ in variants][1:] == ["twice the memory", "twice the batch"] and len(variants) == 3
     cluster, links = posed().required_cluster, posed().required_cluster.links

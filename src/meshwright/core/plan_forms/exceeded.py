@@ -106,6 +106,8 @@ def _pairs(limits: FrameworkLimits, plan: Plan) -> str:
         return f"schedule {plan.schedule}; it runs no forward task beside a backward task"
     if plan.stages[0].strategy.expert == 1:
         return f"schedule {plan.schedule} with an expert degree of 1; it is there to hide all-to-alls of experts"
+    if 1 < len(plan.stages) == len(plan.ranks()):
+        return f"schedule {plan.schedule} with one stage per pipeline rank; its pairs are of tasks of several virtual stages"
     alone = len(plan.stages) == 1 and limits.schedules and plan.schedule not in limits.schedules
     return f"schedule {plan.schedule}; it has {listed(limits.schedules)}" if alone else ""
 

@@ -19,7 +19,6 @@ from meshwright.planners.best.space import VIRTUAL, Config, DevicePool, MeshDegr
 from meshwright.schedules import in_pairs
 
 __all__ = [
-    "LARGEST_MICRO_BATCH",
     "N_USUAL",
     "SCHEDULES",
     "Limits",
@@ -27,6 +26,7 @@ __all__ = [
     "impossible",
     "inside_framework",
     "largest_degrees",
+    "largest_micro_batch",
     "runnable",
     "sample_flops",
     "settings",
@@ -40,10 +40,16 @@ SCHEDULES = (
     "dualpipe_v", "combined_1f1b", "combined_dualpipe_v",
 )  # fmt: skip
 """Schedules that may be allowed."""
-LARGEST_MICRO_BATCH = 8
-"""Samples of the largest micro-batch that is searched unless others are asked for."""
+USUAL_SAMPLES, MOST_SAMPLES, MOST_TOKENS = 8, 256, 65_536
+"""Micro-batches that are searched unless others are asked for: of so many samples, or up to the second as long as they hold no more
+tokens than the third: short samples need many of them to fill a device, long ones fill it alone."""
 N_USUAL = 3
 """Sets of meshes that are tried one after the other before all others: see `usual`."""
+
+
+def largest_micro_batch(graph: Graph) -> int:
+    """Return the samples of the largest micro-batch that is searched unless others are asked for."""
+    return max(USUAL_SAMPLES, min(MOST_SAMPLES, MOST_TOKENS // max(graph.n_tokens, 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +272,7 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
     tensor = tuple(d for d in divisors(largest["tensor"]) if d <= min(n, 64))
     context = tuple(2**i for i in range(11) if 2**i <= min(n, largest["context"]))
     expert = tuple(d for d in divisors(largest["expert"]) if d <= n)
-    usual = tuple(d for d in divisors(batch.global_batch) if d <= LARGEST_MICRO_BATCH)
+    usual = tuple(d for d in divisors(batch.global_batch) if d <= largest_micro_batch(problem.graph))
     micro = (batch.micro_batch,) if batch.micro_batch else usual
     allowed = {
         "tensor": params.tensor or tensor,

@@ -35,7 +35,8 @@ __all__ = [
     "strategies",
 ]
 
-_LARGEST_MICRO_BATCH, _LARGEST_TENSOR, _TOKENS_OF_A_CONTEXT_RANK = 8, 64, 1024
+_LARGEST_TENSOR, _TOKENS_OF_A_CONTEXT_RANK = 64, 1024
+_SAMPLES, _MOST_SAMPLES, _MOST_TOKENS = 8, 256, 65_536  # of a micro-batch that nobody asked for
 _USUAL_SCHEDULES = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v")
 _ALL_SCHEDULES = (
     "gpipe", "1f1b", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
@@ -223,7 +224,8 @@ def meshes(problem: Problem, pool: CheckedPool, n_layers: int, limits: Mapping[s
             experts = math.gcd(experts, operator.size("experts", 0) if operator.expert else 0)
     context = [2**i for i in range(11) if 2**i <= min(n, max(1, problem.graph.sequence_length // _TOKENS_OF_A_CONTEXT_RANK))]
     micro = [problem.batch.micro_batch] if problem.batch.micro_batch else [
-        size for size in _divisors(batch) if size <= _LARGEST_MICRO_BATCH
+        size for size in _divisors(batch)
+        if size <= _SAMPLES or (size <= _MOST_SAMPLES and size * problem.graph.n_tokens <= _MOST_TOKENS)
     ]  # fmt: skip
     tensors = _given(limits["tensor"], [size for size in _divisors(heads or 1) if size <= min(n, _LARGEST_TENSOR)])
     contexts, micros = _given(limits["context"], context), _given(limits["micro_batch"], micro)

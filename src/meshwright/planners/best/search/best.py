@@ -16,8 +16,8 @@ from meshwright.core.result import Answer, Result
 from meshwright.costs import LAYERS, offers
 from meshwright.planners.best import answer as joint
 from meshwright.planners.best.branch_and_bound import STOPPED_WITHOUT
-from meshwright.planners.best.limits import LARGEST_MICRO_BATCH
 from meshwright.planners.best.limits import Limits as Params
+from meshwright.planners.best.limits import largest_micro_batch
 from meshwright.planners.best.question import with_batch, within_limits
 from meshwright.planners.best.virtual import in_shape
 
@@ -100,12 +100,13 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tu
 
 def _noting_largest(found: Answer, params: Params, problem: Problem) -> Answer:
     """Return the answer with a note where its micro-batch is the largest that is searched by itself, and a larger one would divide."""
-    if params.micro_batch or problem.batch.micro_batch or found.plan is None or found.plan.micro_batch != LARGEST_MICRO_BATCH:
+    largest = largest_micro_batch(problem.graph)
+    if params.micro_batch or problem.batch.micro_batch or found.plan is None or 2 * found.plan.micro_batch <= largest:
         return found
-    larger = 2 * LARGEST_MICRO_BATCH
+    larger = 2 * found.plan.micro_batch
     if found.plan.global_batch % larger:
         return found
-    said = f"micro-batches of more than {LARGEST_MICRO_BATCH} are not searched unless asked for; --micro-batch {larger} may be quicker"
+    said = f"micro-batches of more than {largest} are not searched unless asked for; --micro-batch {larger} may be quicker"
     return replace(found, notes=(*found.notes, said))
 
 
