@@ -56,7 +56,8 @@ def test_optimizers_that_look_at_whole_weights_are_refused_where_ranks_update_pa
 
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.NAdam,
-    lambda own: torch.optim.SGD(own, 0.1, momentum=0.9, nesterov=True)], ids=str)  # fmt: skip
+    lambda own: torch.optim.SGD(own, 0.1, momentum=0.9, nesterov=True)],
+    ids=["sgd", "adamw", "rmsprop", "nadam", "nesterov"])  # fmt: skip
 def test_optimizers_that_treat_every_element_alike_are_taken(make: Any) -> None:
     optimizer_probe.check(make, plan(shard=2), "opt")
 
