@@ -189,8 +189,8 @@ def test_the_front_door() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"mtbf": 7}, {"lora": 7}, {"settings": 7}, {"freeze": 7}, {"prices": 7}, {"global_batch": [1]}, {"seed": [1]}, {"training": 7},
-     {"recovery": 7}, {"kinds": []}, {"devices": []}, {"scheduler": 7}],
+    [{"mtbf": 7}, {"lora": 7}, {"settings": 7}, {"freeze": 7}, {"prices": 7}, {"seed": [1]}, {"training": 7},
+     {"global_batch": [1]}, {"recovery": 7}, {"kinds": []}, {"devices": []}, {"scheduler": 7}],
     ids=str,
 )  # fmt: skip
 def test_arguments_of_the_wrong_kind_are_refused_by_name(wrong: dict[str, Any]) -> None:
