@@ -67,6 +67,7 @@ ATOMS: dict[str, st.SearchStrategy[Any]] = {
     "str | bool": st.sampled_from(["a", True]),
     "Callable[[], bool]": st.just(bool),
     "object | None": st.just(None),
+    "Callable[[Callable[[], str]], None]": st.just(bool),
     "T": st.builds(Stop),
     "Mapping[str, object]": st.dictionaries(st.sampled_from("ab"), st.integers()),
     "Mapping[str, object] | None": st.none() | st.dictionaries(st.sampled_from("ab"), st.integers()),

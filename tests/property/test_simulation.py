@@ -23,6 +23,8 @@ WORDS = [
         "v_half": (2,),
         "v_min": (2,),
         "dualpipe_v": (2,),
+        "combined_dualpipe_v": (2,),
+        "combined_1f1b": (2, 3),
         "interleaved_1f1b": (1, 2, 3),
         "looped_bfs": (1, 2),
     }.get(word, (1,))

@@ -10,12 +10,13 @@ from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.problem import Batch, ModelSpec, Problem
 
-__all__ = ["batch_of", "besides", "check"]
+__all__ = ["batch_of", "besides", "check", "numbers", "texts"]
 
 _EXAMPLES = MappingProxyType({
     "search": "best", "costs": "analytic", "framework": "megatron", "lora": "r=16,targets=query", "optimizer": "sgd",
     "objective": "dpo", "mtbf": "50000h",
     "state_precision": "moments=bf16", "lengths": "lognormal:2k,1", "batching": "mask",
+    "within": "30d", "pricing": "reserved", "file_format": "huggingface", "backend": "loky", "scheduler": "tcp://host:8786",
 })  # fmt: skip
 
 
@@ -49,6 +50,32 @@ def check(model: object, cluster: object, settings: object = None, freeze: objec
                 f"settings {key!r}: {_shown(value)}: options of the search are text, as in settings={{'{key}': '{value}'}}; "
                 f"a part of the plan is given as fix={{'{key}': {value!r}}}"
             )
+
+
+def numbers(**values: object) -> None:
+    """Refuse what is no number.
+
+    Raises
+    ------
+    InputError
+        With its name.
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InputError(f"{name} {_shown(value)}: must be a number, as in {name}=8")
+
+
+def texts(**values: object) -> None:
+    """Refuse what is no list of texts.
+
+    Raises
+    ------
+    InputError
+        With its name.
+    """
+    for name, value in values.items():
+        if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+            raise InputError(f"{name} {_shown(value)}: must be texts in a list, as in {name}=['h100=2.49']")
 
 
 def besides(why_not: object, mtbf: str) -> dict[str, str]:

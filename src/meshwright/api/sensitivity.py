@@ -126,7 +126,8 @@ def near(problem: Problem, plan: Plan) -> dict[str, str]:
     degrees |= {"pipeline": len(plan.ranks()), "micro_batch": plan.micro_batch}
     allowed = {name: sorted({1, max(1, degree // 2), degree, 2 * degree}) for name, degree in degrees.items()}
     # what the answer was not compared with, either: a larger one would count as gained by the change
-    largest = max(plan.micro_batch, registry.load("search", "best", "search").largest_micro_batch(problem.graph))
+    usual = registry.load("search", "best", "search").usual_micro_batches(problem.graph, plan.global_batch)
+    largest = max(plan.micro_batch, usual[-1])
     allowed["micro_batch"] = [size for size in allowed["micro_batch"] if size <= largest]
     schedules = ",".join(sorted({plan.schedule, "1f1b", "zb_h1"}))
     return {"evaluations": _EVALUATIONS, "alternatives": "1", "splits": "0", "schedules": schedules} | {

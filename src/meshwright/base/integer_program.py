@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Row", "Solved", "solve"]
+__all__ = ["ProgramAnswer", "ProgramRow", "solve"]
 
 _SOLVER = "scipy.optimize._highspy._core"
 _PARTS = ("_Highs", "HighsLp", "HighsModelStatus", "HighsOptions", "HighsStatus", "HighsVarType", "MatrixFormat", "kHighsInf")
 
 
-class Row(NamedTuple):
+class ProgramRow(NamedTuple):
     """One row of a program: `low` <= values @ variables[columns] <= `high`; columns stand once."""
 
     columns: NDArray[np.int64]
@@ -34,14 +34,16 @@ class Row(NamedTuple):
     high: float
 
 
-class Solved(NamedTuple):
+class ProgramAnswer(NamedTuple):
     """What is proven: that nothing keeps all rows, or a lower bound on the cost; None where the solver ended without one."""
 
     infeasible: bool
     bound: float | None
 
 
-def solve(cost: NDArray[np.float64], whole: NDArray[np.bool_], upper: ArrayLike, rows: list[Row], *, most_nodes: int) -> Solved:
+def solve(
+    cost: NDArray[np.float64], whole: NDArray[np.bool_], upper: ArrayLike, rows: list[ProgramRow], *, most_nodes: int
+) -> ProgramAnswer:
     """Return what is proven of the least cost of variables from 0 on that keep all rows.
 
     Parameters
@@ -52,14 +54,14 @@ def solve(cost: NDArray[np.float64], whole: NDArray[np.bool_], upper: ArrayLike,
         Which variables are whole numbers.
     upper : array-like, shape (n_variables,) or a number, float64
         The most that each variable may be.
-    rows : list of Row
+    rows : list of ProgramRow
         At least one.
     most_nodes : int
         Of the branch and bound, which otherwise goes on until the gap is closed.
 
     Returns
     -------
-    Solved
+    ProgramAnswer
         The bound is that of the solver: true up to its tolerances (1e-6 of rows and whole numbers).
     """
     highs = _solver()
@@ -84,21 +86,21 @@ def solve(cost: NDArray[np.float64], whole: NDArray[np.bool_], upper: ArrayLike,
     return _run(highs, program, most_nodes)
 
 
-def _run(highs: Any, program: Any, most_nodes: int) -> Solved:
+def _run(highs: Any, program: Any, most_nodes: int) -> ProgramAnswer:
     """Run the solver as `scipy.optimize.milp` does."""
     run, options = highs._Highs(), highs.HighsOptions()
     options.log_to_console, options.mip_max_nodes, options.mip_rel_gap = False, most_nodes, 0.0
     run.passOptions(options)
     status = highs.HighsModelStatus
     if run.passModel(program) == highs.HighsStatus.kError:
-        return Solved(True, None)
+        return ProgramAnswer(True, None)
     if run.run() == highs.HighsStatus.kError:
-        return Solved(run.getModelStatus() in (status.kInfeasible, status.kModelError), None)
+        return ProgramAnswer(run.getModelStatus() in (status.kInfeasible, status.kModelError), None)
     found, told = run.getModelStatus(), run.getInfo()
     stopped = found in (status.kTimeLimit, status.kIterationLimit, status.kSolutionLimit)
     if found == status.kOptimal or (stopped and told.objective_function_value != highs.kHighsInf):
-        return Solved(False, float(told.mip_dual_bound))
-    return Solved(found in (status.kInfeasible, status.kModelError), None)
+        return ProgramAnswer(False, float(told.mip_dual_bound))
+    return ProgramAnswer(found in (status.kInfeasible, status.kModelError), None)
 
 
 def _by_scipy(
@@ -109,7 +111,7 @@ def _by_scipy(
     low: NDArray[np.float64],
     high: NDArray[np.float64],
     most_nodes: int,
-) -> Solved:
+) -> ProgramAnswer:
     """Return the same by SciPy's own door; `table`: values, rows and columns."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
@@ -123,7 +125,7 @@ def _by_scipy(
         constraints=LinearConstraint(rows, low, high),
         options={"node_limit": most_nodes, "mip_rel_gap": 0.0},
     )
-    return Solved(found.status == 2, None if found.mip_dual_bound is None else float(found.mip_dual_bound))
+    return ProgramAnswer(found.status == 2, None if found.mip_dual_bound is None else float(found.mip_dual_bound))
 
 
 @cache

@@ -209,6 +209,13 @@ def show(result: Result, outputs: Outputs, asked: Callable[[], bool] = bool) -> 
     return 0 if result.feasible else 3
 
 
+_GlobalBatch = Annotated[
+    int, typer.Option(parser=units.samples, metavar="N", help="Samples per step over all devices; 0: left to the search.")
+]
+_MemoryRisk = Annotated[
+    str,
+    typer.Option(show_default="1% with analytic costs", help="Chance that memory does not suffice; 50%: peaks as predicted."),
+]
 _Fix = Annotated[
     str,
     typer.Option(metavar="KEY=VALUE,...", help="Parts of the plan, given: tensor=8,virtual=2; compared with the best of all."),
@@ -246,9 +253,7 @@ def register(app: typer.Typer) -> None:
         search: str = typer.Option("", help="The recipe; default: the one that suits the input (best)."),
         costs: _options.CostsName = "",
         file_format: _options.FileFormat = "",
-        global_batch: int = typer.Option(
-            0, parser=units.samples, metavar="N", help="Samples per step over all devices; 0: left to the search."
-        ),
+        global_batch: _GlobalBatch = 0,
         micro_batch: _options.MicroBatch = 0,
         sequence_length: _options.SequenceLength = 0,
         freeze: _options.Freeze = [],  # noqa: B006  typer copies it
@@ -260,9 +265,7 @@ def register(app: typer.Typer) -> None:
         state_precision: _options.StatePrecision = "",
         set_: _options.Settings = [],  # noqa: B006  typer copies it
         for_: _options.For = "",
-        memory_risk: str = typer.Option(
-            "", show_default="1% with analytic costs", help="Chance that memory does not suffice; 50%: peaks as predicted."
-        ),
+        memory_risk: _MemoryRisk = "",
         top: int = typer.Option(3, help="How many alternatives to show."),
         within: _Within = "",
         time_limit: str = typer.Option("", metavar="SECONDS", help="Stop the search then, with the best plan so far (30s)."),
@@ -287,13 +290,11 @@ def register(app: typer.Typer) -> None:
         from meshwright.core import peaks
         from meshwright.core.problem import Batch
 
-        targets = (("--out", out), ("--trace", trace), ("--report", report))
-        files.check_targets([(option, path) for option, path in targets if path])
+        files.check_targets([own for own in (("--out", out), ("--trace", trace), ("--report", report)) if own[1]])
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length), freeze=freeze,
             file_format=file_format, training=precision, framework=for_, memory_risk=memory_risk or peaks.RISK,
-            lora=training_states.adapters(lora, base), objective=objective, optimizer=optimizer,
-            state_precision=state_precision,
+            lora=training_states.adapters(lora, base), objective=objective, optimizer=optimizer, state_precision=state_precision
         )  # fmt: skip
         preferences = Preferences(top, seed, time_limit, within, why_not, fix, mtbf, lengths, batching)
         started = time.monotonic()

@@ -59,7 +59,6 @@ def register(app: typer.Typer) -> None:
         """Plan for many global batch sizes: data parallel, data parallel with overlap, and the plan found, side by side."""
         import json
         from dataclasses import asdict
-        from functools import partial
 
         from meshwright import api
         from meshwright.api import sweep as sweeping
@@ -81,13 +80,12 @@ def register(app: typer.Typer) -> None:
         with text.progress(f"planning {problem.model_spec.name}") as told:
             rows = sweeping.sweep(
                 problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend,
-                scheduler=scheduler, time_limit_seconds=seconds, done=partial(told.count, what="batch sizes"),
+                scheduler=scheduler, time_limit_seconds=seconds, done=lambda done, n: told.count(done, n, "batch sizes"),
             )  # fmt: skip
         entries = [asdict(row) | {"plan": row.plan} for row in rows]
-        if out:
-            files.write(out, sweep_table.csv(entries))
-        if plot:
-            files.write(plot, sweep_table.svg(problem.model_spec.name, entries))
+        for path, content in ((out, sweep_table.csv(entries)), (plot, sweep_table.svg(problem.model_spec.name, entries))):
+            if path:
+                files.write(path, content)
         shown = {"format": "meshwright/sweep/1", "search": name, "seed": seed, "rows": entries}
         print(json.dumps(shown) if json_ else text.render(sweep_table.table(problem.model_spec.name, entries)))
         return _status(rows)

@@ -10,7 +10,7 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import PHASES
 from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Actions
 from meshwright.sim.end_of_step import StepTail
-from meshwright.sim.pairs import Pairs
+from meshwright.sim.pairs import TaskPairs
 
 __all__ = ["causes"]
 
@@ -21,7 +21,7 @@ def causes(
     end: StepTail,
     stage_costs: tuple[StageCost, ...],
     n_microbatches: int,
-    together: Pairs | None = None,
+    together: TaskPairs | None = None,
 ) -> tuple[tuple[str, float], ...]:
     """Return the seconds of the step by cause; they add up to its length.
 

@@ -240,7 +240,7 @@ class _Played(NamedTuple):
     slots: Actions
     moments: events.TaskTimes
     end: StepTail
-    pairs: pairs.Pairs
+    pairs: pairs.TaskPairs
 
 
 def _played(
@@ -279,7 +279,7 @@ def _played(
 
 
 def _alone(
-    slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers, schedule: str, together: pairs.Pairs | None = None
+    slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers, schedule: str, together: pairs.TaskPairs | None = None
 ) -> events.TaskTimes:
     """Run the order of work where nothing shares a link."""
     status, moments = events.play(*_arguments(slots, task_seconds, sends, together), slots.n_microbatches)
@@ -288,7 +288,7 @@ def _alone(
 
 
 def _arguments(
-    slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers, together: pairs.Pairs | None = None
+    slots: Actions, task_seconds: NDArray[np.float64], sends: Transfers, together: pairs.TaskPairs | None = None
 ) -> tuple[events.Orders, events.Seconds]:
     """Return the order of work and its seconds as kernels take them."""
     orders = events.Orders(slots.first, slots.stage, slots.microbatch, slots.phase, sends.channel)

@@ -14,7 +14,7 @@ from meshwright.core.stage_cost import Collective, StageCost
 from meshwright.schedules import Actions
 from meshwright.sim.traffic import Loads, Traffic, on_links
 
-__all__ = ["SLOWED_RATIO", "Pairs", "exchange_seconds", "of_order", "with_pairs"]
+__all__ = ["SLOWED_RATIO", "TaskPairs", "exchange_seconds", "of_order", "with_pairs"]
 
 SLOWED_RATIO = 20.0 / 132.0
 """Share of a device that sends and receives while all-to-alls run beside compute: 20 of the 132 multiprocessors of an H800
@@ -22,7 +22,7 @@ fill its NVLink and InfiniBand (DeepSeek-V3 Technical Report, arXiv 2412.19437, 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
+class TaskPairs:
     """The pairs of an order of work.
 
     Parameters
@@ -69,7 +69,7 @@ def exchange_seconds(load: StageCost) -> tuple[float, float]:
     return dict(load.forward_communication).get("expert", 0.0), dict(load.backward_communication).get("expert", 0.0)
 
 
-def of_order(slots: Actions, stage_costs: tuple[StageCost, ...]) -> Pairs:
+def of_order(slots: Actions, stage_costs: tuple[StageCost, ...]) -> TaskPairs:
     """Return the pairs of an order of work; there are none under most schedules.
 
     While the forward task's compute runs, the all-to-alls of the backward task do, and the other way round (Megatron-Core's
@@ -87,12 +87,12 @@ def of_order(slots: Actions, stage_costs: tuple[StageCost, ...]) -> Pairs:
             max(back, stage_costs[f].forward_total_seconds - there + SLOWED_RATIO * back),
             max(there, stage_costs[b].backward_total_seconds - back + SLOWED_RATIO * there),
         )
-    return Pairs(first, np.asarray(sort, dtype=np.int64).ravel(), stages, seconds)
+    return TaskPairs(first, np.asarray(sort, dtype=np.int64).ravel(), stages, seconds)
 
 
 def with_pairs(
-    problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...], slots: Actions, pairs: Pairs, alone: Traffic
-) -> tuple[Pairs, Traffic]:
+    problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...], slots: Actions, pairs: TaskPairs, alone: Traffic
+) -> tuple[TaskPairs, Traffic]:
     """Return pairs that last as long as their links need for what runs beside them, and the traffic with that of pairs."""
     if not len(pairs.first):
         return pairs, alone

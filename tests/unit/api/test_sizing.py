@@ -6,6 +6,7 @@ import json
 import math
 import pathlib
 import warnings
+from typing import Any
 
 import pytest
 
@@ -184,3 +185,14 @@ def test_nonsense_is_refused(wrong: dict[str, object], said: str) -> None:
 def test_the_front_door() -> None:
     assert "size" in dir(mw) and mw.size is sizing.size and mw.Sizing is Sizing
     assert Outlay.__doc__
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"mtbf": 7}, {"lora": 7}, {"settings": 7}, {"freeze": 7}, {"prices": 7}, {"seed": [1]}, {"training": 7},
+     {"global_batch": [1]}, {"recovery": 7}, {"kinds": []}, {"devices": []}, {"scheduler": 7}],
+    ids=str,
+)  # fmt: skip
+def test_arguments_of_the_wrong_kind_are_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"^{next(iter(wrong))} "):
+        mw.size("gpt2", "1B", **({"kinds": "h100", "devices": 8} | wrong))

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from meshwright.base import integer_program
-from meshwright.base.integer_program import Row, Solved, solve
+from meshwright.base.integer_program import ProgramAnswer, ProgramRow, solve
 
 LONE = """
 import sys
 import numpy as np
-from meshwright.base.integer_program import Row, solve
+from meshwright.base.integer_program import ProgramRow, solve
 if {before}:
     import scipy.optimize
-row = Row(np.array([0, 1]), np.array([2.0, 3.0]), 7.0, np.inf)
+row = ProgramRow(np.array([0, 1]), np.array([2.0, 3.0]), 7.0, np.inf)
 print(solve(np.array([1.0, 1.4]), np.array([True, True]), 5.0, [row], most_nodes=100).bound, "scipy.optimize" in sys.modules)
 from scipy.optimize import Bounds, LinearConstraint, milp
 found = milp([1.0, 1.4], integrality=1, bounds=Bounds(0, 5), constraints=LinearConstraint([[2.0, 3.0]], 7.0, np.inf))
@@ -26,14 +26,14 @@ print(found.mip_dual_bound)
 """
 
 
-def random_program(dice: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[Row]]:
+def random_program(dice: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[ProgramRow]]:
     n, n_rows = int(dice.integers(2, 9)), int(dice.integers(1, 7))
     rows = []
     for _ in range(n_rows):
         columns = dice.permutation(n)[: int(dice.integers(1, n + 1))]
         low, high = np.sort(dice.integers(-20, 60, 2)).astype(float)
         values = np.round(dice.normal(size=len(columns)) * 5.0, int(dice.integers(0, 3)))
-        rows.append(Row(columns, values, low, high if dice.random() < 0.6 else math.inf))
+        rows.append(ProgramRow(columns, values, low, high if dice.random() < 0.6 else math.inf))
     upper = np.where(dice.random(n) < 0.5, dice.integers(1, 9, n).astype(float), math.inf)
     whole = dice.random(n) < 0.7
     whole[0] = True
@@ -55,11 +55,11 @@ def test_bounds_are_those_of_scipy_to_the_last_bit(monkeypatch: pytest.MonkeyPat
 
 def test_a_program_by_hand() -> None:
     # 2a + 3b >= 7 with whole a, b: (2, 1) costs 3.4, (1, 2) 3.8, (4, 0) 4
-    row = Row(np.array([0, 1]), np.array([2.0, 3.0]), 7.0, math.inf)
+    row = ProgramRow(np.array([0, 1]), np.array([2.0, 3.0]), 7.0, math.inf)
     found = solve(np.array([1.0, 1.4]), np.array([True, True]), 5.0, [row], most_nodes=100)
     assert not found.infeasible
     assert found.bound == pytest.approx(3.4, abs=1e-6)
-    assert solve(np.ones(2), np.array([True, True]), 1.0, [row], most_nodes=100) == Solved(True, None)
+    assert solve(np.ones(2), np.array([True, True]), 1.0, [row], most_nodes=100) == ProgramAnswer(True, None)
 
 
 @pytest.mark.parametrize("before", [False, True])

@@ -11,7 +11,8 @@ import meshwright as mw
 from meshwright.base.errors import InputError
 
 SCRIPT = """torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 \\
-  --vocab-size 1000 --swiglu --micro-batch-size 1 --global-batch-size 32 --seq-length 128 --tensor-model-parallel-size 2 --bf16
+  --vocab-size 1000 --max-position-embeddings 128 --swiglu --micro-batch-size 1 --global-batch-size 32 --seq-length 128 \\
+  --tensor-model-parallel-size 2 --bf16
 """
 
 

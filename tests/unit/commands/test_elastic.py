@@ -28,7 +28,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     sizes = {"vocab_size": 64, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 64, "model_type": "gpt2"}
     (path.parent / "config.json").write_text(json.dumps({**sizes, "architectures": ["GPT2LMHeadModel"]}))
-    settings = {"schedules": "1f1b"}
+    settings = {"schedules": "1f1b", "micro_batch": "1,2,3"}
     found = api.plan(str(path.parent / "config.json"), "flat:4", global_batch=12, training="fp32", settings=settings)
     plan_json.write(found, str(path))
     return str(path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshwright import api, clusters
-from meshwright.api import executors
+from meshwright.api import arguments, executors
 from meshwright.api.sizes.size_search import ENOUGH, SizeSearch
 from meshwright.base import amounts, options, registry, units
 from meshwright.base.errors import InputError
@@ -126,6 +126,7 @@ def size(  # noqa: PLR0913  as many as the command line has
     after the other, the cheapest by that bound first, so that what is left out does not depend on who plans.
     """
     started = time.perf_counter()
+    _refuse(locals())
     executors.check(jobs, backend)
     n_tokens = amounts.total_tokens(tokens, "--tokens")
     limit = amounts.duration(within, "--within") if within else math.inf
@@ -183,6 +184,23 @@ def size(  # noqa: PLR0913  as many as the command line has
         upkeep, notes, seed, tuple(state.settings.items()), time.perf_counter() - started,
         spec.graph.n_sequences,
     )  # fmt: skip
+
+
+def _refuse(told: Mapping[str, Any]) -> None:
+    """Refuse arguments of the wrong kind, and lists that name nothing: left out is what stands for all."""
+    words = ("within", "framework", "file_format", "lora", "objective", "optimizer", "state_precision", "pricing", "mtbf")
+    texts = {word: told[word] for word in (*words, "backend", "scheduler")}
+    arguments.check(told["model"], None, told["settings"], told["freeze"], **texts)
+    arguments.numbers(**{word: told[word] for word in ("global_batch", "sequence_length", "pue", "seed", "jobs")})
+    arguments.texts(prices=told["prices"], powers=told["powers"])
+    training, recovery = told["training"], told["recovery"]
+    if not (training is None or isinstance(training, (str, MixedPrecision))):
+        raise InputError(f"training {training!r}: must be a precision or a MixedPrecision, as in training='fp8'")
+    if not (recovery is None or isinstance(recovery, Mapping)):
+        raise InputError(f"recovery {recovery!r}: must be a mapping, as in recovery={{'storage': '1 TB/s'}}")
+    for name, value in (("devices", told["devices"]), ("kinds", told["kinds"])):
+        if isinstance(value, list) and not value:
+            raise InputError(f"{name} []: names none; leave it out to look at all of them")
 
 
 def _lacks(node: Cluster, training: MixedPrecision | None) -> str:

@@ -15,11 +15,10 @@ from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
-from meshwright.planners.best import bounds, fitted_orders, limits, plans, ranks, runners_up, simplest, virtual
+from meshwright.planners.best import bounds, fitted_orders, incumbents, limits, plans, ranks, runners_up, simplest, virtual
 from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
-from meshwright.planners.best.goals import Allowance, Goal
-from meshwright.planners.best.incumbents import Incumbent, describe, memory_notes, place_of, so_far
+from meshwright.planners.best.incumbents import Allowance, Goal, Incumbent, so_far
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.space import ANY, ANY_SPREAD, Config, DevicePool, Exchanges, MeshDegrees, meshes, schedules_of
@@ -32,9 +31,6 @@ __all__ = ["BestFirstSearch", "Entry"]
 _PEAK, _COMPUTE, _WITH_COMMUNICATION, _UNLIT, _SCHEDULE, _LIGHT, _FULL, _BUILT, _CARRIED = range(9)
 _GRACE_SECONDS = 2.0  # for which a search that dived without finding a plan goes on whatever the limit of time
 _MOST_BUILT = 4  # plans built at most for each that may be played
-
-STOPPED = "stopped before its end, as asked: this is the best plan so far, and the gap says how far it may be from the best"
-STOPPED_WITHOUT = "stopped before its end, as asked, and no plan was found until then; that there is none is not proven"
 
 Entry = tuple[float, int, int, MeshDegrees | Config, Plan | None]
 """On the heap: a bound, what it stands on, the pool, a set of plans, and its plan once that is built."""
@@ -148,7 +144,7 @@ class BestFirstSearch:
 
     def know(self, plan: Plan) -> None:
         """Take a plan for found where it is one of the space and fits."""
-        place = place_of(plan, self.costs)
+        place = incumbents.place_of(plan, self.costs)
         found = None if place is None else self.play(*place, plan)
         if found is not None:
             self.found.append(found)
@@ -355,11 +351,11 @@ class BestFirstSearch:
         extra: dict[str, object] = {"refused": refused, "n_plans_simulated": self.n_evaluations}
         extra["stopped_early"] = self.was_stopped
         if self.was_stopped:
-            notes = (*notes, STOPPED if self.found else STOPPED_WITHOUT)
+            notes = (*notes, incumbents.STOPPED if self.found else incumbents.STOPPED_WITHOUT)
         if not self.found:
             return self._infeasible(notes, extra)
         chosen = simplest.chosen(self.found, self.params.within_ratio)
-        notes = (*notes, *memory_notes(self.problem, chosen))
+        notes = (*notes, *incumbents.memory_notes(self.problem, chosen))
         n_others, left = self.params.alternatives - 1, ((entry[0], entry[3]) for entry in (*self.heap, *self.later))
         open_sets = ((bound, config) for bound, _, config in self.open)
         bound = Bound(self.proven, "branch and bound over the joint space")
@@ -399,5 +395,5 @@ class BestFirstSearch:
             held = "a plan under zb_h1 or zb_h2 must fit with as many micro-batches as its order may hold"
             notes = (*notes, f"{held}; 1f1b, which is not allowed here, holds fewer")
         missing, config = closest or (1.0, min(config for _, _, config in self.open))
-        nearest = f"closest {'of what there was time for' if self.was_stopped else 'with these devices'}: {describe(config)}"
+        nearest = f"closest {'of what there was time for' if self.was_stopped else 'with these devices'}: {incumbents.describe(config)}"
         return Answer(None, missing_bytes=missing, nearest=nearest, infeasible_proven=not self.open, notes=notes, extra=extra)

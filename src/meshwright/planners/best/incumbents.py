@@ -1,9 +1,13 @@
-"""Plans that the joint search played: how they are ranked, told apart, described, compared and found in the space."""
+"""Plans that the joint search played: how they are ranked, told apart, described, compared and found in the space; what is
+searched for once the best is known.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.core.plan import Plan
@@ -14,13 +18,39 @@ from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.space import Config, MeshDegrees
 from meshwright.sim import fits
 
-__all__ = ["Degrees", "Incumbent", "causes_of_loss", "degrees_of", "describe", "memory_notes", "place_of", "rank", "so_far"]
+__all__ = [
+    "STOPPED", "STOPPED_WITHOUT", "Allowance", "Degrees", "Goal", "Incumbent", "causes_of_loss", "degrees_of", "describe",
+    "memory_notes", "place_of", "rank", "so_far",
+]  # fmt: skip
+
+STOPPED = "stopped before its end, as asked: this is the best plan so far, and the gap says how far it may be from the best"
+STOPPED_WITHOUT = "stopped before its end, as asked, and no plan was found until then; that there is none is not proven"
 
 Degrees = tuple[int, int, int, int, int]
 """Pipeline, data, context, tensor, expert."""
 
 
 _NEARLY_FULL = 0.95  # share of memory from which on a note says how to leave room
+
+
+class Goal(Protocol):
+    """What is searched for once the best plan is known."""
+
+    @property
+    def cutoff_seconds(self) -> float:
+        """The step from which on no plan is of use."""
+
+    def limit(self, item: MeshDegrees | Config) -> float:
+        """Return the step from which on plans of a set are of no use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How many plans may have been evaluated and built, and entries of the heap looked at, before a search stops."""
+
+    n_evaluations: float = math.inf
+    n_built: float = math.inf
+    n_looked: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,37 +19,31 @@ from meshwright.planners.best.space import VIRTUAL, Config, DevicePool, MeshDegr
 from meshwright.schedules import in_pairs
 
 __all__ = [
-    "N_USUAL",
-    "SCHEDULES",
-    "Limits",
-    "allowed_degrees",
-    "impossible",
-    "inside_framework",
-    "largest_degrees",
-    "largest_micro_batch",
-    "runnable",
-    "sample_flops",
-    "settings",
-    "shard_degrees",
-    "usual",
-    "variants",
-]
+    "N_USUAL", "SCHEDULES", "Limits", "allowed_degrees", "impossible", "inside_framework", "largest_degrees", "runnable",
+    "sample_flops", "settings", "shard_degrees", "usual", "usual_micro_batches", "variants",
+]  # fmt: skip
 
 SCHEDULES = (
     "gpipe", "1f1b", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
     "dualpipe_v", "combined_1f1b", "combined_dualpipe_v",
 )  # fmt: skip
 """Schedules that may be allowed."""
-USUAL_SAMPLES, MOST_SAMPLES, MOST_TOKENS = 8, 256, 65_536
-"""Micro-batches that are searched unless others are asked for: of so many samples, or up to the second as long as they hold no more
-tokens than the third: short samples need many of them to fill a device, long ones fill it alone."""
+USUAL_SAMPLES, MOST_TOKENS = 8, 65_536
+"""Samples, or tokens, of the largest micro-batch that is searched unasked: of short samples it takes many to fill a device."""
 N_USUAL = 3
 """Sets of meshes that are tried one after the other before all others: see `usual`."""
 
 
-def largest_micro_batch(graph: Graph) -> int:
-    """Return the samples of the largest micro-batch that is searched unless others are asked for."""
-    return max(USUAL_SAMPLES, min(MOST_SAMPLES, MOST_TOKENS // max(graph.n_tokens, 1)))
+def usual_micro_batches(graph: Graph, global_batch: int) -> tuple[int, ...]:
+    """Return the samples of the micro-batches that are searched unless others are asked for.
+
+    Divisors of the batch of at most `USUAL_SAMPLES` samples or `MOST_TOKENS` tokens; where these end below half of that, the next too.
+    """
+    all_sizes, n_tokens = divisors(global_batch), max(graph.n_tokens, 1)
+    sizes = [size for size in all_sizes if size <= USUAL_SAMPLES or size * n_tokens <= MOST_TOKENS]
+    if 2 * sizes[-1] * n_tokens < MOST_TOKENS:
+        sizes += all_sizes[len(sizes) : len(sizes) + 1]
+    return tuple(sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +266,7 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
     tensor = tuple(d for d in divisors(largest["tensor"]) if d <= min(n, 64))
     context = tuple(2**i for i in range(11) if 2**i <= min(n, largest["context"]))
     expert = tuple(d for d in divisors(largest["expert"]) if d <= n)
-    usual = tuple(d for d in divisors(batch.global_batch) if d <= largest_micro_batch(problem.graph))
+    usual = usual_micro_batches(problem.graph, batch.global_batch)
     micro = (batch.micro_batch,) if batch.micro_batch else usual
     allowed = {
         "tensor": params.tensor or tensor,

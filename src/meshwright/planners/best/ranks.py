@@ -251,22 +251,15 @@ def _least_in_pairs(load: StageCost, way: tuple[bool, bool]) -> StageCost:
     there, back = exchange_seconds(load)
     sent_first, sent_second = way
     if not sent_first and not sent_second:
-        return replace(
-            load,
-            forward_communication=_slowing(load.forward_communication),
-            backward_communication=_slowing(load.backward_communication),
-        )
+        slowed = replace(load, forward_communication=_slowing(load.forward_communication))
+        return replace(slowed, backward_communication=_slowing(load.backward_communication))
     if not sent_second:
         return replace(load, forward_seconds=0.0, forward_communication=(("expert", SLOWED_RATIO * there),))
     nothing = replace(load, backward_input_seconds=0.0, backward_weight_seconds=0.0, recompute_seconds=0.0)
     if not sent_first:
         return replace(nothing, backward_communication=(("expert", SLOWED_RATIO * back),))
-    return replace(
-        nothing,
-        forward_seconds=0.0,
-        forward_communication=(("expert", there),),
-        backward_communication=(("expert", back),),
-    )
+    ahead = replace(nothing, forward_seconds=0.0, forward_communication=(("expert", there),))
+    return replace(ahead, backward_communication=(("expert", back),))
 
 
 def _slowing(causes: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:

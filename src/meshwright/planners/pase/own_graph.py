@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from meshwright.base import fields
@@ -44,7 +45,7 @@ def _word(value: Any, place: str) -> str:
     return fields.text(value, place)
 
 
-KINDS: Mapping[str, tuple[int, Mapping[str, tuple[_Read, Any]]]] = {
+KINDS: Mapping[str, tuple[int, Mapping[str, tuple[_Read, Any]]]] = MappingProxyType({
     "convolution": (1, {
         "n_filters": (_whole(1), None), "window": (_wholes(1, 2), None), "stride": (_whole(1), 1),
         "padding": (_wholes(0, 2), (0, 0)), "pointwise": (_whole(0), 0),
@@ -63,17 +64,12 @@ KINDS: Mapping[str, tuple[int, Mapping[str, tuple[_Read, Any]]]] = {
     "softmax": (1, {"axis": (_whole(0), None)}),
     "cross_entropy": (1, {}),
     "lstm": (1, {"n_units": (_whole(1), None), "n_layers": (_whole(1), None)}),
-}  # fmt: skip
+})  # fmt: skip
 """Of every kind: how many tensors it reads (0: one or more), and its fields with their defaults (None: must be given)."""
 
-RANKS = {
-    "convolution": (4,),
-    "pooling": (4,),
-    "concatenation": (4,),
-    "embedding": (2,),
-    "lstm": (3,),
-    "fully_connected": (2, 3),
-}
+RANKS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {"convolution": (4,), "pooling": (4,), "concatenation": (4,), "embedding": (2,), "lstm": (3,), "fully_connected": (2, 3)}
+)
 """Dimensions that the tensors read by a kind may have; any where it is not listed."""
 
 

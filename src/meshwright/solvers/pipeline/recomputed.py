@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.integer_program import Row, solve
+from meshwright.base.integer_program import ProgramRow, solve
 
 __all__ = ["RankSorts", "least_recomputed"]
 
@@ -97,20 +97,20 @@ def _least(asked: _Asked) -> float:
     largest = 2 * n_counts
     every = np.arange(n_counts)
     sort_of = every % n_sorts
-    rows: list[Row] = []
+    rows: list[ProgramRow] = []
     for sort in range(n_sorts):
         own = every[sort_of == sort]
-        rows.append(Row(own, np.ones(n_ways), float(sorts.n_layers[sort]), float(sorts.n_layers[sort])))
+        rows.append(ProgramRow(own, np.ones(n_ways), float(sorts.n_layers[sort]), float(sorts.n_layers[sort])))
     for i in every.tolist():
         way, sort = divmod(i, n_sorts)
         shared = ((sorts.reserved_bytes, largest), (sorts.working_bytes, largest + 1 + int(sorts.stage[sort])))
-        rows.append(Row(np.array([i, n_counts + i]), np.array([1.0, -float(sorts.n_layers[sort])]), -np.inf, 0.0))
+        rows.append(ProgramRow(np.array([i, n_counts + i]), np.array([1.0, -float(sorts.n_layers[sort])]), -np.inf, 0.0))
         for n_bytes, most in shared:
-            rows.append(Row(np.array([n_counts + i, most]), np.array([n_bytes[way, sort] / scale, -1.0]), -np.inf, 0.0))
+            rows.append(ProgramRow(np.array([n_counts + i, most]), np.array([n_bytes[way, sort] / scale, -1.0]), -np.inf, 0.0))
     for times, stage in zip(held, at.tolist(), strict=True):
         kept = (times[sorts.stage] * sorts.kept_bytes / scale).ravel()
         columns = np.concatenate((every, [largest, largest + 1 + stage]))
-        rows.append(Row(columns, np.concatenate((kept, [1.0, 1.0])), -np.inf, room_bytes / scale + _ROUNDING))
+        rows.append(ProgramRow(columns, np.concatenate((kept, [1.0, 1.0])), -np.inf, room_bytes / scale + _ROUNDING))
     extra = np.maximum(sorts.extra_seconds, 0.0)
     price = extra.max(initial=0.0)
     if price == 0.0:

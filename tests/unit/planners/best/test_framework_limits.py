@@ -17,7 +17,7 @@ from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Result
 from meshwright.planners.best import limits
-from meshwright.planners.best.check import answers
+from meshwright.planners.best.check import answers, space
 from meshwright.planners.best.search.best import Params
 from meshwright.writers import plan_json
 
@@ -132,13 +132,25 @@ def test_what_no_plan_of_a_framework_trains_is_said_before_the_search() -> None:
 
 def test_the_largest_micro_batch_searched_is_said_to_be_that() -> None:
     problem = replace(api.make_problem(TINY, "dgx-h100:1", batch=Batch(1024, 0, 128)))
-    said = "micro-batches of more than 256 are not searched unless asked for; --micro-batch 512 may be quicker"
+    said = "micro-batches above 512 are searched only if asked for; --micro-batch 1024 may be quicker"
     result = solved(problem)
-    assert (result.plan.micro_batch, said in result.answer.notes) == (256, True)
-    assert said not in solved(problem, micro_batch="256").answer.notes
+    assert (result.plan.micro_batch, said in result.answer.notes) == (512, True)
+    assert said not in solved(problem, micro_batch="512").answer.notes
 
 
-@pytest.mark.parametrize(("n_tokens", "largest"), [(1, 256), (197, 256), (256, 256), (1024, 64), (8192, 8), (131_072, 8)])
-def test_short_samples_are_searched_in_larger_micro_batches(n_tokens: int, largest: int) -> None:
+@pytest.mark.parametrize(
+    ("n_tokens", "batch", "sizes"),
+    [
+        (8192, 64, (1, 2, 4, 8)),
+        (131_072, 64, (1, 2, 4, 8)),
+        (1024, 96, (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)),
+        (197, 1006, (1, 2, 503)),  # nothing near: twice a prime
+        (128, 997, (1, 997)),
+        (16, 8192, tuple(2**i for i in range(13))),
+        (1, 12, (1, 2, 3, 4, 6, 12)),
+    ],
+)
+def test_short_samples_are_searched_in_larger_micro_batches(n_tokens: int, batch: int, sizes: tuple[int, ...]) -> None:
     graph = replace(posed("torchtitan").graph, sequence_length=n_tokens)
-    assert limits.largest_micro_batch(graph) == largest
+    assert limits.usual_micro_batches(graph, batch) == sizes
+    assert tuple(space._usual_sizes(batch, n_tokens)) == sizes

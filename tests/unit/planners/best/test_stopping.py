@@ -8,7 +8,7 @@ import pytest
 
 from meshwright import api
 from meshwright.core.problem import Batch, Stop
-from meshwright.planners.best.branch_and_bound import STOPPED, STOPPED_WITHOUT
+from meshwright.planners.best.incumbents import STOPPED, STOPPED_WITHOUT
 
 TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
 CLUSTER = "two-level:6,per_node=3,device=a100-sxm-80gb,bandwidth=1 GB/s"

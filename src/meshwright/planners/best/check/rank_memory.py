@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.integer_program import Row, solve
+from meshwright.base.integer_program import ProgramRow, solve
 from meshwright.planners.best.check.prices import PricedLayer
 
 __all__ = ["least_extra", "least_program", "least_repeated"]
@@ -141,11 +141,11 @@ def least_program(
     if price <= 0.0:
         return 0.0
     # variables: how many layers go each way; whether any does; the most needed while each stage works; the most reserved
-    rows: list[Row] = []
+    rows: list[ProgramRow] = []
 
     def keep(values: dict[int, float], least: float, most: float) -> None:
         used = sorted(column for column, value in values.items() if value)
-        rows.append(Row(np.array(used, dtype=np.int64), np.array([values[column] for column in used]), least, most))
+        rows.append(ProgramRow(np.array(used, dtype=np.int64), np.array([values[column] for column in used]), least, most))
 
     for i, (_, count, _) in enumerate(sorts):
         keep({j: 1.0 for j in range(n) if flat[j][0] == i}, count, count)

@@ -17,26 +17,12 @@ from meshwright.costs import analytic
 from meshwright.planners.best.check.device_pools import CheckedPool
 
 __all__ = [
-    "CheckedChain",
-    "CheckedMesh",
-    "Form",
-    "RecomputeSpace",
-    "chain_of",
-    "even_counts",
-    "exchanged",
-    "exchanges",
-    "forms",
-    "inside",
-    "meshes",
-    "ranks_of",
-    "recompute_spaces",
-    "runnable",
-    "split_counts",
-    "strategies",
-]
+    "CheckedChain", "CheckedMesh", "Form", "RecomputeSpace", "chain_of", "even_counts", "exchanged", "exchanges", "forms",
+    "inside", "meshes", "ranks_of", "recompute_spaces", "runnable", "split_counts", "strategies",
+]  # fmt: skip
 
 _LARGEST_TENSOR, _TOKENS_OF_A_CONTEXT_RANK = 64, 1024
-_SAMPLES, _MOST_SAMPLES, _MOST_TOKENS = 8, 256, 65_536  # of a micro-batch that nobody asked for
+_SAMPLES, _MOST_TOKENS = 8, 65_536  # of a micro-batch that nobody asked for
 _USUAL_SCHEDULES = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v")
 _ALL_SCHEDULES = (
     "gpipe", "1f1b", "early_backward_b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
@@ -223,10 +209,7 @@ def meshes(problem: Problem, pool: CheckedPool, n_layers: int, limits: Mapping[s
             heads = math.gcd(heads, operator.size("heads", 0))
             experts = math.gcd(experts, operator.size("experts", 0) if operator.expert else 0)
     context = [2**i for i in range(11) if 2**i <= min(n, max(1, problem.graph.sequence_length // _TOKENS_OF_A_CONTEXT_RANK))]
-    micro = [problem.batch.micro_batch] if problem.batch.micro_batch else [
-        size for size in _divisors(batch)
-        if size <= _SAMPLES or (size <= _MOST_SAMPLES and size * problem.graph.n_tokens <= _MOST_TOKENS)
-    ]  # fmt: skip
+    micro = [problem.batch.micro_batch] if problem.batch.micro_batch else _usual_sizes(batch, problem.graph.n_tokens)
     tensors = _given(limits["tensor"], [size for size in _divisors(heads or 1) if size <= min(n, _LARGEST_TENSOR)])
     contexts, micros = _given(limits["context"], context), _given(limits["micro_batch"], micro)
     every_expert = _given(limits["expert"], [size for size in _divisors(experts or 1) if size <= n])
@@ -245,6 +228,16 @@ def meshes(problem: Problem, pool: CheckedPool, n_layers: int, limits: Mapping[s
                 for expert in every_expert:
                     if data * own % expert == 0:
                         yield from (CheckedMesh(tensor, own, expert, share, data, p) for share in shares for p in allowed)
+
+
+def _usual_sizes(batch: int, n_tokens: int) -> list[int]:
+    """Return the micro-batches that are tried where none is asked for: small ones, and the first beyond where those end early."""
+    found: list[int] = []
+    for size in _divisors(batch):
+        if size > _SAMPLES and size * n_tokens > _MOST_TOKENS:
+            return found if 2 * found[-1] * n_tokens >= _MOST_TOKENS else [*found, size]
+        found.append(size)
+    return found
 
 
 def _given(asked: tuple[int, ...], usual: list[int]) -> list[int]:

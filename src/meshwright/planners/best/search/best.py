@@ -15,10 +15,11 @@ from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Result
 from meshwright.costs import LAYERS, offers
 from meshwright.planners.best import answer as joint
-from meshwright.planners.best.branch_and_bound import STOPPED_WITHOUT
+from meshwright.planners.best.incumbents import STOPPED_WITHOUT
 from meshwright.planners.best.limits import Limits as Params
-from meshwright.planners.best.limits import largest_micro_batch
+from meshwright.planners.best.limits import usual_micro_batches
 from meshwright.planners.best.question import with_batch, within_limits
+from meshwright.planners.best.space import divisors
 from meshwright.planners.best.virtual import in_shape
 
 if TYPE_CHECKING:
@@ -100,13 +101,13 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tu
 
 def _noting_largest(found: Answer, params: Params, problem: Problem) -> Answer:
     """Return the answer with a note where its micro-batch is the largest that is searched by itself, and a larger one would divide."""
-    largest = largest_micro_batch(problem.graph)
-    if params.micro_batch or problem.batch.micro_batch or found.plan is None or 2 * found.plan.micro_batch <= largest:
+    if params.micro_batch or problem.batch.micro_batch or found.plan is None:
         return found
-    larger = 2 * found.plan.micro_batch
-    if found.plan.global_batch % larger:
+    largest = usual_micro_batches(problem.graph, found.plan.global_batch)[-1]
+    more = [size for size in divisors(found.plan.global_batch // found.plan.stages[0].strategy.data) if size > largest]
+    if found.plan.micro_batch != largest or not more:
         return found
-    said = f"micro-batches of more than {largest} are not searched unless asked for; --micro-batch {larger} may be quicker"
+    said = f"micro-batches above {largest} are searched only if asked for; --micro-batch {more[0]} may be quicker"
     return replace(found, notes=(*found.notes, said))
 
 
