@@ -459,7 +459,7 @@ def test_options_of_one_rung_leave_out_what_its_degrees_do_not_have(monkeypatch:
     monkeypatch.setattr(advise.api, "plan", planned)
     values = {**advise._values(dealt(Strategy(8)), posed()), "recompute": "mlp+moe", "shard": "3", "schedules": "zb_h1"}
     assert advise._with(posed(), values, 1) == "does not fit, or no such plan is legal"
-    assert advise._with(posed(), values | {"tensor": "2", "context": "2", "pipeline": "2"}, 1) == "near"
+    assert advise._with(posed(), values | {"tensor": "2", "context": "2", "pipeline": "2"}, 1) == "no such plan fits; near"
     assert advise._with(posed(), values | {"tensor": "4"}, 2) == "no"
     assert [(one["schedules"], one["shard"], one["recompute"], one["alternatives"]) for one in asked] == [
         ("1f1b", "0", "mlp,moe", "1"),

@@ -117,22 +117,6 @@ class _Called:
         """Wait for nothing."""
 
 
-def test_progress_says_what_is_done_by_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    class AtLast:
-        """A thread that does all its work when it is waited for."""
-
-        def __init__(self, target: Callable[[], None], daemon: bool) -> None:
-            self.join, self.start = target, lambda: None
-
-    answers = iter([False, True])
-    monkeypatch.setattr(threading.Event, "wait", lambda self, seconds: next(answers))
-    monkeypatch.setattr(threading, "Thread", AtLast)
-    with report.progress("thinking") as now:
-        now("doing (2 of 3)")
-    said = capsys.readouterr().err
-    assert said.startswith("doing (2 of 3): ") and "thinking" not in said
-
-
 def test_progress_is_silent_for_quick_work_and_ends_with_it(capsys: pytest.CaptureFixture[str]) -> None:
     with report.progress("thinking"):
         time.sleep(0.01)

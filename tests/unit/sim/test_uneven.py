@@ -24,7 +24,14 @@ def test_micro_batches_alike_end_as_the_simulator_says(schedule: str, n_ranks: i
     times, slots, sends = _posed(schedule, n_ranks, n_chunks, 8)
     full = tasks.task_seconds(times)
     said = engine.step_seconds(
-        schedule, n_ranks, n_chunks, 8, *(getattr(times, name) for name in Durations.__dataclass_fields__)
+        schedule,
+        n_ranks,
+        n_chunks,
+        8,
+        times.forward_seconds,
+        times.backward_input_seconds,
+        times.backward_weight_seconds,
+        times.transfer_seconds,
     )
     for share in (0.0, 0.3, 1.0):
         seconds = LinearSeconds((1.0 - share) * full, share * full)

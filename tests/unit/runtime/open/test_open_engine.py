@@ -411,5 +411,8 @@ def test_a_recorded_step_is_the_step_with_its_tasks_marked(tmp_path: pathlib.Pat
     assert products and all(
         whole["ts"] <= event["ts"] and event["ts"] + event["dur"] <= whole["ts"] + whole["dur"] for event in (*tasks, *products)
     )
-    inside = [p for p in products if any(t["ts"] <= p["ts"] <= t["ts"] + t["dur"] for t in tasks if "ward" in t["name"])]
+    # the profiler and the tasks have clocks of their own, which a busy machine reads a moment apart
+    slack, wards = 0.02 * whole["dur"], [t for t in tasks if "ward" in t["name"]]
+    middles = [p["ts"] + 0.5 * p["dur"] for p in products]
+    inside = [at for at in middles if any(t["ts"] - slack <= at <= t["ts"] + t["dur"] + slack for t in wards)]
     assert len(inside) == len(products), "tasks stand where their operators do"

@@ -21,10 +21,11 @@ from meshwright.base import options
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
 from meshwright.planners.best.check import answers, device_pools, member, space
-from meshwright.planners.best.check.plays import Plays, _RankWays
+from meshwright.planners.best.check.plays import Plays
 from meshwright.planners.best.check.prices import LayerPrices, PricedLayer
 from meshwright.planners.best.check.proof import BoundProof
 from meshwright.planners.best.check.rank_memory import least_repeated
+from meshwright.planners.best.check.rank_ways import RankWays
 from meshwright.planners.best.check.virtual_stages import Spreads, VirtualStages, stage_rows
 from meshwright.planners.best.check.whole_stages import WholeStages
 from meshwright.planners.best.search.best import Params
@@ -201,7 +202,7 @@ def test_layers_of_a_rank_by_the_rule(recorded: Recorded) -> None:
         found = []
         for rank in range(mesh.pipeline):
             own = [rows[stage] for stage in range(len(rows)) if plays.rank_of_stage[stage] == rank]
-            ways = _RankWays(prices, own, tables[of_rank[rank]], held[rank])
+            ways = RankWays(prices, own, tables[of_rank[rank]], held[rank])
             full = ways.peak(np.zeros(len(ways.at), dtype=np.int64))
             least = ways.peak(np.full(len(ways.at), len(ways.words) - 1))
             rules = [ways.rule(least + share * (full - least)) for share in (-0.1, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.05)]
