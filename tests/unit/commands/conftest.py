@@ -45,7 +45,7 @@ def meshwright(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         with pytest.raises(SystemExit) as stopped:
             cli.main()
         captured = capsys.readouterr()
-        err = "".join(line for line in captured.err.splitlines(keepends=True) if not line.endswith(" s ...\n"))
+        err = "".join(line for line in captured.err.splitlines(keepends=True) if not line.endswith(" ...\n"))
         return Outcome(int(stopped.value.code or 0), captured.out, err)
 
     return run
