@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Actions
 from meshwright.sim.end_of_step import TailTasks
-from meshwright.sim.pairs import Pairs
+from meshwright.sim.pairs import TaskPairs
 from meshwright.sim.traffic import PARTS, Traffic
 from meshwright.sim.transfers import Transfers
 
@@ -98,7 +98,7 @@ class Play:
 
     def __init__(
         self, slots: Actions, task_seconds: list[list[float]], sends: Transfers, traffic: Traffic | None = None,
-        items: TailTasks | None = None, together: Pairs | None = None,
+        items: TailTasks | None = None, together: TaskPairs | None = None,
     ) -> None:  # fmt: skip
         self.slots, self.seconds, self.transfers, self.items = slots, task_seconds, sends, items
         self.links = Links(slots, sends, traffic)

@@ -62,14 +62,14 @@ def random_traffic(rng: np.random.Generator, times: Durations, speed: np.ndarray
     return Traffic(seconds, tuple(links), tuple(amounts))
 
 
-def random_pairs(rng: np.random.Generator, slots: Actions) -> pairs.Pairs:
+def random_pairs(rng: np.random.Generator, slots: Actions) -> pairs.TaskPairs:
     """Return the pairs of an order, of any length."""
     found = pairs.of_order(slots, (StageCost(1.0, 1.0),) * slots.n_stages)
     return dataclasses.replace(found, seconds=rng.integers(1, 9, found.seconds.shape) / 8)
 
 
 def with_random_pairs(
-    rng: np.random.Generator, traffic: Traffic, slots: Actions, together: pairs.Pairs, speed: np.ndarray
+    rng: np.random.Generator, traffic: Traffic, slots: Actions, together: pairs.TaskPairs, speed: np.ndarray
 ) -> Traffic:
     """Put what pairs wait for, and what runs beside them, on the same links."""
     seconds, links, amounts = [], [], []
@@ -104,7 +104,7 @@ def played(
     sends: Transfers,
     traffic: Traffic | None,
     what: TailTasks,
-    together: pairs.Pairs | None = None,
+    together: pairs.TaskPairs | None = None,
 ) -> tuple[order.TaskTimes, np.ndarray, np.ndarray]:
     """Return what the compiled simulator says."""
     flows = sharing.flows(sends, traffic, slots.rank_of_stage)
@@ -125,7 +125,7 @@ def compared(
     rel: float,
     traffic: Traffic | None = None,
     what: TailTasks | None = None,
-    together: pairs.Pairs | None = None,
+    together: pairs.TaskPairs | None = None,
 ) -> None:
     what = what or items(slots, (StageCost(0.0, 0.0),) * slots.n_stages)
     moments, item_start, item_end = played(slots, times, sends, traffic, what, together)
