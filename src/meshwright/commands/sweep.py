@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,17 @@ def _status(rows: Sequence[Row]) -> int:
 
 
 _TimeLimit = Annotated[str, typer.Option(metavar="SECONDS", help="Stop the search of each row then, with its best plan (30s).")]
+
+
+def _write(name: str, entries: list[dict[str, Any]], out: str, plot: str) -> None:
+    """Write the table and the plot of speed-ups that were asked for."""
+    from meshwright.base import files
+    from meshwright.report import sweep_table
+
+    if out:
+        files.write(out, sweep_table.csv(entries))
+    if plot:
+        files.write(plot, sweep_table.svg(name, entries))
 
 
 def register(app: typer.Typer) -> None:
@@ -83,9 +94,7 @@ def register(app: typer.Typer) -> None:
                 scheduler=scheduler, time_limit_seconds=seconds, done=lambda done, n: told.count(done, n, "batch sizes"),
             )  # fmt: skip
         entries = [asdict(row) | {"plan": row.plan} for row in rows]
-        for path, content in ((out, sweep_table.csv(entries)), (plot, sweep_table.svg(problem.model_spec.name, entries))):
-            if path:
-                files.write(path, content)
+        _write(problem.model_spec.name, entries, out, plot)
         shown = {"format": "meshwright/sweep/1", "search": name, "seed": seed, "rows": entries}
         print(json.dumps(shown) if json_ else text.render(sweep_table.table(problem.model_spec.name, entries)))
         return _status(rows)

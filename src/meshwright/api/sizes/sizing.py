@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from meshwright import api, clusters
 from meshwright.api import arguments, executors
@@ -126,15 +126,19 @@ def size(  # noqa: PLR0913  as many as the command line has
     after the other, the cheapest by that bound first, so that what is left out does not depend on who plans.
     """
     started = time.perf_counter()
-    _refuse(locals())
+    arguments.check(
+        model, None, settings, freeze, within=within, framework=framework, file_format=file_format, lora=lora,
+        objective=objective, optimizer=optimizer, state_precision=state_precision, pricing=pricing, mtbf=mtbf,
+        backend=backend, scheduler=scheduler,
+    )  # fmt: skip
+    arguments.numbers(global_batch=global_batch, sequence_length=sequence_length, pue=pue, seed=seed, jobs=jobs)
+    arguments.texts(prices=prices, powers=powers)
+    _refuse(training, recovery, devices, kinds)
+    _in_range(pue, sequence_length, seed)
     executors.check(jobs, backend)
     n_tokens = amounts.total_tokens(tokens, "--tokens")
     limit = amounts.duration(within, "--within") if within else math.inf
     most = amounts.money(budget, "--budget") if budget != "" else math.inf
-    if pue and not 1.0 <= pue <= 10.0:
-        raise InputError(f"--pue {pue:g}: must be between 1 and 10")
-    if sequence_length < 0 or not 0 <= seed < 2**63:
-        raise InputError(f"--sequence-length {sequence_length}, --seed {seed}: must be at least 0")
     if isinstance(training, str):
         training = api.training(training) if training else None
     upkeep = told_upkeep(mtbf, recovery)
@@ -143,12 +147,7 @@ def size(  # noqa: PLR0913  as many as the command line has
     )  # fmt: skip
     if spec.instance is not None or spec.costs != "analytic" or not spec.graph.n_parameters:
         raise InputError(f"model {spec.name}: only what is read as layers can be sized; {spec.format} brings its own costs")
-    words = kinds.split(",") if isinstance(kinds, str) and kinds else kinds
-    chosen = kinds_of.kinds(words) or tariffs.priced_kinds(pricing)
-    prices_told, powers_told = (
-        tariffs.told_of_kinds(told, option, chosen) for told, option in ((prices, "--price"), (powers, "--power"))
-    )
-    paid = tariffs.tariffs(chosen, pricing=pricing, prices=prices_told, powers=powers_told, pue_ratio=pue)
+    chosen, paid = _paid(kinds, pricing, prices, powers, pue)
     counts = _counts(devices, len(chosen))
     batch = Batch(_global_batch(global_batch, spec.graph.n_tokens), 0, spec.graph.sequence_length)
     n_steps = math.ceil(n_tokens / (batch.global_batch * spec.graph.n_tokens))
@@ -186,19 +185,33 @@ def size(  # noqa: PLR0913  as many as the command line has
     )  # fmt: skip
 
 
-def _refuse(told: Mapping[str, Any]) -> None:
+def _paid(
+    kinds: Sequence[str] | str, pricing: str, prices: Sequence[str], powers: Sequence[str], pue: float
+) -> tuple[tuple[ClusterKind, ...], tuple[Tariff, ...]]:
+    """Return the kinds of cluster that are looked at, and what an hour of each costs and draws."""
+    words = kinds.split(",") if isinstance(kinds, str) and kinds else kinds
+    chosen = kinds_of.kinds(words) or tariffs.priced_kinds(pricing)
+    prices_told, powers_told = (
+        tariffs.told_of_kinds(told, option, chosen) for told, option in ((prices, "--price"), (powers, "--power"))
+    )
+    return chosen, tariffs.tariffs(chosen, pricing=pricing, prices=prices_told, powers=powers_told, pue_ratio=pue)
+
+
+def _in_range(pue: float, sequence_length: int, seed: int) -> None:
+    """Refuse numbers that are out of range."""
+    if pue and not 1.0 <= pue <= 10.0:
+        raise InputError(f"--pue {pue:g}: must be between 1 and 10")
+    if sequence_length < 0 or not 0 <= seed < 2**63:
+        raise InputError(f"--sequence-length {sequence_length}, --seed {seed}: must be at least 0")
+
+
+def _refuse(training: object, recovery: object, devices: object, kinds: object) -> None:
     """Refuse arguments of the wrong kind, and lists that name nothing: left out is what stands for all."""
-    words = ("within", "framework", "file_format", "lora", "objective", "optimizer", "state_precision", "pricing", "mtbf")
-    texts = {word: told[word] for word in (*words, "backend", "scheduler")}
-    arguments.check(told["model"], None, told["settings"], told["freeze"], **texts)
-    arguments.numbers(**{word: told[word] for word in ("global_batch", "sequence_length", "pue", "seed", "jobs")})
-    arguments.texts(prices=told["prices"], powers=told["powers"])
-    training, recovery = told["training"], told["recovery"]
     if not (training is None or isinstance(training, (str, MixedPrecision))):
         raise InputError(f"training {training!r}: must be a precision or a MixedPrecision, as in training='fp8'")
     if not (recovery is None or isinstance(recovery, Mapping)):
         raise InputError(f"recovery {recovery!r}: must be a mapping, as in recovery={{'storage': '1 TB/s'}}")
-    for name, value in (("devices", told["devices"]), ("kinds", told["kinds"])):
+    for name, value in (("devices", devices), ("kinds", kinds)):
         if isinstance(value, list) and not value:
             raise InputError(f"{name} []: names none; leave it out to look at all of them")
 
