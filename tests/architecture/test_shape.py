@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,58 +25,40 @@ def _functions(tree: ast.AST) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_file_is_one_idea_of_bounded_size(path: pathlib.Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= LARGEST_FILE
-    tree = ast.parse(text)
+def _larger_than_a_file_or_function_is(path: pathlib.Path, text: str, tree: ast.Module) -> Iterator[str]:
+    n_file_lines = len(text.splitlines())
+    if n_file_lines > LARGEST_FILE:
+        yield f"{n_file_lines} lines, at most {LARGEST_FILE}"
     limit = LARGEST_KERNEL if "_kernels" in path.parts else LARGEST_FUNCTION
     for function in _functions(tree):
         body = function.body[1:] if ast.get_docstring(function) else function.body
-        if not body:
-            continue
-        n_lines = (body[-1].end_lineno or 0) - body[0].lineno + 1
-        assert n_lines <= limit, f"{function.name} has {n_lines} lines"
+        n_lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+        if n_lines > limit:
+            yield f"{function.name} has {n_lines} lines, at most {limit}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_file_opens_with_a_sentence_and_holds_no_state(path: pathlib.Path) -> None:
-    tree = ast.parse(path.read_text())
-    assert ast.get_docstring(tree), "the first line of every module says what it is"
-    for node in ast.walk(tree):
-        assert not isinstance(node, ast.Global), "no global state"
+def _unsaid(_: pathlib.Path, __: str, tree: ast.Module) -> Iterator[str]:
+    if not ast.get_docstring(tree):
+        yield "the first line of every module says what it is"
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_") and not ast.get_docstring(node):
+            yield f"{node.name} has no docstring"
+
+
+def _state_of_a_module(_: pathlib.Path, __: str, tree: ast.Module) -> Iterator[str]:
+    if any(isinstance(node, ast.Global) for node in ast.walk(tree)):
+        yield "no global state"
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, (ast.List, ast.Dict, ast.Set)):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            assert names == ["__all__"], f"module-level mutable state: {names}"
+            if names != ["__all__"]:
+                yield f"module-level mutable state: {names}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_public_functions_and_classes_are_documented(path: pathlib.Path) -> None:
-    tree = ast.parse(path.read_text())
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
-            assert ast.get_docstring(node), f"{node.name} has no docstring"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_dataclasses_are_frozen(path: pathlib.Path) -> None:
-    for line in re.findall(r"^@dataclass.*$", path.read_text(), re.M):
-        assert "frozen=True" in line
-
-
-STANDS_OFTEN = {"Params": "options of a plug-in: its room asks for them under this name"}
-
-
-def test_one_name_stands_for_one_class() -> None:
-    places: dict[str, list[str]] = {}
-    for path in FILES:
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
-    twice = {name: place for name, place in places.items() if len(place) > 1}
-    assert set(STANDS_OFTEN) <= set(twice), "an exception that is not needed any more"
-    assert set(twice) == set(STANDS_OFTEN), {name: twice[name] for name in set(twice) - set(STANDS_OFTEN)}
+def _dataclasses_that_are_not_frozen(_: pathlib.Path, text: str, __: ast.Module) -> Iterator[str]:
+    for line in re.findall(r"^@dataclass.*$", text, re.M):
+        if "frozen=True" not in line:
+            yield line
 
 
 MUTABLE = {
@@ -96,39 +79,77 @@ def _frozen_classes(tree: ast.AST) -> list[ast.ClassDef]:
     ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_frozen_class_holds_nothing_that_changes(path: pathlib.Path) -> None:
-    tree = ast.parse(path.read_text())
+def _frozen_classes_that_change(_: pathlib.Path, __: str, tree: ast.Module) -> Iterator[str]:
     for noun in _frozen_classes(tree):
         for field in noun.body:
-            if isinstance(field, ast.AnnAssign):
-                words = set(re.findall(r"\w+", ast.unparse(field.annotation)))
-                assert not words & MUTABLE, (
-                    f"{noun.name}.{ast.unparse(field.target)}: a tuple, a Mapping, or an honest class that is not frozen"
-                )
+            if isinstance(field, ast.AnnAssign) and set(re.findall(r"\w+", ast.unparse(field.annotation))) & MUTABLE:
+                where = f"{noun.name}.{ast.unparse(field.target)}"
+                yield f"{where}: a tuple, a Mapping, or an honest class that is not frozen"
     inside = {id(node) for function in _functions(tree) if function.name == "__post_init__" for node in ast.walk(function)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node) == "object.__setattr__":
-            assert id(node) in inside, f"line {node.lineno}: what is frozen is written to in __post_init__ only"
+        if isinstance(node, ast.Attribute) and node.attr == "__setattr__" and id(node) not in inside:
+            yield f"line {node.lineno}: what is frozen is written to in __post_init__ only"
+
+
+def _floats_without_a_unit(_: pathlib.Path, __: str, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        # options of a recipe keep the words that users type; `_params` reads their units from the field's metadata
+        if not isinstance(node, ast.ClassDef) or node.name == "Params":
+            continue
+        if not any("dataclass" in ast.dump(decorator) for decorator in node.decorator_list):
+            continue
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.annotation, ast.Name) and field.annotation.id == "float":
+                name = ast.unparse(field.target)
+                whole = name in ("seconds", "flops", "value", "cost", "bandwidth", "memory", "bytes")
+                if not (whole or name.startswith("n_") or name.endswith(UNITS)):
+                    yield f"{node.name}.{name}: which unit?"
+
+
+RULES = (
+    _larger_than_a_file_or_function_is, _unsaid, _state_of_a_module, _dataclasses_that_are_not_frozen,
+    _frozen_classes_that_change, _floats_without_a_unit,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_float_field_carries_its_unit_in_its_name(path: pathlib.Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        # options of a recipe keep the words that users type; `_params` reads their units from the field's metadata
-        if isinstance(node, ast.ClassDef) and node.name == "Params":
-            continue
-        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.dump(decorator) for decorator in node.decorator_list):
-            for field in node.body:
-                if (
-                    isinstance(field, ast.AnnAssign)
-                    and isinstance(field.annotation, ast.Name)
-                    and field.annotation.id == "float"
-                ):
-                    assert isinstance(field.target, ast.Name)
-                    name = field.target.id
-                    whole = name in ("seconds", "flops", "value", "cost", "bandwidth", "memory", "bytes")
-                    assert whole or name.startswith("n_") or name.endswith(UNITS), f"{node.name}.{name}: which unit?"
+def test_a_file_is_one_documented_idea_of_bounded_size_without_state(path: pathlib.Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert [said for rule in RULES for said in rule(path, text, tree)] == []
+
+
+def test_every_rule_of_shape_finds_what_breaks_it() -> None:
+    long = "def long():\n" + "    x = 1\n" * (LARGEST_FUNCTION + 1)
+    broken = {
+        _larger_than_a_file_or_function_is: (long, "\n" * (LARGEST_FILE + 1)),
+        _unsaid: ("", '"""Said."""\n\n\ndef plan():\n    return 1\n', '"""Said."""\n\n\nclass Plan:\n    pass\n'),
+        _state_of_a_module: ("KNOWN = {}\n", "def f():\n    global x\n"),
+        _dataclasses_that_are_not_frozen: ("@dataclass\nclass A:\n    pass\n",),
+        _frozen_classes_that_change: (
+            "@dataclass(frozen=True)\nclass A:\n    x: list[int]\n",
+            "def f(a):\n    object.__setattr__(a, 'x', 1)\n",
+        ),
+        _floats_without_a_unit: ("@dataclass(frozen=True)\nclass A:\n    time: float\n",),
+    }
+    assert set(broken) == set(RULES)
+    for rule, texts in broken.items():
+        for text in texts:
+            assert list(rule(SOURCE / "core" / "a.py", text, ast.parse(text))), (rule.__name__, text)
+
+
+STANDS_OFTEN = {"Params": "options of a plug-in: its room asks for them under this name"}
+
+
+def test_one_name_stands_for_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
+    twice = {name: place for name, place in places.items() if len(place) > 1}
+    assert set(STANDS_OFTEN) <= set(twice), "an exception that is not needed any more"
+    assert set(twice) == set(STANDS_OFTEN), {name: twice[name] for name in set(twice) - set(STANDS_OFTEN)}
 
 
 def test_only_the_runtime_and_kept_kernels_read_the_environment_and_only_the_runtime_and_the_command_line_print() -> None:

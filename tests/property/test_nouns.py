@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from meshwright import api, core, sim
 from meshwright import clusters as topologies
 from meshwright.base.errors import InputError
-from meshwright.core.cluster import Cluster, Device, Links
+from meshwright.core.cluster import Cluster, Device, Host, Links
 from meshwright.core.framework import SHARES
 from meshwright.core.graph import Edge, Graph, Op, Operator, SharedWeights
 from meshwright.core.interval import Interval
@@ -79,11 +79,17 @@ ATOMS: dict[str, st.SearchStrategy[Any]] = {
 
 TABLE = Operator("words", "norm", (("hidden", 2),), n_parameters=2)
 
+HOST_RATES = ("memory_bytes", "memory_bytes_per_second", "link_bytes_per_second")
+
 FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (Operator, "dims"): st.just((("sequence", 4), ("in", 8), ("out", 8))),
     (Graph, "ops"): st.sampled_from(
-        [(Op("a", "x", (TABLE,)), Op("b", "x", (TABLE,))), (Op("b", "x", (TABLE,)), Op("c", "x"), Op("a", "x", (TABLE,)))]
+        [
+            (Op("a", "x", (TABLE,)), Op("b", "x", (TABLE,)), Op("c", "x")),
+            (Op("b", "x", (TABLE,)), Op("c", "x", (TABLE,)), Op("a", "x", (TABLE,))),
+        ]
     ),
+    (Graph, "n_shared_parameters"): st.integers(1, 3),
     (Graph, "shared"): st.sampled_from([(), (SharedWeights(((0, "words"), (1, "words")), 1),)]),
     (SharedWeights, "places"): st.just(((0, "words"), (1, "words"))),
     (Graph, "edges"): st.sampled_from([(), (Edge(0, 1, 4),), (Edge(1, 0, 2),), (Edge(0, 2, 1),)]),
@@ -92,6 +98,8 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (Device, "name"): st.sampled_from(["a", "b"]),
     (Device, "flops_per_second"): st.sampled_from([(("a", 1.0),), (("a", 2.0), ("bf16", 1.0))]),
     (Device, "attention_of"): st.sampled_from([(), (("a", 0.5),)]),
+    **{(Host, name): st.sampled_from([1.0, 2.0]) for name in HOST_RATES},
+    (Cluster, "kinds"): st.tuples(*[st.deferred(lambda: drawn(Device))] * 2),
     (Cluster, "kind_of_device"): st.sampled_from([[0, 0], [1, 0]]).map(np.array),
     (Cluster, "links"): st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=2, max_size=2).map(
         lambda rates: Links(np.array([0, 1]), np.array([1, 0]), np.array(rates), np.zeros(2))
@@ -101,6 +109,7 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (Strategy, "tensor"): st.integers(1, 3),
     (Strategy, "context"): st.integers(1, 3),
     (Strategy, "expert"): st.integers(1, 3),
+    (Problem, "memory_risk"): st.sampled_from([0.01, 0.5]),
     (Problem, "batch"): st.builds(Batch, st.integers(0, 3), st.integers(0, 3)),
     **{(Framework, name): st.sampled_from([0.0, 0.5, 1.0]) for name in SHARES},
     (MixedPrecision, "optimizer"): st.sampled_from(["adamw", "muon", "lion"]),
