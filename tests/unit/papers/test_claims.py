@@ -12,6 +12,7 @@ import pytest
 from meshwright import api, papers
 from meshwright.base.errors import UnknownNameError
 from meshwright.papers import ClaimRepeated, Paper
+from meshwright.planners.pase.search import pase_naive
 from meshwright.published.claims import Case, Claim
 
 NAMES = ("dapple", "parmesan", "pase", "piper", "topoopt")
@@ -46,14 +47,20 @@ def test_names_that_are_none_are_answered_with_those_there_are() -> None:
         papers.chosen(papers.read("pase"), "x")
 
 
-def test_the_optima_of_pase_are_the_published_ones_and_proven() -> None:
+@pytest.mark.parametrize(
+    ("largest_table", "n_naive"), [(2_000_000, 11), pytest.param(100_000_000, 13, marks=pytest.mark.slow)], ids=["small", "all"]
+)
+def test_the_optima_of_pase_are_the_published_ones_and_proven(
+    largest_table: int, n_naive: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pase_naive, "LARGEST_TABLE", largest_table)
     found = cases("pase", "optima")
     assert len(found) == 15
     for case in found:
         assert case.claimed_value == case.published_value == case.improved_value
         assert case.best_value in (None, case.claimed_value)
         assert case.bound_value == pytest.approx(case.claimed_value, rel=1e-13)
-    assert sum("naive recurrence" in case.note for case in found) == 13  # of those whose tables are small enough
+    assert sum("naive recurrence" in case.note for case in found) == n_naive  # of those whose tables are small enough
 
 
 def test_given_plans_of_piper_have_the_published_times_and_the_best_is_no_slower() -> None:
