@@ -165,7 +165,7 @@ def _spared(problem: Problem, module: Any, one: EvaluatedPlan) -> EvaluatedPlan:
         for stage, over in enumerate(excess):
             if over <= 0.0:
                 high[stage] = middle[stage]
-            else:
+            elif low[stage] < high[stage]:  # a stage that was settled may exceed later: the order of tasks follows the others
                 low[stage] = middle[stage] + 1
         if max(excess) <= 0.0 and timeline.step_seconds < best.step_seconds:
             best = EvaluatedPlan(plan, timeline.step_seconds, one.label)

@@ -288,3 +288,21 @@ def test_ranks_hops_and_groups_of_a_numbering_by_hand() -> None:
     apart = np.array([[0.0, 1.0, 2.0], [1.0, 0.0, 2.0], [2.0, 2.0, 0.0]])
     refined = numbering._refined(np.zeros(3, dtype=int), apart, same).tolist()
     assert refined[0] == refined[1] != refined[2]
+
+
+def test_recomputing_less_ends_where_a_stage_that_fitted_exceeds_by_what_others_recompute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The order of tasks follows the times of all stages, so a stage can hold more where another one recomputes less."""
+    plan = plan_with((1, 1), (2, 4))
+    full = replace(plan, stages=tuple(replace(stage, recompute=("full",) * len(stage.ops)) for stage in plan.stages))
+
+    def played(problem: Any, module: Any, plan: Plan) -> tuple[Any, tuple[float, float]]:
+        n_first, n_second = (sum(word != "none" for word in stage.recompute) for stage in plan.stages)
+        # the first stage fits without any where the second recomputes two or more, and never where it recomputes fewer
+        return SimpleNamespace(step_seconds=float(n_first + n_second)), (1.0 if n_second < 2 else -1.0, float(1 - n_second))
+
+    monkeypatch.setattr(sharded_pipelines, "_played", played)
+    spared = sharded_pipelines._spared(asked(), None, EvaluatedPlan(full, 6.0, "all"))
+    assert spared.step_seconds == 3.0  # the quickest of those looked at that fit
+    assert [sum(word != "none" for word in stage.recompute) for stage in spared.plan.stages] == [1, 2]
