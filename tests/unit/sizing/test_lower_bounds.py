@@ -21,7 +21,7 @@ CASES = [
     ("bert-large", "dgx-h100:8", 256, "bf16", "", {}),
     ("bert-large", "dgx-a100:8", 64, "fp32", "", {"tensor": "4"}),
     ("gpt2", "dgx-b200:1", 1024, "bf16", "", {}),
-    ("mixtral-8x7b", "dgx-h200:32", 256, "bf16", "megatron", {}),
+    ("mixtral-8x7b", "dgx-h200:8", 64, "bf16", "megatron", {}),
 ]
 
 

@@ -73,7 +73,7 @@ def test_packing_is_what_it_is_token_by_token(seed: int) -> None:
     dice = np.random.default_rng(seed)
     documents, size = dice.integers(1, 25, dice.integers(1, 15)), int(dice.integers(2, 20))
     assert packed_pairs(documents, size).tolist() == pytest.approx(_token_by_token(documents.tolist(), size), rel=1e-12)
-    endless = packed_pairs(documents[dice.integers(0, len(documents), 1 << 18)], size)
+    endless = packed_pairs(documents[dice.integers(0, len(documents), 1 << 15)], size)
     assert mean_packed_pairs(documents, size) == pytest.approx(endless.mean(), abs=6.0 * endless.std() / len(endless) ** 0.5)
     assert mean_packed_pairs(documents, size) == pytest.approx(mean_packed_pairs(np.tile(documents[::-1], 3), size), rel=1e-12)
     cut = [min(size, length - at) for length in documents for at in range(0, length, size)]
