@@ -27,7 +27,7 @@ def total_tokens(text: str | float, place: str) -> int:
     """
     value = _scaled(str(text), place, "a number of tokens", "15T or 300B")
     if value != int(value) or value < 1:
-        raise InputError(f"{place} {text}: must be a whole number of at least 1; write for example 15T or 300B")
+        raise InputError(f"{_typed(place, text)}: must be a whole number of at least 1; write for example 15T or 300B")
     return int(value)
 
 
@@ -38,18 +38,20 @@ def duration(text: str, place: str) -> float:
     """
     match = re.fullmatch(rf"\s*{_NUMBER}\s*([A-Za-z]+)\s*", str(text))
     if match is None:
-        raise InputError(f"{place} {text}: is no time with its unit; write for example 30d, 50000h or 10min")
+        raise InputError(f"{_typed(place, text)}: is no time with its unit; write for example 30d, 50000h or 10min")
     days = dict(_DAYS).get(match[2].lower(), 0)
     hours = {"hour": "h", "hours": "h", "hr": "h", "hrs": "h", "sec": "s", "minutes": "min", "minute": "min", "m": "min"}
     number = match[1].replace("_", "")
     unit = hours.get(match[2].lower(), match[2])
     if not days and unit not in _TIMES:
-        raise InputError(f"{place} {text}: has the unknown unit '{match[2]}'; write for example 30d, 50000h, 5y or 10min")
+        raise InputError(
+            f"{_typed(place, text)}: has the unknown unit '{match[2]}'; write for example 30d, 50000h, 5y or 10min"
+        )
     seconds = (
         float(number) * days * 86400.0 if days else units.parse(f"{number} {unit}", "seconds", place=place, exclusive=True)
     )
     if not 0.0 < seconds < math.inf:
-        raise InputError(f"{place} {text}: must be above 0")
+        raise InputError(f"{_typed(place, text)}: must be above 0")
     return seconds
 
 
@@ -68,13 +70,13 @@ def money(text: str | float, place: str) -> float:
     """
     word = str(text).strip()
     if re.search(r"[€£¥]|\b(EUR|GBP|JPY|CNY|CHF)\b", word, re.I):
-        raise InputError(f"{place} {text}: prices are in US dollars; write for example '2 M$' or 2000000")
+        raise InputError(f"{_typed(place, text)}: prices are in US dollars; write for example '2 M$' or 2000000")
     bare, n_signs = re.subn(r"\$|USD", "", word, flags=re.I)
     if n_signs > 1:
-        raise InputError(f"{place} {text}: names the currency {n_signs} times; write for example '2 M$'")
+        raise InputError(f"{_typed(place, text)}: names the currency {n_signs} times; write for example '2 M$'")
     value = _scaled(bare, place, "an amount of money", "'2 M$' or 500k", shown=word)
     if value <= 0.0:
-        raise InputError(f"{place} {text}: must be above 0")
+        raise InputError(f"{_typed(place, text)}: must be above 0")
     return value
 
 
@@ -95,20 +97,25 @@ def watts(text: str | float, place: str) -> float:
     """
     match = re.fullmatch(rf"\s*{_NUMBER}\s*(|W|kW|MW)\s*", str(text))
     if match is None:
-        raise InputError(f"{place} {text}: is no power; write for example 700W or 1.3kW")
+        raise InputError(f"{_typed(place, text)}: is no power; write for example 700W or 1.3kW")
     value = float(match[1].replace("_", "")) * {"": 1.0, "W": 1.0, "kW": 1e3, "MW": 1e6}[match[2]]
     if not 0.0 < value < math.inf:
-        raise InputError(f"{place} {text}: must be above 0")
+        raise InputError(f"{_typed(place, text)}: must be above 0")
     return value
+
+
+def _typed(place: str, text: object) -> str:
+    """Return an option and its value as they were typed: ``--budget 2x``, ``--price h100=2x``."""
+    return f"{place}{'' if place.endswith('=') else ' '}{text}"
 
 
 def _scaled(text: str, place: str, what: str, example: str, *, shown: str = "") -> float:
     """Return a number with a decimal prefix."""
     match = re.fullmatch(rf"\s*{_NUMBER}\s*([kKMmGBbTt]?)\s*", text)
     if match is None:
-        raise InputError(f"{place} {shown or text}: is not {what}; write for example {example}")
+        raise InputError(f"{_typed(place, shown or text)}: is not {what}; write for example {example}")
     scale = dict(_SCALES)[match[2].upper().replace("K", "k")]
     value = float(match[1].replace("_", "")) * scale
     if not value < 1e30:
-        raise InputError(f"{place} {shown or text}: is too large")
+        raise InputError(f"{_typed(place, shown or text)}: is too large")
     return round(value) if scale > 1.0 and abs(value - round(value)) <= 1e-9 * value else value

@@ -75,14 +75,14 @@ def parse(text: str | float | int, dimension: str, *, place: str, minimum: float
 
 
 def parse_count(text: str | int, *, place: str, binary: bool = False) -> int:
-    """Return a whole number, 0 or more: ``4096``, ``4k``, ``1.5M``, ``4Ki``.
+    """Return a whole number, 0 or more: ``4096``, ``4k``, ``1.5M``, ``4Ki``, ``1e3``.
 
     `binary`: whether ``k``, ``M`` and ``G`` are of 1,024, as names of models have it (a length of 32k is 32,768 tokens), or of
     1,000; ``Ki`` is of 1,024 either way.
     Raises `InputError` when it is none.
     """
     word = str(text).strip()
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(|[kKMGT]i?)", word)
+    match = re.fullmatch(r"((?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]\+?[0-9]{1,2})?)\s*(|[kKMGT]i?)", word)
     if match is None:
         raise InputError(
             f"{place} {text}: is not a whole number; write for example {'32768 or 32k' if binary else '4096 or 4Ki'}"

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from meshwright.sim.engine import estimate, least_seconds, order, simulate, step_seconds
 from meshwright.sim.fits import excess_bytes, free_bytes, rank_excess_bytes, tightest
-from meshwright.sim.tasks import check_plan
+from meshwright.sim.tasks import MOST_TASKS, check_plan
 
 __all__ = [
+    "MOST_TASKS",
     "check_plan",
     "estimate",
     "excess_bytes",

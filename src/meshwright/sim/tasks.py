@@ -15,7 +15,10 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import RECOMPUTE, is_recompute, repeats_dispatch
 from meshwright.schedules import Actions, Durations, Room
 
-__all__ = ["check_loads", "check_plan", "order", "task_seconds", "times"]
+__all__ = ["MOST_TASKS", "check_loads", "check_plan", "order", "task_seconds", "times"]
+
+MOST_TASKS = 10**7
+"""Tasks of a step that can be simulated: forward and backward passes of a micro-batch through a stage."""
 
 
 def check_plan(problem: Problem, plan: Plan) -> None:
@@ -32,10 +35,10 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         if not isinstance(count, int) or not 1 <= count <= 10**9:
             raise InputError(f"the plan's {name} is {count!r}; it must be a whole number between 1 and {10**9}")
     n_tasks = 2 * len(plan.stages) * plan.n_microbatches
-    if n_tasks > 10**7:
+    if n_tasks > MOST_TASKS:
         raise InputError(
             f"the plan has {len(plan.stages)} stages and {plan.n_microbatches} micro-batches, {n_tasks} tasks a step; "
-            f"at most {10**7} can be simulated: give larger micro-batches"
+            f"at most {MOST_TASKS} can be simulated: give larger micro-batches"
         )
     if not isinstance(plan.schedule, str):
         raise InputError(f"the plan's schedule is {plan.schedule!r}; name one of {', '.join(schedules.words())}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from meshwright.base import amounts
@@ -95,6 +96,25 @@ class Sizing:
             rows.append(f"  {point.cluster}: {point.days:.3g} days, {money}, goodput {point.goodput.effective_ratio:.1%}")
         more = f"\n  and {len(self.front) - 8} more" if len(self.front) > 8 else ""
         return f"<Sizing of {self.model}, {self.n_tokens:.4g} tokens\n" + "\n".join(rows) + f"{more}>"
+
+    def _repr_html_(self) -> str:
+        if not self.front:
+            return f"<p>{escape(repr(self)[1:-1])}</p>"
+        heads = ("cluster", "days", "money", "MWh", "goodput", "plan")
+        rows = [
+            (
+                point.cluster,
+                f"{point.days:.3g}",
+                "unknown" if point.money is None else amounts.money_text(point.money),
+                "unknown" if point.outlay.kilowatt_hours is None else f"{point.outlay.kilowatt_hours / 1e3:.4g}",
+                f"{point.goodput.effective_ratio:.1%}",
+                point.description,
+            )
+            for point in self.front
+        ]
+        cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        head = "".join(f"<th>{name}</th>" for name in heads)
+        return f"<div><p>{escape(repr(self).splitlines()[0][1:])}</p><table><tr>{head}</tr>{cells}</table></div>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as the JSON object of ``meshwright size --json``."""

@@ -144,7 +144,7 @@ def told_of_kinds(entries: Sequence[str], option: str, chosen: Sequence[ClusterK
             raise InputError(
                 f"{option} {entry}: write KIND=AMOUNT, for example h100={'2.49' if option == '--price' else '1.3kW'}"
             )
-        value = (amounts.money if option == "--price" else amounts.watts)(text, f"{option} {word}".strip())
+        value = (amounts.money if option == "--price" else amounts.watts)(text, f"{option} {word}=" if word else option)
         names = [one.name for one in chosen]
         if word:
             names = [kind(word, option).name]

@@ -92,9 +92,16 @@ def test_limits_leave_out_what_cannot_be_and_what_is_not(answer: Sizing) -> None
     assert all(point.money is not None and point.money <= cheapest * 1.001 for point in cheap.front) and cheap.front
 
 
+def test_a_notebook_shows_the_front_as_a_table(answer: Sizing) -> None:
+    shown = answer._repr_html_()
+    assert shown.count("<tr>") == len(answer.front) + 1 and all(point.cluster in shown for point in answer.front)
+    assert "<i>" not in Sizing(**{name: getattr(answer, name) for name in answer.__slots__} | {"model": "<i>"})._repr_html_()
+
+
 def test_nothing_within_the_limits_has_a_nearest(answer: Sizing) -> None:
     none = sizing.size(TINY, "10B", **ASKED, within="1s", budget="1$")
     assert not none.feasible and none.nearest is not None and "nothing within" in repr(none)
+    assert "nothing within" in none._repr_html_()
     excess = {point.cluster: max(point.outlay.seconds, point.money or math.inf) for point in (*answer.front, *answer.others)}
     assert none.nearest.cluster == min(excess, key=lambda name: excess[name])
 

@@ -14,7 +14,8 @@ from meshwright.base.errors import InputError
 @pytest.mark.parametrize(
     ("text", "decimal", "binary"),
     [("0", 0, 0), ("4096", 4096, 4096), ("32k", 32_000, 32_768), ("1.5K", 1500, 1536), ("2 M", 2 * 10**6, 2**21),
-     ("4Ki", 4096, 4096), ("1.5T", 1_500_000_000_000, 3 * 2**39), (7, 7, 7)],
+     ("4Ki", 4096, 4096), ("1.5T", 1_500_000_000_000, 3 * 2**39), (7, 7, 7),
+     ("1e3", 1000, 1000), ("1.5E+2k", 150_000, 153_600)],
 )  # fmt: skip
 def test_a_count_may_have_a_prefix(text: str | int, decimal: int, binary: int) -> None:
     assert units.parse_count(text, place="--n") == decimal
@@ -22,7 +23,9 @@ def test_a_count_may_have_a_prefix(text: str | int, decimal: int, binary: int) -
     assert units.samples(text) == decimal and units.tokens(text) == binary
 
 
-@pytest.mark.parametrize("text", ["", "k", "32 tokens", "-1", "1e3", "0.3", "1.0001k", "1,000", "nan", "32kk", "4B"])
+@pytest.mark.parametrize(
+    "text", ["", "k", "32 tokens", "-1", "1e-3", "1e", "1e400", "0.3", "1.0001k", "1,000", "nan", "32kk", "4B"]
+)
 def test_what_is_no_count_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="whole number"):
         units.parse_count(text, place="--n")

@@ -7,7 +7,9 @@ import pathlib
 import pytest
 
 from meshwright import api
+from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch, Stop
+from meshwright.planners.best import answer as joint
 from meshwright.planners.best.incumbents import STOPPED, STOPPED_WITHOUT
 
 TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
@@ -65,3 +67,13 @@ def test_a_search_that_cannot_stop_says_so(search: str, words: str) -> None:
     notes = " ".join(api.plan(TINY, "flat:2", search=search, batch=Batch(4), stop=Stop(seconds=1e4)).answer.notes)
     assert (words in notes) if words else "cannot stop early" not in notes
     assert "cannot stop early" not in " ".join(api.plan(TINY, "flat:2", search=search, batch=Batch(4)).answer.notes)
+
+
+@pytest.mark.parametrize(("settings", "advice"), [({}, ", or --micro-batch 4"), ({"micro_batch": "1"}, "")])
+def test_a_batch_of_more_tasks_than_can_be_played_is_refused_before_anything_is_built(
+    settings: dict[str, str], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joint, "answer", lambda *_: pytest.fail("the search was started"))
+    problem = api.make_problem("gpt2", "dgx-h100:8", batch=Batch(10**8, sequence_length=1024))
+    with pytest.raises(InputError, match=rf"micro-batches of 1 are 25000000 tasks .* give a smaller batch{advice}$"):
+        api.plan(problem, settings=settings)

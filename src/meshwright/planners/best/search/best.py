@@ -90,13 +90,31 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tu
         unheeded = () if getattr(other, "STOPS_EARLY", False) else stop.unheeded(model_spec.search)
         return replace(answer, notes=(note, *answer.notes, *unheeded))
     notes: list[str] = []
-    found = joint.answer(with_batch(problem, "best", notes), params, stop, tuple(notes), known)
+    problem = with_batch(problem, "best", notes)
+    _check_number_of_tasks(problem, params)
+    found = joint.answer(problem, params, stop, tuple(notes), known)
     if (
         found.plan is None and not found.missing_bytes and STOPPED_WITHOUT not in found.notes
     ):  # a whole model on one device is always legal: the options exclude it
         raise InputError(f"search best, with these options: {found.notes[-1]}")
     found = _noting_tensor(_noting_largest(_noting_unused(found, params), params, problem), params, problem)
     return replace(found, extra={**found.extra, "certificate": dict(found.certificate or {})})
+
+
+def _check_number_of_tasks(problem: Problem, params: Params) -> None:
+    """Refuse a batch whose plans of the smallest micro-batch cannot be simulated even over all devices, before any is built."""
+    batch, n_devices = problem.batch, problem.required_cluster.n_devices
+    sizes = params.micro_batch or (batch.micro_batch,) * (batch.micro_batch > 0)
+    sizes = sizes or usual_micro_batches(problem.graph, batch.global_batch)
+    n_tasks = {size: 2 * -(-batch.global_batch // (size * n_devices)) for size in sizes}
+    if n_tasks[min(sizes)] > sim.MOST_TASKS:
+        larger = [size for size in sizes if n_tasks[size] <= sim.MOST_TASKS]
+        advice = f", or --micro-batch {min(larger)}" if larger and len(sizes) > 1 else ""
+        raise InputError(
+            f"--global-batch {batch.global_batch}: {batch.global_batch} samples in micro-batches of {min(sizes)} are "
+            f"{n_tasks[min(sizes)]} tasks a step on {n_devices} devices, and at most {sim.MOST_TASKS} can be simulated; "
+            f"give a smaller batch{advice}"
+        )
 
 
 def _noting_largest(found: Answer, params: Params, problem: Problem) -> Answer:
