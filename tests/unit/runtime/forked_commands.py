@@ -24,7 +24,10 @@ from runtime_processes import environment
 
 
 class Forked:
-    """A process as `subprocess.Popen` starts one with ``python -m MODULE FILE``, but forked from this one."""
+    """A process as `subprocess.Popen` starts one with ``python -m MODULE ...``, but forked from this one.
+
+    Its name in ``/proc`` is ``forked`` and the last part of the module's.
+    """
 
     def __init__(self, command: list[str], env: Mapping[str, str], stdout: int | None, stdin: int) -> None:
         assert command[:2] == [sys.executable, "-m"] and stdin == subprocess.PIPE, command
@@ -39,6 +42,8 @@ class Forked:
             os.environ.clear()
             os.environ.update(env)
             sys.argv = command[2:]
+            with contextlib.suppress(OSError):
+                pathlib.Path("/proc/self/comm").write_text(f"forked {command[2].rpartition('.')[2]}"[:15])
             _end(importlib.import_module(command[2]).main)
         os.close(end)
 
@@ -97,13 +102,30 @@ def meshwright(*words: str, timeout_seconds: int = 200) -> subprocess.CompletedP
         return subprocess.CompletedProcess(words, code, out.read_text(), err.read_text())
 
 
-def main() -> None:
-    """Fork for every line that says what is to be run; answer with its exit status."""
-    for name in ("meshwright.runtime.job.worker", "meshwright.runtime.job.reference", "meshwright.commands.run", "torch._dynamo"):
+def preload() -> None:
+    """Import what a run takes longest to."""
+    for name in (
+        "meshwright.runtime.job.worker",
+        "meshwright.runtime.job.reference",
+        "meshwright.commands.run",
+        "torch._dynamo",
+    ):
         importlib.import_module(name)
+
+
+def run_forked(words: list[str]) -> None:
+    """Be the program in this forked process, and end with its status; its workers are forked too."""
     from meshwright import cli
     from meshwright.runtime.job import launch
 
+    launch.subprocess.Popen = Forked  # type: ignore[misc, assignment]
+    sys.argv = ["meshwright", *words]
+    _end(cli.main)
+
+
+def main() -> None:
+    """Fork for every line that says what is to be run; answer with its exit status."""
+    preload()
     for line in sys.stdin:
         told = json.loads(line)
         child = os.fork()
@@ -111,9 +133,7 @@ def main() -> None:
             signal.alarm(told["timeout"])
             for number, path in ((1, told["out"]), (2, told["err"])):
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-            launch.subprocess.Popen = Forked  # type: ignore[misc, assignment]
-            sys.argv = ["meshwright", *told["words"]]
-            _end(cli.main)
+            run_forked(told["words"])
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 

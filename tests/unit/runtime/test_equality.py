@@ -88,7 +88,8 @@ FOUR: dict[str, Any] = {
         "zoo:Masked", plan_of([(2, [0], {}), (2, [1, 2], {}), (2, [3], {})], n_microbatches=3),
     ),
     "a layer at two depths, split": (
-        "fragile:repeated", plan_of([(5, [0, 1, 2, 3], {"tensor": 2, "shard": 1, "sequence_parallel": True})], n_microbatches=1),
+        "fragile:repeated",
+        plan_of([(5, [0, 1, 2, 3], {"tensor": 2, "shard": 1, "sequence_parallel": True})], n_microbatches=1),
     ),
 }  # fmt: skip
 
@@ -183,8 +184,9 @@ AXES: dict[str, dict[str, Any]] = {
 
 
 def under(word: str, options: dict[str, Any], n_each: int = 1) -> dict[str, Any]:
-    """Return a plan of uneven stages under a schedule: of two to a rank where it runs them, as some must, else of one; `n_each`:
-    processes of each of the two ranks.
+    """Return a plan of uneven stages under a schedule, two to each of two ranks where it runs so many, else one.
+
+    `n_each`: processes of a rank.
     """
     try:
         sizes = (1, 1, 2, 1)

@@ -127,8 +127,8 @@ def t5(n_encoder: int = 1, n_decoder: int = 2) -> nn.Module:
     import transformers
 
     config = transformers.T5Config(
-        d_model=32, d_kv=8, d_ff=64, num_layers=n_encoder, num_decoder_layers=n_decoder, num_heads=4, vocab_size=50, dropout_rate=0.0,
-        decoder_start_token_id=0, use_cache=False,
+        d_model=32, d_kv=8, d_ff=64, num_layers=n_encoder, num_decoder_layers=n_decoder, num_heads=4, vocab_size=50,
+        dropout_rate=0.0, decoder_start_token_id=0, use_cache=False,
     )  # fmt: skip
     return transformers.T5ForConditionalGeneration(config)
 
