@@ -133,8 +133,8 @@ class Training:
         return sorted((int(path.parent.name[5:]) for path in self.saved.glob("step-*/done.json")), reverse=True)
 
     def processes(self) -> list[int]:
-        """Return the processes that train and are no launchers: they have our mark in their environment, or where they are forked
-        their name, and our session.
+        """Return the processes that train and are no launchers: they have our mark in their environment, or our session and,
+        where they are forked, their name.
         """
         found = []
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
@@ -267,16 +267,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=600.0, help="no fault begins later than this")
     parser.add_argument("--forked", action="store_true", help="fork processes, where else each starts a Python")
     told = parser.parse_args()
     if told.forked:
         from forked_commands import preload
 
         preload()
-    wrong = 0
+    wrong, ends = 0, time.monotonic() + 60.0 * told.minutes
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         training = Training(pathlib.Path(folder), told.seed, told.forked)
         for i in range(told.n):
+            if time.monotonic() > ends:
+                break
             fault = FAULTS[i % len(FAULTS)] if i < len(FAULTS) else training.drawn.choice(FAULTS)
             began = time.monotonic()
             said = training.fault(fault)
@@ -287,7 +290,7 @@ def main() -> int:
         expected = alone(max(line["step"] for line in lines))
         furthest = max(abs(line["loss"] - expected[line["step"] - 1]) for line in lines)
         print(
-            f"{told.n} faults, {wrong} wrong; {len(lines)} losses up to step {len(expected)} differ by at most {furthest:.1e}"
+            f"{len(training.told)} faults, {wrong} wrong; {len(lines)} losses up to step {len(expected)} differ by at most {furthest:.1e}"
         )
     return int(wrong > 0 or furthest > TOLERANCE)
 
