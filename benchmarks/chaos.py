@@ -290,7 +290,8 @@ def main() -> int:
         expected = alone(max(line["step"] for line in lines))
         furthest = max(abs(line["loss"] - expected[line["step"] - 1]) for line in lines)
         print(
-            f"{len(training.told)} faults, {wrong} wrong; {len(lines)} losses up to step {len(expected)} differ by at most {furthest:.1e}"
+            f"{len(training.told)} faults, {wrong} wrong; {len(lines)} losses up to step {len(expected)} differ by at most "
+            f"{furthest:.1e}"
         )
     return int(wrong > 0 or furthest > TOLERANCE)
 
