@@ -1,5 +1,7 @@
 """Runs that are disturbed at random: ``python benchmarks/chaos.py --n 200 --seed 0`` prints a line for each fault.
 
+With ``--forked`` launchers and workers are forked from this process, which has imported everything: a fault takes seconds.
+
 A training of a small model is started again and again with ``--resume auto``, each time under another plan, and something is
 done to it: a process or the launcher is killed, stopped or asked to end, a checkpoint is damaged, files cannot grow (as on a
 full disk), a loss is no number. After each fault no process may be left, the exit status must be the one told, and no step may
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -64,11 +67,54 @@ def plans() -> list[dict[str, Any]]:
     return [plan_of(found) for found in stages]
 
 
+class Launcher:
+    """``meshwright run`` in a process forked from this one, with what `subprocess.Popen` has."""
+
+    def __init__(self, words: list[str], environment: dict[str, str], limit: Callable[[], None] | None) -> None:
+        from forked_commands import run_forked
+
+        said, end = os.pipe()
+        self.returncode: int | None = None
+        self.said, self.pid = os.fdopen(said), os.fork()
+        if not self.pid:
+            self.said.close()
+            os.environ.update(environment)
+            os.dup2(end, 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            if limit is not None:
+                limit()
+            run_forked(words)
+        os.close(end)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            child, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if child else None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Return nothing, and what it said, once it and its workers have ended."""
+        signal.alarm(int(timeout))
+        with self.said:
+            error = self.said.read()
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        signal.alarm(0)
+        return "", error
+
+
 class Training:
     """The folder of a training that goes on through all faults."""
 
-    def __init__(self, folder: pathlib.Path, seed: int) -> None:
-        self.folder, self.drawn = folder, random.Random(seed)
+    def __init__(self, folder: pathlib.Path, seed: int, forked: bool = False) -> None:
+        self.folder, self.drawn, self.forked = folder, random.Random(seed), forked
         self.saved, self.log, self.mark = folder / "saved", folder / "log.jsonl", f"chaos-{os.getpid()}-{folder.name}"
         self.told: list[str] = []
 
@@ -87,10 +133,15 @@ class Training:
         return sorted((int(path.parent.name[5:]) for path in self.saved.glob("step-*/done.json")), reverse=True)
 
     def processes(self) -> list[int]:
-        """Return the processes that train: their environment has our mark, and they are no launchers."""
+        """Return the processes that train and are no launchers: they have our mark in their environment, or our session and,
+        where they are forked, their name.
+        """
         found = []
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
             try:
+                name, _, rest = (entry / "stat").read_text().rpartition(") ")
+                if "(forked worker" in name and rest.split()[0] != "Z" and int(rest.split()[3]) == os.getsid(0):
+                    found.append(int(entry.name))
                 ours = self.mark.encode() in (entry / "environ").read_bytes()
                 if ours and b"runtime.job.worker" in (entry / "cmdline").read_bytes():
                     found.append(int(entry.name))
@@ -98,7 +149,7 @@ class Training:
                 continue
         return found
 
-    def start(self, n_steps: int, fault: str = "") -> subprocess.Popen[str]:
+    def start(self, n_steps: int, fault: str = "") -> subprocess.Popen[str] | Launcher:
         """Start the training under one of the plans."""
         plan = self.drawn.choice(plans())
         (self.folder / "plan.json").write_text(json.dumps(plan))
@@ -111,11 +162,13 @@ class Training:
             "--save-every", "1", "--keep", "3", "--resume", "auto", "--log", str(self.log), "--json",
         ]  # fmt: skip
         limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))) if "grow" in fault else None
+        if self.forked:
+            return Launcher(command[5:], environment, limit)
         return subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=limit
         )
 
-    def until(self, what: Any, run: subprocess.Popen[str] | None = None) -> None:
+    def until(self, what: Any, run: subprocess.Popen[str] | Launcher | None = None) -> None:
         """Wait until something is so, or a run has ended."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not what() and (run is None or run.poll() is None):
@@ -139,6 +192,8 @@ class Training:
         if fault not in ("files cannot grow", "a loss that is no number"):
             self.until(lambda: len(self.lines()) >= wanted, run)
             time.sleep(self.drawn.uniform(0.0, 0.3))
+            if run.poll() is not None:
+                return f"ended before it was disturbed, with status {run.returncode}: {run.communicate(timeout=9.0)[1][-600:]}"
         status = self.disturb(fault, run)
         error = run.communicate(timeout=PATIENCE_SECONDS)[1]
         self.until(lambda: not self.processes())
@@ -158,10 +213,10 @@ class Training:
         }
         return "; ".join(text for text, wrong in checks.items() if wrong)
 
-    def disturb(self, fault: str, run: subprocess.Popen[str]) -> tuple[int, ...]:
+    def disturb(self, fault: str, run: subprocess.Popen[str] | Launcher) -> tuple[int, ...]:
         """Do what is to be done; return the exit statuses that are right after it."""
         found = self.processes()
-        victim = self.drawn.choice(found) if found else 0
+        victim = self.drawn.choice(found) if found else run.pid
         if fault == "kill a process":
             os.kill(victim, signal.SIGKILL)
             return (1,)
@@ -212,11 +267,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=600.0, help="no fault begins later than this")
+    parser.add_argument("--forked", action="store_true", help="fork processes, where else each starts a Python")
     told = parser.parse_args()
-    wrong = 0
+    if told.forked:
+        from forked_commands import preload
+
+        preload()
+    wrong, ends = 0, time.monotonic() + 60.0 * told.minutes
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        training = Training(pathlib.Path(folder), told.seed)
+        training = Training(pathlib.Path(folder), told.seed, told.forked)
         for i in range(told.n):
+            if time.monotonic() > ends:
+                break
             fault = FAULTS[i % len(FAULTS)] if i < len(FAULTS) else training.drawn.choice(FAULTS)
             began = time.monotonic()
             said = training.fault(fault)
@@ -227,7 +290,8 @@ def main() -> int:
         expected = alone(max(line["step"] for line in lines))
         furthest = max(abs(line["loss"] - expected[line["step"] - 1]) for line in lines)
         print(
-            f"{told.n} faults, {wrong} wrong; {len(lines)} losses up to step {len(expected)} differ by at most {furthest:.1e}"
+            f"{len(training.told)} faults, {wrong} wrong; {len(lines)} losses up to step {len(expected)} differ by at most "
+            f"{furthest:.1e}"
         )
     return int(wrong > 0 or furthest > TOLERANCE)
 

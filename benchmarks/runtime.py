@@ -1,7 +1,9 @@
 """What running a plan adds to hand-written PyTorch, and how well profiled costs predict what runs take.
 
-``python benchmarks/runtime.py overhead`` trains two uneven stages under 1F1B twice in the same two processes, step by step in
-turn: once by the executor, once by the forty lines below. ``python benchmarks/runtime.py predict`` profiles two models and the
+``python benchmarks/runtime.py overhead`` trains one model under four plans twice in the same two processes, step by step in
+turn: once by the executor, once by the lines below, as one writes them for this one case: a pipeline of uneven stages under
+1F1B, ``DistributedDataParallel``, ``fully_shard`` and ``parallelize_module``. ``python benchmarks/runtime.py predict``
+profiles two models and the
 links, runs seven plans of each in rounds, each plan once a round, and profiles again; of both profiles the lesser figure
 counts, as of the rounds the best. What disturbs the machine for some seconds then reaches neither. Both take one to two
 minutes.
@@ -9,6 +11,7 @@ minutes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -19,6 +22,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+N_PAIRS = 30
 N_ROUNDS, N_STEPS = 4, 4
 """Times that all plans are run one after the other, and steps of a plan each time; the first one warms up."""
 
@@ -227,11 +231,16 @@ def predict() -> None:
     print(f"targets: 15 %, rank correlation 0.9; took {time.perf_counter() - began:.0f} s")
 
 
-def by_hand(rank: int, units: list, batches: object, n_microbatches: int) -> object:
+def pipeline(rank: int, batches: object, n_microbatches: int) -> object:
     """Return a function that trains one step of two stages under 1F1B, written for this one case."""
     import torch
     import torch.distributed as dist
 
+    from meshwright.runtime.model import source
+    from meshwright.runtime.model.cut import cut
+
+    module, _ = source.build("runtime:wide", 0)
+    units = cut(module, ["embed", "layers.0", "layers.1", "layers.2", "layers.3", "head"])
     stage = torch.nn.ModuleList(units[:2] if rank == 0 else units[2:])
     optimizer = torch.optim.AdamW(stage.parameters(), lr=1e-3, foreach=False)
 
@@ -275,48 +284,132 @@ def by_hand(rank: int, units: list, batches: object, n_microbatches: int) -> obj
     return step
 
 
+def alone_on(rank: int, batches: object, n_microbatches: int, wrap: object, last_only: object, n_parts: int) -> object:
+    """Return a function that trains one step of a whole model of which every process works on a part of the samples.
+
+    `wrap`: from the model to what runs, `last_only`: from that and whether gradients are exchanged to a context.
+    """
+    import torch
+
+    from meshwright.runtime.model import source
+
+    module, _ = source.build("runtime:wide", 0)
+    model = wrap(module)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+
+    def step(number: int) -> None:
+        (inputs,), targets = batches(number)
+        optimizer.zero_grad()
+        for i in range(n_microbatches):
+            own = slice(None) if n_parts == 1 else slice(rank, None, n_parts)
+            x, y = (whole.chunk(n_microbatches)[i][own] for whole in (inputs, targets))
+            with last_only(model, i == n_microbatches - 1):
+                loss = torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+                (loss / n_microbatches).backward()
+        optimizer.step()
+
+    return step
+
+
+def replicas(rank: int, batches: object, n_microbatches: int) -> object:
+    """Return a step of ``DistributedDataParallel``."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    def last_only(model: object, last: bool) -> object:
+        return contextlib.nullcontext() if last else model.no_sync()
+
+    return alone_on(rank, batches, n_microbatches, DistributedDataParallel, last_only, 2)
+
+
+def fully_sharded(rank: int, batches: object, n_microbatches: int) -> object:
+    """Return a step of ``fully_shard``, of every layer and what is left; gradients are scattered after every micro-batch."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2,))
+
+    def wrap(model: object) -> object:
+        for part in (model.embed, *model.layers, model):
+            fully_shard(part, mesh=mesh)
+        return model
+
+    return alone_on(rank, batches, n_microbatches, wrap, lambda *_: contextlib.nullcontext(), 2)
+
+
+def tensor(rank: int, batches: object, n_microbatches: int) -> object:
+    """Return a step of ``parallelize_module``."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2,))
+    column, row = ("attention.wq", "attention.wk", "attention.wv", "feed_forward.up"), ("attention.wo", "feed_forward.down")
+
+    def wrap(model: object) -> object:
+        for layer in model.layers:
+            parallelize_module(
+                layer, mesh, {name: ColwiseParallel() for name in column} | {name: RowwiseParallel() for name in row}
+            )
+        return model
+
+    return alone_on(rank, batches, n_microbatches, wrap, lambda *_: contextlib.nullcontext(), 1)
+
+
 def overhead(folder: pathlib.Path) -> None:
-    """Train both ways in turn; rank 0 prints the ratio."""
+    """Train every plan both ways in turn; rank 0 prints the ratios."""
     import torch.distributed as dist
     from runtime_processes import plan_of
 
-    from meshwright.runtime.model import source
-    from meshwright.runtime.model.cut import cut
-
-    rank = join(folder)
-    plan = plan_of([(2, [0], {}), (4, [1], {})], sequence_length=64, global_batch=8)
-    path = folder / f"plan-{rank}.json"
-    path.write_text(json.dumps(plan))
-    trainer, batches = trainer_of(path, "runtime:wide")
-    module, _ = source.build("runtime:wide", 0)
-    hand = by_hand(rank, cut(module, [name for stage in plan["stages"] for name in stage["ops"]]), batches, 4)
-    seconds: dict[str, list] = {"ours": [], "by hand": []}
-    cpu: dict[str, list] = {"ours": [], "by hand": []}
-    for number in range(40):
-        for name in ("ours", "by hand") if number % 2 else ("by hand", "ours"):
-            dist.barrier()
-            begin, used = time.perf_counter(), time.process_time()
-            if name == "ours":
-                trainer.step(*batches(number))
-            else:
-                hand(number)
-            dist.barrier()
-            seconds[name].append(time.perf_counter() - begin)
-            cpu[name].append(time.process_time() - used)
-    everyone: list = [None, None]
-    dist.all_gather_object(everyone, {name: values[4:] for name, values in cpu.items()})
+    rank, sizes = join(folder), {"sequence_length": 64, "global_batch": 8}
+    cases = {
+        "pipeline, 1f1b": (plan_of([(2, [0], {}), (4, [1], {})], **sizes), pipeline),
+        "replicas": (plan_of([(6, [0, 1], {})], **sizes), replicas),
+        "fully sharded": (plan_of([(6, [0, 1], {"shard": 3})], **sizes), fully_sharded),
+        "tensor": (plan_of([(6, [0, 1], {"tensor": 2})], **sizes), tensor),
+    }
     if rank == 0:
-        used = {name: [a + b for a, b in zip(everyone[0][name], everyone[1][name], strict=True)] for name in cpu}
-        walls = {name: values[4:] for name, values in seconds.items()}
-        print(f"{'a step in ms':30} {'ours':>8} {'by hand':>8} {'ratio':>8}   (target: at most 1.050)")
-        for word, figures in (("wall clock", walls), ("CPU of both processes", used)):
-            for how, name in ((min, "minimum"), (statistics.median, "median")):
-                ours, theirs = how(figures["ours"]), how(figures["by hand"])
-                print(f"{word + ', ' + name:30} {ours * 1e3:8.1f} {theirs * 1e3:8.1f} {ours / theirs:8.3f}")
-        ratios = [a / b for a, b in zip(walls["ours"], walls["by hand"], strict=True)]
-        print(f"{'wall clock, median of pairs':30} {'':8} {'':8} {statistics.median(ratios):8.3f}")
+        print(
+            f"{'a step in ms, medians':24} {'CPU, ours':>10} {'by hand':>8} {'ratio':>7}"
+            f" {'wall, ours':>11} {'by hand':>8} {'ratio':>7}"
+        )
+    for name, (plan, written) in cases.items():
+        path = folder / f"plan-{rank}.json"
+        path.write_text(json.dumps(plan))
+        trainer, batches = trainer_of(path, "runtime:wide")
+        hand = written(rank, batches, plan["schedule"]["n_microbatches"])
+        ours = in_turn({"ours": lambda i, t=trainer, b=batches: t.step(*b(i)), "by hand": hand})
+        if rank == 0:
+            cpu, wall = ([statistics.median(ours[way][kind]) for way in ("ours", "by hand")] for kind in ("cpu", "wall"))
+            ratios = {
+                kind: statistics.median(a / b for a, b in zip(ours["ours"][kind], ours["by hand"][kind], strict=True))
+                for kind in ("cpu", "wall")
+            }
+            print(
+                f"{name:24} {cpu[0] * 1e3:10.1f} {cpu[1] * 1e3:8.1f} {ratios['cpu']:7.3f} {wall[0] * 1e3:11.1f} "
+                f"{wall[1] * 1e3:8.1f} {ratios['wall']:7.3f}",
+                flush=True,
+            )
     dist.barrier()
     dist.destroy_process_group()
+
+
+def in_turn(ways: dict[str, object]) -> dict[str, dict[str, list[float]]]:
+    """Return seconds of CPU of both processes, and of wall clock, of every step after the first ones; ratios are of pairs."""
+    import torch.distributed as dist
+
+    found = {way: {"cpu": [], "wall": []} for way in ways}
+    for number in range(2 + N_PAIRS):
+        for way in list(ways) if number % 2 else list(ways)[::-1]:
+            dist.barrier()
+            begin, used = time.perf_counter(), time.process_time()
+            ways[way](number)
+            used = time.process_time() - used
+            dist.barrier()
+            everyone: list = [None, None]
+            dist.all_gather_object(everyone, used)
+            if number >= 2:
+                found[way]["cpu"].append(sum(everyone))
+                found[way]["wall"].append(time.perf_counter() - begin)
+    return found
 
 
 def main() -> None:

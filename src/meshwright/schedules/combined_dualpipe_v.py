@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.schedules import BACKWARD, FORWARD, Actions, Durations
+from meshwright.schedules._building_block import two_chunks
 from meshwright.schedules.dualpipe_v import in_flight, placement
 from meshwright.schedules.dualpipe_v import order as one_after_the_other
 
@@ -26,6 +27,7 @@ def order(n_ranks: int, n_chunks: int, n_microbatches: int, times: Durations | N
 
     With fewer micro-batches than stages, for which there is no published order, no tasks are paired.
     """
+    two_chunks("combined_dualpipe_v", n_ranks, n_chunks)
     order = one_after_the_other(n_ranks, n_chunks, n_microbatches, times)
     if n_microbatches < 2 * n_ranks:
         return order

@@ -105,18 +105,18 @@ def heads_by_number() -> nn.Module:
     """Return a transformer with such attention."""
     import models
 
-    model = models.small()
+    model = models.Transformer(n_layers=2)
     for layer in model.layers:
         layer.attention = HeadsByNumber()
     return model
 
 
 def repeated() -> nn.Module:
-    """Return a transformer whose first layer stands at two more places."""
+    """Return a transformer of three layers whose last is the first again."""
     import models
 
-    model = models.small()
-    model.layers[2] = model.layers[5] = model.layers[0]
+    model = models.Transformer(n_layers=3)
+    model.layers[2] = model.layers[0]
     return model
 
 

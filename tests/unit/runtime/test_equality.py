@@ -12,6 +12,7 @@ import pytest
 from runtime_processes import plan_of, run_all
 
 from meshwright import schedules
+from meshwright.base.errors import InputError
 
 pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
 pytestmark = pytest.mark.torch
@@ -32,25 +33,25 @@ TWO = {
     plan_of([(1, [0], {}), (1, [1], {}), (2, [0], {}), (1, [1], {})], schedule="interleaved_1f1b")),
     "zero-bubble in a V": ("zoo:shallow", plan_of([(1, [0], {}), (1, [1], {}), (2, [1], {}), (1, [0], {})], schedule="zb_v")),
     "replicas of a batch that does not divide": ("zoo:shallow", plan_of([(5, [0, 1], {})], global_batch=13, n_microbatches=3)),
-    "optimizer state sharded": ("zoo:shallow", plan_of([(5, [0, 1], {"shard": 1})])),
-    "gradients sharded": ("zoo:shallow", plan_of([(5, [0, 1], {"shard": 2})])),
-    "weights sharded": ("zoo:shallow", plan_of([(5, [0, 1], {"shard": 3, "recompute": ["full"] * 5})])),
-    "tensor parallel": ("zoo:shallow", plan_of([(5, [0, 1], {"tensor": 2})])),
+    "optimizer state sharded": ("zoo:double", plan_of([(4, [0, 1], {"shard": 1})])),
+    "gradients sharded": ("zoo:double", plan_of([(4, [0, 1], {"shard": 2})])),
+    "weights sharded": ("zoo:double", plan_of([(4, [0, 1], {"shard": 3, "recompute": ["full"] * 4})])),
+    "tensor parallel": ("zoo:double", plan_of([(4, [0, 1], {"tensor": 2})])),
     "sequence parallel": (
-        "zoo:shallow", plan_of([(5, [0, 1], {"tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 5})]),
+        "zoo:double", plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 4})]),
     ),
     "a chain of linear layers": ("perceptron",
     plan_of([(1, [0], {}), (3, [1], {})], names=["0", "1", "2", "3"], sequence_length=1)),
     "heads by number, split": (
-        "fragile:heads_by_number", plan_of([(8, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
+        "fragile:heads_by_number", plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
     ),
-    "context": ("zoo:shallow", plan_of([(5, [0, 1], {"context": 2, "recompute": ["full"] * 3 + ["selective"] * 2})])),
+    "context": ("zoo:double", plan_of([(4, [0, 1], {"context": 2, "recompute": ["full"] * 2 + ["selective"] * 2})])),
     "context, a mask handed on": ("zoo:Masked", plan_of([(6, [0, 1], {"context": 2})])),
     "cuts inside layers": (
-        "small",
+        "zoo:double",
         plan_of(
-            [(4, [0], {}), (10, [1], {})],
-            names=["embed", *[f"layers.{i}.{part}" for i in range(6) for part in ("attention", "feed_forward")], "head"],
+            [(2, [0], {}), (4, [1], {})],
+            names=["embed", *[f"layers.{i}.{part}" for i in range(2) for part in ("attention", "feed_forward")], "head"],
         ),
     ),
 }  # fmt: skip
@@ -59,13 +60,13 @@ FOUR: dict[str, Any] = {
     "three replicas, then one": ("zoo:shallow", plan_of([(3, [0, 1, 2], {}), (2, [3], {})])),
     "one, two, one": ("zoo:shallow", plan_of([(1, [3], {}), (3, [0, 1], {}), (1, [2], {})], schedule="zb_h1")),
     "placed out of order": ("zoo:shallow", plan_of([(2, [2, 0], {"shard": 2}), (3, [3, 1], {"shard": 1})], global_batch=20)),
-    "hybrid sharding": ("zoo:shallow", plan_of([(5, [0, 1, 2, 3], {"shard": 3, "shard_degree": 2})])),
-    "optimizer state sharded in groups": ("zoo:shallow", plan_of([(5, [0, 1, 2, 3], {"shard": 1, "shard_degree": 2})])),
+    "hybrid sharding": ("zoo:double", plan_of([(4, [0, 1, 2, 3], {"shard": 3, "shard_degree": 2})])),
+    "optimizer state sharded in groups": ("zoo:double", plan_of([(4, [0, 1, 2, 3], {"shard": 1, "shard_degree": 2})])),
     "weights sharded under a zero-bubble schedule": (
         "zoo:shallow",
         plan_of([(2, [0, 1], {"shard": 3}), (3, [2, 3], {"shard": 3})], schedule="zb_h1"),
     ),
-    "tensor parallel inside data parallel": ("zoo:shallow", plan_of([(5, [0, 1, 2, 3], {"tensor": 2, "shard": 3})])),
+    "tensor parallel inside data parallel": ("zoo:double", plan_of([(4, [0, 1, 2, 3], {"tensor": 2, "shard": 3})])),
     "tensor degrees differ": (
         "zoo:shallow",
         plan_of([(2, [0, 1], {"tensor": 2, "sequence_parallel": True}), (3, [2, 3], {"tensor": 1})], schedule="zb_h1"),
@@ -73,12 +74,12 @@ FOUR: dict[str, Any] = {
     "table and head shared by sharded stages": (
         "zoo:Plain", plan_of([(3, [0, 1], {"shard": 3}), (3, [2, 3], {"shard": 3})]),
     ),
-    "context inside replicas, weights sharded": ("zoo:shallow", plan_of([(5, [0, 1, 2, 3], {"context": 2, "shard": 3})])),
-    "context inside replicas, optimizer state sharded": ("zoo:shallow",
-    plan_of([(5, [0, 1, 2, 3], {"context": 2, "shard": 1})])),
+    "context inside replicas, weights sharded": ("zoo:double", plan_of([(4, [0, 1, 2, 3], {"context": 2, "shard": 3})])),
+    "context inside replicas, optimizer state sharded": ("zoo:double",
+    plan_of([(4, [0, 1, 2, 3], {"context": 2, "shard": 1})])),
     "context, tensor and sequence": (
-        "zoo:shallow", plan_of([(5, [0, 1, 2, 3],
-        {"context": 2, "tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 5})]),
+        "zoo:double", plan_of([(4, [0, 1, 2, 3],
+        {"context": 2, "tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 4})], n_microbatches=1),
     ),
     "context and tensor, stage by stage": (
         "zoo:shallow", plan_of([(2, [0, 1], {"context": 2}), (3, [2, 3], {"tensor": 2})], schedule="zb_h1"),
@@ -87,7 +88,8 @@ FOUR: dict[str, Any] = {
         "zoo:Masked", plan_of([(2, [0], {}), (2, [1, 2], {}), (2, [3], {})], n_microbatches=3),
     ),
     "a layer at two depths, split": (
-        "fragile:repeated", plan_of([(8, [0, 1, 2, 3], {"tensor": 2, "shard": 1, "sequence_parallel": True})]),
+        "fragile:repeated",
+        plan_of([(5, [0, 1, 2, 3], {"tensor": 2, "shard": 1, "sequence_parallel": True})], n_microbatches=1),
     ),
 }  # fmt: skip
 
@@ -100,9 +102,10 @@ EXPERTS: dict[str, Any] = {
         ("gradients sharded, stages", [(2, [0, 1], {"expert": 2, "shard": 2}), (4, [2, 3], {"expert": 2})],
         {"schedule": "zb_h1"}),
         ("three ranks with two each, then whole", [(3, [1, 0, 2], {"expert": 3}), (3, [3], {})], {}),
-        ("context", [(6, [0, 1, 2, 3], {"expert": 2, "context": 2, "recompute": ["selective"] * 6})], {}),
+        ("context", [(6, [0, 1, 2, 3], {"expert": 2, "context": 2, "recompute": ["selective"] * 6})], {"n_microbatches": 1}),
         ("tensor", [(6, [0, 1, 2, 3], {"expert": 2, "tensor": 2})], {}),
-        ("tensor and sequence", [(6, [0, 1, 2, 3], {"expert": 2, "tensor": 2, "sequence_parallel": True, "shard": 3})], {}),
+        ("tensor and sequence",
+        [(6, [0, 1, 2, 3], {"expert": 2, "tensor": 2, "sequence_parallel": True, "shard": 3})], {"n_microbatches": 1}),
         ("virtual stages",
          [(1, [0, 1], {"expert": 2}), (2, [2, 3], {"expert": 2}), (1, [0, 1], {}), (2, [2, 3], {"expert": 2})],
          {"schedule": "interleaved_1f1b"}),
@@ -148,22 +151,12 @@ ALL_AXES = {
 
 
 EIGHT = {
-    "three stages over pipeline, data and tensor axes": (
-        "small",
-        plan_of(
-            [
-                (2, [0, 1], {"shard": 1}),
-                (4, [2, 3, 4, 5], {"tensor": 2, "sequence_parallel": True, "shard": 3, "recompute": ["full"] * 4}),
-                (2, [6, 7], {"tensor": 2}),
-            ]
-        ),
-    ),
     "two virtual stages on each of two ranks of four": (
-        "small",
+        "zoo:shallow",
         plan_of(
             [
-                (1, [0, 1, 2, 3], {"tensor": 2, "shard": 2}), (3, [4, 5, 6, 7], {"shard": 3, "shard_degree": 2}),
-                (2, [0, 1, 2, 3], {"tensor": 2, "shard": 2}), (2, [4, 5, 6, 7], {"shard": 3, "shard_degree": 2}),
+                (1, [0, 1, 2, 3], {"tensor": 2, "shard": 2}), (1, [4, 5, 6, 7], {"shard": 3, "shard_degree": 2}),
+                (1, [0, 1, 2, 3], {"tensor": 2, "shard": 2}), (2, [4, 5, 6, 7], {"shard": 3, "shard_degree": 2}),
             ],
             schedule="interleaved_1f1b",
         ),
@@ -172,9 +165,10 @@ EIGHT = {
         "zoo:Mixture",
         plan_of(
             [
-                (2, [0, 1], {"expert": 2, "shard": 1}),
+                (2, [0, 1], {"tensor": 2, "recompute": ["full"] * 2}),
                 (4, [2, 3, 4, 5, 6, 7], {"tensor": 2, "sequence_parallel": True, "expert": 6, "shard": 3}),
             ],
+            n_microbatches=2,
         ),
     ),
 }  # fmt: skip
@@ -189,38 +183,35 @@ AXES: dict[str, dict[str, Any]] = {
 }
 
 
-TWO_STAGES_A_RANK = ("dualpipe_v", "interleaved_1f1b", "looped_bfs", "v_half", "v_min", "zb_v")
+def under(word: str, options: dict[str, Any], n_each: int = 1) -> dict[str, Any]:
+    """Return a plan of uneven stages under a schedule, two to each of two ranks where it runs so many, else one.
+
+    `n_each`: processes of a rank.
+    """
+    try:
+        sizes = (1, 1, 2, 1)
+        schedules.ordered(word, 2, 2, 4)
+    except InputError:
+        sizes = (2, 3)
+    ranks = schedules.load(word).placement(2, len(sizes) // 2).tolist()
+    how = options.get("recompute", "none")
+    stages = [
+        (size, [n_each * rank + i for i in range(n_each)], {**options, "recompute": [how] * size})
+        for size, rank in zip(sizes, ranks, strict=True)
+    ]
+    return plan_of(stages, schedule=word)
 
 
 def every_schedule_with_every_axis() -> dict[str, Any]:
     """Return plans of uneven stages on two pipeline ranks of two processes each."""
-    found = {}
-    for word in schedules.words():
-        module = schedules.load(word)
-        n_chunks = 2 if word in TWO_STAGES_A_RANK else 1
-        ranks = [int(rank) for rank in module.placement(2, n_chunks)]
-        sizes = [2, 3] if n_chunks == 1 else [1, 1, 2, 1]
-        for name, options in AXES.items():
-            how = options.get("recompute", "none")
-            stages = [
-                (size, [2 * rank, 2 * rank + 1], {**options, "recompute": [how] * size})
-                for size, rank in zip(sizes, ranks, strict=True)
-            ]
-            found[f"{word}, {name}"] = ("zoo:shallow", plan_of(stages, schedule=word))
-    return found
+    words = schedules.words()
+    return {f"{word}, {name}": ("zoo:shallow", under(word, how, 2)) for word in words for name, how in AXES.items()}
 
 
 def every_other_schedule() -> dict[str, Any]:
     """Return a plan of uneven stages on two processes under each schedule that none of the plans above has."""
     known = {plan["schedule"]["name"] for _, plan in (*TWO.values(), *FOUR.values(), *EXPERTS.values())}
-    found = {}
-    for word in schedules.words():
-        if word not in known:
-            n_chunks = 2 if word in TWO_STAGES_A_RANK else 1
-            ranks = [int(rank) for rank in schedules.load(word).placement(2, n_chunks)]
-            sizes = [2, 3] if n_chunks == 1 else [1, 1, 2, 1]
-            found[word] = ("zoo:shallow", plan_of([(n, [r], {}) for n, r in zip(sizes, ranks, strict=True)], schedule=word))
-    return found
+    return {word: ("zoo:shallow", under(word, {})) for word in schedules.words() if word not in known}
 
 
 def _cases(given: dict[str, Any]) -> dict[str, dict]:
@@ -271,19 +262,19 @@ def test_models_as_people_write_them_train_as_in_one_process(tmp_path: pathlib.P
 
 
 def test_products_in_shorter_types_train_as_in_one_process_and_not_as_in_fp32(tmp_path: pathlib.Path) -> None:
-    uneven = [(2, [0], {}), (3, [1], {"recompute": ["full"] * 3})]
+    uneven = [(1, [0], {}), (3, [1], {"recompute": ["full"] * 3})]
     plans = {
         "1f1b": plan_of(uneven),
         "zb_h1": plan_of(uneven, schedule="zb_h1"),
-        "sharded": plan_of([(5, [0, 1], {"shard": 3})]),
-        "tensor": plan_of([(5, [0, 1], {"tensor": 2})]),
+        "sharded": plan_of([(4, [0, 1], {"shard": 3})]),
+        "tensor": plan_of([(4, [0, 1], {"tensor": 2})]),
     }
     cases = {
-        f"{word}, {name}": {"model": "zoo:shallow", "plan": plan, "precision": word}
+        f"{word}, {name}": {"model": "zoo:double", "plan": plan, "precision": word}
         for word in ("bf16", "fp16")
         for name, plan in plans.items()
     }
-    results = run_all({**cases, "fp32": {"model": "zoo:shallow", "plan": plans["1f1b"]}}, 2, tmp_path)
+    results = run_all({**cases, "fp32": {"model": "zoo:double", "plan": plans["1f1b"]}}, 2, tmp_path, n_steps=2)
     exact = results["fp32"]["reference_losses"]
     for name in cases:
         losses, expected = results[name]["losses"], results[name]["reference_losses"]
@@ -331,19 +322,19 @@ def test_two_processes_train_as_one_does_under_every_plan(tmp_path: pathlib.Path
 
 
 CLIPPED = {
-    "stages": plan_of([(2, [0], {}), (3, [1], {})], schedule="zb_h1"),
-    "replicas": plan_of([(5, [0, 1], {})]),
-    "optimizer state sharded": plan_of([(5, [0, 1], {"shard": 1})]),
-    "weights sharded": plan_of([(5, [0, 1], {"shard": 3})]),
-    "tensor and sequence": plan_of([(5, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
-    "context": plan_of([(5, [0, 1], {"context": 2})]),
+    "stages": plan_of([(2, [0], {}), (2, [1], {})], schedule="zb_h1"),
+    "replicas": plan_of([(4, [0, 1], {})]),
+    "optimizer state sharded": plan_of([(4, [0, 1], {"shard": 1})]),
+    "weights sharded": plan_of([(4, [0, 1], {"shard": 3})]),
+    "tensor and sequence": plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
+    "context": plan_of([(4, [0, 1], {"context": 2})]),
 }
 
 
 def test_gradients_are_scaled_down_to_a_norm_as_in_one_process(tmp_path: pathlib.Path) -> None:
-    cases = {name: {"model": "zoo:shallow", "plan": plan, "clip_norm": 0.05} for name, plan in CLIPPED.items()}
-    halves = {"fp16": {"model": "zoo:shallow", "plan": CLIPPED["stages"], "precision": "fp16", "clip_norm": 0.05}}
-    for name, found in run_all({**cases, **halves}, 2, tmp_path).items():
+    cases = {name: {"model": "zoo:double", "plan": plan, "clip_norm": 0.05} for name, plan in CLIPPED.items()}
+    halves = {"fp16": {"model": "zoo:double", "plan": CLIPPED["stages"], "precision": "fp16", "clip_norm": 0.05}}
+    for name, found in run_all({**cases, **halves}, 2, tmp_path, n_steps=2).items():
         assert min(found["norms"]) > 0.1, "what is never scaled down shows nothing"
         assert found["norms"] == pytest.approx(found["reference_norms"], rel=1e-2 if name == "fp16" else 1e-4), name
         assert found["losses"] == pytest.approx(found["reference_losses"], abs=1e-4 if name == "fp16" else 1e-5), name

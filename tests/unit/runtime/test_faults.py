@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from forked_commands import meshwright
 from runtime_processes import environment, plan_of
 
 pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
@@ -18,22 +19,20 @@ pytestmark = pytest.mark.torch
 _PATIENCE_SECONDS = 200
 
 
-def _command(folder: pathlib.Path, *words: str) -> list[str]:
+def _words(folder: pathlib.Path, *words: str) -> list[str]:
     path = folder / "plan.json"
     path.write_text(json.dumps(plan_of([(3, [0], {}), (5, [1], {})])))
-    return [sys.executable, "-m", "meshwright", "run", str(path), "--model", "models:small", *words]
+    return ["run", str(path), "--model", "models:small", *words]
 
 
 def _started(folder: pathlib.Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        _command(folder, *words), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    """Start the program and its workers as they are started outside of tests."""
+    command = [sys.executable, "-m", "meshwright", *_words(folder, *words)]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def _done(folder: pathlib.Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        _command(folder, *words), env=environment(), capture_output=True, text=True, timeout=_PATIENCE_SECONDS
-    )
+    return meshwright(*_words(folder, *words))
 
 
 def _wait_for(found: object) -> None:
@@ -130,7 +129,7 @@ def test_a_run_that_a_signal_ended_does_not_say_that_nothing_was_written(
     from meshwright.commands import run
 
     monkeypatch.setattr(run, "execute", lambda *_: 128 + signal.SIGINT)
-    monkeypatch.setattr(sys, "argv", _command(tmp_path)[2:])
+    monkeypatch.setattr(sys, "argv", ["meshwright", *_words(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 130 and "nothing was written" not in capsys.readouterr().err

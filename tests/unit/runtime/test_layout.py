@@ -89,6 +89,18 @@ def test_a_backward_pass_that_sharded_weights_keep_whole_is_told() -> None:
     assert layout(Plan(stages, n_microbatches=2, schedule="1f1b", global_batch=8)).notes() == ()
 
 
+@pytest.mark.parametrize(("schedule", "ranks"), [("combined_1f1b", (0, 1, 0, 1)), ("combined_dualpipe_v", (0, 1, 1, 0))])
+def test_tasks_in_pairs_run_one_after_another_and_a_pipeline_that_has_none_is_refused(
+    schedule: str, ranks: tuple[int, ...]
+) -> None:
+    stages = tuple(Stage((i,), (rank,)) for i, rank in enumerate(ranks))
+    (note,) = layout(Plan(stages, n_microbatches=4, schedule=schedule, global_batch=8)).notes()
+    assert note.startswith(f"schedule {schedule} runs a forward and a backward task at the same time; what runs are both one")
+    with pytest.raises(InputError, match=f"schedule {schedule}: ") as refused:
+        layout(Plan(stages[:2], n_microbatches=4, schedule=schedule, global_batch=8))
+    assert "\n" not in str(refused.value)
+
+
 def test_a_plan_sharded_operator_by_operator_says_which_degrees_run(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "plan.json"
     plan = plan_of([(8, [0, 1], {"shard": 3})])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pathlib
 import signal
@@ -13,7 +14,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
 pytestmark = pytest.mark.torch
 
-from meshwright.runtime.job import allocator, lifeline, worker  # noqa: E402
+from meshwright.base.errors import InputError  # noqa: E402
+from meshwright.runtime.job import allocator, launch, lifeline, worker  # noqa: E402
 from meshwright.runtime.job.job import Job  # noqa: E402
 from meshwright.runtime.model.sequence import part_of_sequence  # noqa: E402
 from meshwright.runtime.parallel import context_parallel  # noqa: E402
@@ -158,3 +160,56 @@ def test_a_mask_of_ones_own_is_taken_by_rows_or_whole() -> None:
     layer.positions = (0, 1)
     context_parallel.InContext(layer, lambda value: value, 1, 2)
     assert layer.positions == (1, 2) and torch.equal(context_parallel.InContext(layer, lambda v: v, 0, 2)(query), layer(query))
+
+
+class _Full:
+    """A file on a disk that is full, that takes the beginning of what is written."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> _Full:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+    def write(self, text: str) -> None:
+        with self.path.open("a") as file:
+            file.write(text[:5])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_log_that_cannot_grow_ends_the_run_in_one_line_and_keeps_whole_lines(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, job = tmp_path / "log.jsonl", Job("p", "m", log=str(tmp_path / "log.jsonl"), save=str(tmp_path))
+    worker._log(job, None, {"step": 1})
+    monkeypatch.setattr(worker, "open", lambda *_, **__: _Full(log), raising=False)
+    with pytest.raises(InputError, match=r"--log .*: step 2 cannot be written: No space left on device: make room") as refused:
+        worker._log(job, None, {"step": 2})
+    assert log.read_text() == '{"step": 1}\n' and "\n" not in str(refused.value)
+
+
+def test_an_error_that_cannot_be_left_for_the_launcher_is_printed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ends(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(worker, "join", lambda _: {"a": 1})
+    monkeypatch.setattr(worker.os, "_exit", ends)
+    monkeypatch.setenv("RANK", "4")
+    with pytest.raises(SystemExit) as ended:
+        worker._joined(Job("p", "m"), tmp_path / "gone")
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.startswith("meshwright: rank 4: output ") and said.count("\n") == 1
+
+
+def test_a_run_without_room_for_its_files_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: Any) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(launch.tempfile, "TemporaryDirectory", full)
+    with pytest.raises(InputError, match="no temporary folder can be made: No usable temporary directory found; make room"):
+        launch.run(Job("p", "m"), 1)

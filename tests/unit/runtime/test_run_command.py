@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+from forked_commands import meshwright
 from runtime_processes import environment, plan_of
 
 pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
@@ -18,10 +19,10 @@ pytestmark = pytest.mark.torch
 UNEVEN = [(3, [0], {}), (5, [1], {})]
 
 
-def meshwright(*words: str, timeout_seconds: int = 200) -> subprocess.CompletedProcess[str]:
-    """Run the program."""
+def started(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the program and its workers as they are started outside of tests."""
     command = [sys.executable, "-m", "meshwright", *words]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=timeout_seconds)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
 
 
 def written(folder: pathlib.Path, plan: dict[str, Any]) -> str:
@@ -53,7 +54,7 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
     log = tmp_path / "steps.jsonl"
     own = ("--optimizer", "fragile:descent", "--loss", "fragile:half_of_cross_entropy", "--calibrate", str(better))
     own += ("--clip-norm", "0.3", "--log", str(log))
-    done = meshwright("run", plan, *words, *own)
+    done = started("run", plan, *words, *own)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["format"] == "meshwright/run/1"

@@ -301,6 +301,13 @@ def shallow() -> nn.Module:
     return models.Transformer(n_layers=3)
 
 
+def double() -> nn.Module:
+    """Return a transformer of two layers."""
+    import models
+
+    return models.Transformer(n_layers=2)
+
+
 OF_EXPERTS = {
     "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48,
     "vocab_size": WORDS, "max_position_embeddings": 64, "num_experts_per_tok": 2,

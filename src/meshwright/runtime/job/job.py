@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from meshwright.base import files
+
 __all__ = ["Job"]
 
 
@@ -70,7 +72,7 @@ class Job:
 
     def write(self, path: Path) -> None:
         """Write it for the processes to read."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        files.write(path, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> Job:

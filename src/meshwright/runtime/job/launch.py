@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.runtime.job.job import Job
@@ -68,10 +69,20 @@ def run(
     """
     if gpus and job.backend == "nccl":
         prefixes = [["env", f"CUDA_VISIBLE_DEVICES={_visible(gpus)}"]] * n_ranks
-    with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
+    with _folder() as folder:
         path = Path(folder) / "job.json"
         replace(job, folder=folder).write(path)
         return _run("meshwright.runtime.job.worker", path, n_ranks, timeout_seconds, prefixes)
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for what the processes of a run tell each other and us."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="meshwright-run-")
+    except OSError as error:
+        raise InputError(
+            f"no temporary folder can be made: {error.strerror}; make room, or name another place: TMPDIR"
+        ) from None
 
 
 def _visible(gpus: Sequence[int]) -> str:
@@ -90,9 +101,9 @@ def run_module(
     `timeout_seconds`: when to give up; 0 for never.
     `is_script`: whether it runs a script of the user's, whose standard output is ours.
     """
-    with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
+    with _folder() as folder:
         path = Path(folder) / "job.json"
-        path.write_text(json.dumps(told), encoding="utf-8")
+        files.write(path, json.dumps(told))
         return _run(module, path, n_ranks, timeout_seconds, (), is_script=is_script)
 
 

@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from meshwright.base.errors import MeshwrightError
+from meshwright.base import files
+from meshwright.base.errors import InputError, MeshwrightError
 from meshwright.runtime.job import checkpoints, lifeline, preflight
 from meshwright.runtime.job.allocator import keep_freed_memory
 from meshwright.runtime.job.job import Job
@@ -131,12 +133,24 @@ def _note(job: Job, step: int, loss: float, trainer: Trainer) -> None:
 
 
 def _log(job: Job, monitor: Callable[..., Any] | None, entry: dict[str, Any]) -> None:
-    """Hand what a step gave to the user's function, and add it to the log as a line."""
+    """Hand what a step gave to the user's function, and add it to the log as a line, or not at all.
+
+    Raises `InputError` when that cannot be written, as on a full disk.
+    """
     if monitor is not None:
         monitor(dict(entry))
-    if job.log:
+    if not job.log:
+        return
+    size = os.path.getsize(job.log) if os.path.exists(job.log) else 0
+    try:
         with open(job.log, "a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
+    except OSError as error:
+        with suppress(OSError):
+            os.truncate(job.log, size)  # half a line would spoil the next one
+        raise InputError(
+            f"--log {job.log}: step {entry['step']} cannot be written: {error.strerror}{_kept(job)}: make room, then go on"
+        ) from None
 
 
 def _told_of(read: PlanFile, trainer: Trainer, step: int, loss: float, seconds: float) -> dict[str, Any]:
@@ -265,14 +279,17 @@ def _joined(job: Job, folder: Path) -> int:
     """Join and leave results or the error in the folder; return the exit status."""
     try:
         result = join(job)
+        if result is not None:
+            files.write(folder / "result.json", json.dumps(result))
     except BaseException as error:
         wrong = isinstance(error, MeshwrightError)
         text = str(error) if wrong or isinstance(error, NonFiniteError) else "".join(traceback.format_exception(error))
-        (folder / f"error-{rank()}.json").write_text(json.dumps({"wrong_input": wrong, "text": text, "time": time.time()}))
+        try:
+            (folder / f"error-{rank()}.json").write_text(json.dumps({"wrong_input": wrong, "text": text, "time": time.time()}))
+        except OSError:  # no room where the launcher would read it
+            print(f"meshwright: rank {rank()}: {text}", file=sys.stderr)
         sys.stdout.flush()
         os._exit(2 if wrong else 1)  # other ranks may be gone: no orderly end is possible
-    if result is not None:
-        (folder / "result.json").write_text(json.dumps(result))
     return 0
 
 

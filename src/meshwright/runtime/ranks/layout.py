@@ -116,14 +116,19 @@ class Layout:
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences about what runs otherwise than the plan's schedule says."""
+        schedule, told = self.plan.schedule, []
         whole = [i for i, stage in enumerate(self.plan.stages) if stage.strategy.shard == 3 and stage.strategy.data > 1]
-        if not whole or not bool((self.slots.phase == schedules.BACKWARD_WEIGHT).any()):
-            return ()
-        return (
-            f"stage {', '.join(map(str, whole))}: weights are sharded (FSDP), which gathers them once per backward pass: "
-            "schedule "
-            f"{self.plan.schedule} runs that pass whole, where it would put the weight gradients off",
-        )
+        if whole and bool((self.slots.phase == schedules.BACKWARD_WEIGHT).any()):
+            told.append(
+                f"stage {', '.join(map(str, whole))}: weights are sharded (FSDP), which gathers them once per backward pass: "
+                f"schedule {schedule} runs that pass whole, where it would put the weight gradients off"
+            )
+        if schedules.in_pairs(schedule):
+            told.append(
+                f"schedule {schedule} runs a forward and a backward task at the same time; what runs are both one after the "
+                "other, so that neither hides the other's all-to-alls"
+            )
+        return tuple(told)
 
     def messages(self, source: int, target: int, n_rows: int) -> tuple[Message, ...]:
         """Return what the ranks of one stage send those of the stage before or after it, for one micro-batch.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib
 import json
 import os
 import pathlib
@@ -188,7 +189,9 @@ def fork(rank: int, n_ranks: int, folder: pathlib.Path) -> int:
 
 def main() -> None:
     """Fork for every line that names a number of processes and a folder; answer with the ranks that failed."""
-    import torch._dynamo  # noqa: F401
+    for name in ("checkpoints", "reference", "trainer"):  # what takes longest, once for all
+        importlib.import_module(f"meshwright.runtime.job.{name}")
+    importlib.import_module("torch._dynamo")
 
     for line in sys.stdin:
         n_ranks, folder = line.split(maxsplit=1)

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
 
 GROUPS = {"*norm*": {"weight_decay": 0.0}, "*bias": {"weight_decay": 0.0}}
-CLIP, N_STEPS, PATIENCE_SECONDS = 0.5, 4, 300
+CLIP, N_STEPS, PATIENCE_SECONDS = 0.5, 2, 300
 
 
 def batch(step: int, n_samples: int, length: int = 16) -> dict[str, torch.Tensor]:
@@ -72,15 +72,21 @@ def warming(made: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler
 
 
 def build() -> nn.Module:
+    """Return a transformer of two layers."""
     import zoo
 
-    return zoo.shallow()
+    return zoo.double()
 
 
 def llama() -> nn.Module:
-    import models
+    """Return a Llama of two layers with grouped heads."""
+    import transformers
 
-    return models.llama()
+    config = transformers.LlamaConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128,
+        vocab_size=101, max_position_embeddings=64, tie_word_embeddings=False, use_cache=False,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
 
 
 def mixture() -> nn.Module:
@@ -88,7 +94,7 @@ def mixture() -> nn.Module:
     import transformers
 
     config = transformers.MixtralConfig(
-        hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=50,
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=50,
         max_position_embeddings=64, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True,
         router_aux_loss_coef=0.5, use_cache=False,
     )  # fmt: skip
@@ -116,13 +122,13 @@ def adapted() -> nn.Module:
     return model
 
 
-def t5() -> nn.Module:
-    """Return an encoder of two layers and a decoder of three."""
+def t5(n_encoder: int = 1, n_decoder: int = 2) -> nn.Module:
+    """Return an encoder and a decoder of so many layers."""
     import transformers
 
     config = transformers.T5Config(
-        d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=3, num_heads=4, vocab_size=50, dropout_rate=0.0,
-        decoder_start_token_id=0, use_cache=False,
+        d_model=32, d_kv=8, d_ff=64, num_layers=n_encoder, num_decoder_layers=n_decoder, num_heads=4, vocab_size=50,
+        dropout_rate=0.0, decoder_start_token_id=0, use_cache=False,
     )  # fmt: skip
     return transformers.T5ForConditionalGeneration(config)
 

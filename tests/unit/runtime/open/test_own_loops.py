@@ -24,54 +24,54 @@ from runtime_processes import environment, plan_of  # noqa: E402
 TOLERANCE = 1e-5
 
 TWO = {
-    "replicas of a batch that does not divide": plan_of([(5, [0, 1], {})], global_batch=13, n_microbatches=3),
-    "a mean over samples, of a batch that does not divide": plan_of([(5, [0, 1], {})], global_batch=13, n_microbatches=3),
-    "optimizer state sharded": plan_of([(5, [0, 1], {"shard": 1})]),
-    "gradients sharded": plan_of([(5, [0, 1], {"shard": 2})]),
-    "weights sharded": plan_of([(5, [0, 1], {"shard": 3, "recompute": ["full"] * 5})]),
-    "tensor": plan_of([(5, [0, 1], {"tensor": 2})]),
-    "a pipeline, 1f1b": plan_of([(2, [0], {}), (3, [1], {})]),
+    "replicas of a batch that does not divide": plan_of([(4, [0, 1], {})], global_batch=13, n_microbatches=3),
+    "a mean over samples, of a batch that does not divide": plan_of([(4, [0, 1], {})], global_batch=13, n_microbatches=3),
+    "optimizer state sharded": plan_of([(4, [0, 1], {"shard": 1})]),
+    "gradients sharded": plan_of([(4, [0, 1], {"shard": 2})]),
+    "weights sharded": plan_of([(4, [0, 1], {"shard": 3, "recompute": ["full"] * 4})]),
+    "tensor": plan_of([(4, [0, 1], {"tensor": 2})]),
+    "a pipeline, 1f1b": plan_of([(1, [0], {}), (3, [1], {})]),
     "a pipeline, zero-bubble in a V": plan_of(
-        [(1, [0], {}), (1, [1], {}), (2, [1], {}), (1, [0], {})], schedule="zb_v"
+        [(1, [0], {}), (1, [1], {}), (1, [1], {}), (1, [0], {})], schedule="zb_v"
     ),
 }  # fmt: skip
 
 MASKED = {
-    "replicas": plan_of([(6, [0, 1], {"shard": 3, "recompute": ["full"] * 6})]),
-    "a pipeline": plan_of([(2, [0], {}), (4, [1], {"recompute": ["none", "full", "none", "none"]})]),
-    "tensor and sequence": plan_of([(6, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
-    "context": plan_of([(6, [0, 1], {"context": 2})]),
+    "replicas": plan_of([(4, [0, 1], {"shard": 3, "recompute": ["full"] * 4})]),
+    "a pipeline": plan_of([(2, [0], {}), (2, [1], {"recompute": ["full", "none"]})]),
+    "tensor and sequence": plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
+    "context": plan_of([(4, [0, 1], {"context": 2})]),
 }
 """A Llama with attention masks of sentences padded on the left, and their positions."""
 
 ROUTERS = {
-    "replicas of sharded weights": plan_of([(5, [0, 1], {"shard": 3, "recompute": ["full"] * 5})]),
-    "a pipeline": plan_of([(3, [0], {}), (2, [1], {})]),
-    "context": plan_of([(5, [0, 1], {"context": 2})]),
+    "replicas of sharded weights": plan_of([(4, [0, 1], {"shard": 3, "recompute": ["full"] * 4})]),
+    "a pipeline": plan_of([(2, [0], {}), (2, [1], {})]),
+    "context": plan_of([(4, [0, 1], {"context": 2})]),
 }
 """A mixture whose routers add to its loss, with attention masks."""
 
 ADAPTERS = {
-    "replicas": plan_of([(6, [0, 1], {"shard": 2})]),
-    "a pipeline behind a frozen stage": plan_of([(2, [0], {}), (4, [1], {})]),
-    "tensor": plan_of([(6, [0, 1], {"tensor": 2})]),
+    "replicas": plan_of([(4, [0, 1], {"shard": 2})]),
+    "a pipeline behind a frozen stage": plan_of([(2, [0], {}), (2, [1], {})]),
+    "tensor": plan_of([(4, [0, 1], {"tensor": 2})]),
 }
 """A Llama of which adapters alone are trained; its first layer has none."""
 
-_READER = ["embed", "encoder.0", "encoder.1", "encoder.norm", "decoder.0", "decoder.1", "decoder.2", "head"]
-_STACKS = [("encoder", 2, 2), ("decoder", 3, 3)]
+_READER = ["embed", "encoder.0", "encoder.norm", "decoder.0", "decoder.1", "head"]
+_STACKS = [("encoder", 1, 2), ("decoder", 2, 3)]
 _CAPTURED = ["embed", *[f"{stack}.block.{i}.layer.{j}" for stack, n, parts in _STACKS for i in range(n) for j in range(parts)]]
-_CAPTURED[5:5] = ["encoder.final_layer_norm", "decoder.embed_tokens"]
+_CAPTURED[3:3] = ["encoder.final_layer_norm", "decoder.embed_tokens"]
 SEQUENCES = {
-    "replicas of sharded weights": plan_of([(8, [0, 1], {"shard": 3, "recompute": ["full"] * 8})], names=_READER),
-    "a pipeline cut in the encoder": plan_of([(2, [0], {}), (6, [1], {})], names=_READER),
-    "a pipeline cut within a layer": plan_of([(11, [0], {}), (6, [1], {})], names=[*_CAPTURED, "head"]),
+    "replicas of sharded weights": plan_of([(6, [0, 1], {"shard": 3, "recompute": ["full"] * 6})], names=_READER),
+    "a pipeline cut in the encoder": plan_of([(2, [0], {}), (4, [1], {})], names=_READER),
+    "a pipeline cut within a layer": plan_of([(9, [0], {}), (3, [1], {})], names=[*_CAPTURED, "head"]),
 }
 """A T5 with masks, under plans of its configuration and of its capture."""
 
 FOUR = {
-    "a pipeline of replicas": plan_of([(2, [0, 1], {"shard": 1}), (3, [2, 3], {})]),
-    "a pipeline of unlike numbers of replicas": plan_of([(2, [0, 1, 2], {"shard": 3}), (3, [3], {})]),
+    "a pipeline of replicas": plan_of([(1, [0, 1], {"shard": 1}), (3, [2, 3], {})]),
+    "a pipeline of unlike numbers of replicas": plan_of([(2, [0, 1, 2], {"shard": 3}), (2, [3], {})]),
 }
 
 

@@ -1,0 +1,141 @@
+"""``meshwright`` in a fork of a process that has imported everything, and so its workers: most of a short run is imports.
+
+All that is ours runs as it would, but for the start of a Python; `test_faults` starts real ones.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runtime_processes import environment
+
+
+class Forked:
+    """A process as `subprocess.Popen` starts one with ``python -m MODULE ...``, but forked from this one.
+
+    Its name in ``/proc`` is ``forked`` and the last part of the module's.
+    """
+
+    def __init__(self, command: list[str], env: Mapping[str, str], stdout: int | None, stdin: int) -> None:
+        assert command[:2] == [sys.executable, "-m"] and stdin == subprocess.PIPE, command
+        end, held = os.pipe()
+        self.returncode: int | None = None
+        self.stdin = os.fdopen(held, "wb")
+        self.pid = os.fork()
+        if not self.pid:
+            self.stdin.close()
+            os.dup2(end, 0)
+            os.dup2(1 if stdout is None else stdout, 1)
+            os.environ.clear()
+            os.environ.update(env)
+            sys.argv = command[2:]
+            with contextlib.suppress(OSError):
+                pathlib.Path("/proc/self/comm").write_text(f"forked {command[2].rpartition('.')[2]}"[:15])
+            _end(importlib.import_module(command[2]).main)
+        os.close(end)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            child, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if child else None
+        return self.returncode
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _end(main: Callable[[], Any]) -> None:
+    """Run a program in this forked process, and end with its status."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    code: Any = 1
+    try:
+        code = main() or 0
+    except SystemExit as ended:
+        code = ended.code or 0
+    except BaseException:
+        traceback.print_exc()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1)
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "ignore", __file__]
+    server = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(server.communicate)  # closes its input, on which it ends
+    return server
+
+
+def meshwright(*words: str, timeout_seconds: int = 200) -> subprocess.CompletedProcess[str]:
+    """Run the program; what it prints goes by way of files."""
+    with tempfile.TemporaryDirectory() as folder:
+        server, out, err = _server(), pathlib.Path(folder) / "out", pathlib.Path(folder) / "err"
+        told = {"words": words, "out": str(out), "err": str(err), "timeout": timeout_seconds}
+        print(json.dumps(told), file=server.stdin, flush=True)
+        code = int(server.stdout.readline())  # type: ignore[union-attr]
+        assert code != -signal.SIGALRM, err.read_text()
+        return subprocess.CompletedProcess(words, code, out.read_text(), err.read_text())
+
+
+def preload() -> None:
+    """Import what a run takes longest to."""
+    for name in (
+        "meshwright.runtime.job.worker",
+        "meshwright.runtime.job.reference",
+        "meshwright.commands.run",
+        "torch._dynamo",
+    ):
+        importlib.import_module(name)
+
+
+def run_forked(words: list[str]) -> None:
+    """Be the program in this forked process, and end with its status; its workers are forked too."""
+    from meshwright import cli
+    from meshwright.runtime.job import launch
+
+    launch.subprocess.Popen = Forked  # type: ignore[misc, assignment]
+    sys.argv = ["meshwright", *words]
+    _end(cli.main)
+
+
+def main() -> None:
+    """Fork for every line that says what is to be run; answer with its exit status."""
+    preload()
+    for line in sys.stdin:
+        told = json.loads(line)
+        child = os.fork()
+        if not child:
+            signal.alarm(told["timeout"])
+            for number, path in ((1, told["out"]), (2, told["err"])):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            run_forked(told["words"])
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
