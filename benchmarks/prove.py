@@ -2,8 +2,9 @@
 one.
 
 ``python benchmarks/prove.py [--problems 5000] [--seed N] [--plans 200] [--families random,virtual] [--seconds 900]``; seeds are
-fresh each day unless given. All kinds of problems take turns, large ones too, of which the tests ask few. It prints, for each kind, how
-many bounds and refusals were asked, how many were false, and by how much the worst bound exceeded a plan.
+fresh each day unless given. All kinds of problems take turns, large ones too, of which the tests ask few. It prints for each kind
+how many bounds and refusals were asked, how many were false, and by how much the worst bound exceeded a plan. Bounds of meshes,
+schedules and configurations on the way to an answer are compared with all plans too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "tests" / "oracle")]
 
 import joint_enumerator as enumerator  # noqa: E402
+from played_bounds import largest_excess  # noqa: E402
 
 
 class Counts:
@@ -28,7 +30,7 @@ class Counts:
 
     def __init__(self) -> None:
         self.n_questions = self.n_played = self.n_bounds = self.n_proven = self.n_refusals = self.n_beaten = 0
-        self.n_false_bounds = self.n_false_refusals = 0
+        self.n_false_bounds = self.n_false_refusals = self.n_false_parts = 0
         self.worst, self.seconds = -1.0, 0.0
 
     def judge(self, verdict: enumerator.Verdict) -> None:
@@ -38,6 +40,10 @@ class Counts:
         if verdict.false_refusal:
             self.n_false_refusals += 1
             print(f"FALSE REFUSAL  {verdict.question.name}: {verdict.best}", flush=True)
+        excess = largest_excess(verdict.question, verdict.fitting)
+        if excess.ratio > enumerator.TOLERANCE:
+            self.n_false_parts += 1
+            print(f"FALSE BOUND ON THE WAY  {verdict.question.name}: {excess}", flush=True)
         if verdict.answer is None or verdict.answer.objective is None or verdict.answer.bound is None:
             self.n_refusals += 1
             return
@@ -58,7 +64,7 @@ class Counts:
             f"{family:10} {self.n_questions:5} problems, {self.n_played:7} plans played, {self.seconds:6.0f} CPU s | "
             f"bounds {self.n_bounds:5}, gap 0: {self.n_proven:5}, false: {self.n_false_bounds}, worst over best plan "
             f"{self.worst:+.1e}, beaten within their gap: {self.n_beaten} | refusals {self.n_refusals:4}, "
-            f"false: {self.n_false_refusals}"
+            f"false: {self.n_false_refusals} | bounds on the way false: {self.n_false_parts}"
         )
 
 
@@ -83,7 +89,7 @@ def main() -> int:
             counts[family].seconds += time.process_time() - started
     print(f"{sum(own.n_questions for own in counts.values())} problems from seed {asked.seed}")
     print("\n".join(own.line(family) for family, own in counts.items()))
-    return int(any(own.n_false_bounds or own.n_false_refusals for own in counts.values()))
+    return int(any(own.n_false_bounds or own.n_false_refusals or own.n_false_parts for own in counts.values()))
 
 
 if __name__ == "__main__":

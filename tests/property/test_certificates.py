@@ -147,7 +147,11 @@ def test_a_certificate_from_before_context_exchanges_is_confirmed_for_its_space(
     )  # fmt: skip
     rings = dataclasses.replace(question.problem.framework.limits, context_exchanges=("ring",), latent_exchanges=("ring",))
     framework = dataclasses.replace(question.problem.framework, limits=rings, overlaps_gather=False)
-    result = api.plan(dataclasses.replace(question.problem, framework=framework), search="best", settings=question.settings | {"alternatives": "1"})
+    result = api.plan(
+        dataclasses.replace(question.problem, framework=framework),
+        search="best",
+        settings=question.settings | {"alternatives": "1"},
+    )
     entry = json.loads(json.dumps(plan_json.as_json(result)))
     asked = entry["certificate"]["question"]
     del asked["limits"]["context_exchange"]
