@@ -2,7 +2,7 @@
 one.
 
 ``python benchmarks/prove.py [--problems 5000] [--seed N] [--plans 200] [--families random,virtual] [--seconds 900]``; seeds are
-fresh each day unless given. All kinds of problems take turns, large ones too, of which the tests ask few. It prints for each kind
+fresh each day unless given. All kinds of problems take turns, large ones too, of which the tests ask few. It prints of each
 how many bounds and refusals were asked, how many were false, and by how much the worst bound exceeded a plan. Bounds of meshes,
 schedules and configurations on the way to an answer are compared with all plans too.
 """

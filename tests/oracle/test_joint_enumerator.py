@@ -21,7 +21,7 @@ N_PLAYED = 32
 
 
 def held(family: str, seeds: Iterable[int], folder: pathlib.Path, n_played: int = N_PLAYED) -> list[enumerator.Verdict]:
-    """Ask the small ones of some seeds: no bound may be above a plan, the answer's and all on the way to it; return the verdicts."""
+    """Ask the small ones of some seeds: no bound may be above a plan, the answer's or on the way; return the verdicts."""
     found = []
     for seed in seeds:
         question = enumerator.FAMILIES[family](seed, folder)
