@@ -12,7 +12,8 @@ import json
 import math
 import pathlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,8 @@ BUILT_IN = (
     "rail-only:8,bandwidth=1 GB/s", "two-level:6,per_node=2,bandwidth=0.5 GB/s",
     "two-level:9,per_node=3,device=a100-pcie-80gb,bandwidth=0.2 GB/s", "flat:7", "random-regular:6,degree=3",
 )  # fmt: skip
+
+OPTIMIZERS = ("muon", "adafactor", "adam-8bit", "sgd")
 
 
 class Question(NamedTuple):
@@ -78,6 +81,7 @@ class Verdict(NamedTuple):
     answer: Answer | None  # None where it refused
     best: Played | None  # of the plans played that fit
     n_played: int
+    fitting: list[Played]  # all plans played that fit
 
     @property
     def false_refusal(self) -> bool:
@@ -92,9 +96,23 @@ class Verdict(NamedTuple):
         return self.answer.bound.value / self.best.step_seconds - 1.0
 
 
-def ask(seed: int, folder: pathlib.Path, n_played: int) -> Verdict:
-    """Ask search best a random question, and the enumerator."""
-    return judge(random_question(seed, folder), n_played, seed)
+def ask(family: str, seed: int, folder: pathlib.Path, n_played: int) -> Verdict:
+    """Ask search best a random question of a family, and the enumerator."""
+    return judge(FAMILIES[family](seed, folder), n_played, seed)
+
+
+def is_small(question: Question, seed: int) -> bool:
+    """Return whether a question is of those that tests ask: few devices and shapes, and every eighth whatever its size."""
+    return seed % 8 == 0 or (
+        question.problem.required_cluster.n_devices <= 6 and len(shapes(question.problem, question.settings)) <= 400
+    )
+
+
+def searched(question: Question, seed: int) -> api.Result:
+    """Return what search best says of a question; three in four are asked for no runners-up, which take longer than the
+    proof and add nothing to it.
+    """
+    return api.plan(question.problem, search="best", settings=question.settings | ({"alternatives": "1"} if seed % 4 else {}))
 
 
 def judge(question: Question, n_played: int, seed: int = 0, *, whole: bool = False) -> Verdict:
@@ -102,7 +120,7 @@ def judge(question: Question, n_played: int, seed: int = 0, *, whole: bool = Fal
     answer: Answer | None = None
     all_shapes = shapes(question.problem, question.settings)
     if all_shapes:
-        answer = api.plan(question.problem, search="best", settings=question.settings).answer
+        answer = searched(question, seed).answer
     player = Player(question, n_played, seed)
     if whole:
         for shape in all_shapes:
@@ -112,7 +130,7 @@ def judge(question: Question, n_played: int, seed: int = 0, *, whole: bool = Fal
         player.run(all_shapes)
     unproven = answer is not None and any("not proven" in note for note in answer.notes)
     fits = answer is not None and (answer.plan is not None or unproven)
-    return Verdict(question, answer if fits else None, player.best, n_played - player.left)
+    return Verdict(question, answer if fits else None, player.best, n_played - player.left, player.fitting)
 
 
 def with_memory(problem: Problem, memory_bytes: float) -> Problem:
@@ -254,6 +272,13 @@ def offload_question(seed: int, folder: pathlib.Path) -> Question:
     if dice.random() < 0.8 and shapes(problem, settings):
         problem = with_memory(problem, _tight_memory(problem, settings, dice))
     return Question(problem, settings, f"offload {seed}: {asked.name}, {settings}, {levels}, {hosts}")
+
+
+def optimizer_question(seed: int, folder: pathlib.Path) -> Question:
+    """Return a problem as of `random_question` under another optimizer than Adam."""
+    asked, optimizer = random_question(seed, folder), OPTIMIZERS[seed % len(OPTIMIZERS)]
+    problem = dataclasses.replace(asked.problem, training=asked.problem.training.updated_by(optimizer))
+    return asked._replace(problem=problem, name=f"{optimizer}, {asked.name}")
 
 
 def virtual_question(seed: int, folder: pathlib.Path) -> Question:
@@ -868,3 +893,11 @@ def _by_stage(words: list[list[str]], of_rank: list[list[int]], counts: tuple[in
             found[stage] = own[start : start + counts[stage]]
             start += counts[stage]
     return found
+
+
+FAMILIES: MappingProxyType[str, Callable[[int, pathlib.Path], Question]] = MappingProxyType({
+    "random": random_question, "context": context_question, "both_ways": both_ways_question, "offload": offload_question,
+    "virtual": virtual_question, "unlike": unlike_question, "paired": paired_question, "frozen": frozen_question,
+    "optimizer": optimizer_question,
+})  # fmt: skip
+"""Random questions by what is special about them."""

@@ -103,8 +103,10 @@ def best_by_trying(path: str, asked: Cluster) -> float:
         held = [sum(sizes[op] for op in stage.ops) for stage in plan.stages]
         kinds = [asked.device(stage.devices[0]) for stage in plan.stages]
         if all(size <= kind.memory_bytes - kind.reserved_bytes for size, kind in zip(held, kinds, strict=True)):
-            timeline = sim.simulate(problem, plan, costs.stage_costs(problem, plan))
-            best = min(best, timeline.step_seconds / plan.global_batch)
+            loads = costs.stage_costs(problem, plan)
+            busiest = max(load.forward_total_seconds + load.backward_total_seconds for load in loads)
+            if plan.n_microbatches * busiest < best * plan.global_batch:  # no need to play the others
+                best = min(best, sim.simulate(problem, plan, loads).step_seconds / plan.global_batch)
     return best
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from meshwright.planners.best.space import MeshDegrees, pools
 __all__ = ["answer"]
 
 _MOST_DIVED = 2  # plans played at most among the meshes that are tried first
+_N_ROUNDS = 4  # in which all meshes are searched
 _MOST_SIMPLER = 16  # plans played at most to find a simpler one
 _MOST_OTHERS = 5  # for each runner-up: plans played at most,
 _MOST_MOVED = 10  # moves of its layers,
@@ -98,11 +100,32 @@ def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Plan]) -
     for plan in first:
         state.know(plan)
     _dive(state)
-    state.allow(state.budget)
-    state.run()
+    _prove(state)
     splits.improve(state)
     splits.close(state)
     return state
+
+
+def _prove(state: BestFirstSearch) -> None:
+    """Search all meshes, in rounds: a better plan played after one spares the next what it would build in vain."""
+    most = state.n_evaluations + state.budget
+    for _ in range(_N_ROUNDS):
+        state.allow(min(math.ceil(state.budget / _N_ROUNDS), most - state.n_evaluations))
+        state.run()
+        _play_built(state, min(_MOST_DIVED, most - state.n_evaluations))
+
+
+def _play_built(state: BestFirstSearch, n_most: int) -> None:
+    """Play the plans of least bounds among those built and not reached: where many bounds are alike, all that is allowed may go to
+    building.
+    """
+    others = [entry for entry in state.heap if entry[4] is None]
+    state.heap = [entry for entry in state.heap if entry[4] is not None]
+    heapq.heapify(state.heap)
+    state.allow(n_most)
+    state.run()
+    state.heap += others
+    heapq.heapify(state.heap)
 
 
 def _dive(state: BestFirstSearch, *, any_plan: bool = False) -> None:
@@ -125,6 +148,7 @@ def _dive(state: BestFirstSearch, *, any_plan: bool = False) -> None:
         heapq.heapify(state.heap)
         state.allow(_MOST_DIVED)
         state.run()
+        _play_built(state, _MOST_DIVED)
         everything += state.heap
         if any_plan and state.found:
             return

@@ -278,7 +278,9 @@ class BestFirstSearch:
         if not self._closed(costs, config, plan):
             full = bound
             even = plans.even(costs, config, n_microbatches) if config.one_way else None
-            if even is not None and config.split_backward:
+            if even is not None and config.paired:
+                pass  # tasks that run beside others take less than `fitted_orders` has them take
+            elif even is not None and config.split_backward:
                 full = max(bound, fitted_orders.least_seconds(self.problem, even, costs.stage_costs(config, even)))
             elif even is not None:
                 # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not

@@ -68,7 +68,7 @@ def _least_again(search: BestFirstSearch, pool: int, config: Config, limit: floa
     """Return what every plan of a configuration with one split takes at least, by the least that each rank recomputes.
 
     Lemma: a rank recomputes no less than `RankLayers.least_work`, at moments that every order goes through; the step is then bounded
-    as in `virtual.bounds_of`, and where weight gradients are tasks as in `fitted_orders.least_seconds`. On one rank all tasks follow each other, and what is recomputed late hides the most reductions.
+    as in `virtual.bounds_of`, and where weight gradients are tasks, none of them beside another, as in `fitted_orders.least_seconds`. On one rank all tasks follow each other, and what is recomputed late hides the most reductions.
 
     What takes `limit` or longer need not be told exactly; inf where no plan fits.
     """
@@ -95,9 +95,9 @@ def _least_again(search: BestFirstSearch, pool: int, config: Config, limit: floa
         least = float(virtual.bounds_of(costs, config, n_microbatches, light=False, again_seconds=own)[0])
         if least >= limit:
             return least
-    return (
-        max(least, _in_fitted_orders(search.problem, plan, stage_costs, ranks, memory, own)) if config.split_backward else least
-    )
+    if config.paired or not config.split_backward:  # tasks that run beside others take less than `fitted_orders` has them take
+        return least
+    return max(least, _in_fitted_orders(search.problem, plan, stage_costs, ranks, memory, own))
 
 
 def _in_fitted_orders(

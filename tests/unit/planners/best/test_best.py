@@ -95,7 +95,7 @@ def test_every_split_of_a_small_pipeline_is_settled(cluster: str, schedule: str,
     path.write_text(json.dumps(config))
     problem = fused(api.make_problem(str(path), cluster, batch=Batch(4, sequence_length=512), memory_risk=0.5))
     settings = {"schedules": schedule, "tensor": "1", "context": "1", "shard": "0", "recompute": "none"}
-    answer = api.plan(problem, search="best", settings=settings | {"splits": "10000"}).answer
+    answer = api.plan(problem, search="best", settings=settings | {"splits": "10000", "alternatives": "1"}).answer
     chain, model = chain_of(problem.graph), registry.load("costs", problem.costs, "cost model")
     brute = math.inf
     for pool, pipeline, data, micro_batch in itertools.product(pools(problem.cluster), (1, 2, 3, 4), (1, 2, 4), (1, 2, 4)):
@@ -118,7 +118,7 @@ def test_every_split_of_a_small_pipeline_is_settled(cluster: str, schedule: str,
 @pytest.mark.parametrize("memory_bytes", [80e9, 3.2e9, 2.6e9])
 def test_no_plan_of_the_space_is_faster_than_the_bound_and_the_answer_is_as_good(memory_bytes: float, costs: str) -> None:
     problem = _small_memory(api.make_problem(TINY, "dgx-h100:4", costs=costs, batch=Batch(8), memory_risk=0.5), memory_bytes)
-    result = api.plan(problem, search="best", settings={"schedules": "1f1b"})
+    result = api.plan(problem, search="best", settings={"schedules": "1f1b", "alternatives": "1"})
     brute = _all_plans(problem)
     if not result.feasible:
         assert math.isinf(brute)
@@ -225,7 +225,7 @@ def test_the_bound_of_a_configuration_is_below_its_simulated_step(name: str, clu
 
 def test_best_is_never_worse_than_the_baselines() -> None:
     problem = api.make_problem("llama-3.1-8b", "pcie-a100:16", batch=Batch(64, sequence_length=4096), memory_risk=0.5)
-    best = api.plan(problem, search="best")
+    best = api.plan(problem, search="best", settings={"alternatives": "1"})
     for name in ("data_parallel", "megatron_grid"):
         other = api.plan(problem, search=name)
         if other.feasible:
@@ -267,7 +267,7 @@ def test_a_search_without_a_legal_plan_says_so_under_its_own_name() -> None:
     assert answer.missing_bytes == 0.0
     assert answer.notes[-1].startswith("search data_parallel: no plan of the space is legal for tiny_llama")
     assert "--search best" in answer.nearest
-    assert api.plan(problem, search="best").feasible
+    assert api.plan(problem, search="best", settings={"alternatives": "1"}).feasible
 
 
 def test_the_grid_of_a_model_without_experts_spreads_none() -> None:
@@ -281,7 +281,7 @@ def test_the_grid_of_a_model_without_experts_spreads_none() -> None:
 
 def test_fixed_degrees_are_kept_and_impossible_ones_are_told() -> None:
     problem = api.make_problem(TINY, "dgx-h100:8", batch=Batch(32), memory_risk=0.5)
-    result = api.plan(problem, search="best", settings={"tensor": "2", "pipeline": "2"})
+    result = api.plan(problem, search="best", settings={"tensor": "2", "pipeline": "2", "alternatives": "1"})
     assert {stage.strategy.tensor for stage in result.plan.stages} == {2}
     assert len(result.plan.ranks()) == 2
     with pytest.raises(InputError, match="tensor"):
@@ -306,11 +306,11 @@ def test_degrees_that_cannot_be_are_refused_with_what_they_need(settings: dict[s
 
 def test_a_share_of_the_memory_is_left_free_on_demand_and_a_full_device_is_said() -> None:
     problem = _small_memory(api.make_problem(TINY, "dgx-h100:4", batch=Batch(32), memory_risk=0.5), 4e9)
-    full = api.plan(problem, search="best")
+    full = api.plan(problem, search="best", settings={"alternatives": "1"})
     limit = problem.cluster.device(0).memory_bytes
     if max(full.timeline.peak_bytes) >= 0.95 * limit:
         assert any("memory_ratio" in note for note in full.answer.notes)
-    roomy = api.plan(problem, search="best", settings={"memory_ratio": "0.8"})
+    roomy = api.plan(problem, search="best", settings={"memory_ratio": "0.8", "alternatives": "1"})
     assert max(roomy.timeline.peak_bytes) <= 0.8 * limit
     assert roomy.answer.objective.value >= full.answer.objective.value * (1 - 1e-9)
     with pytest.raises(InputError, match="share up to 1"):
@@ -325,14 +325,14 @@ def test_unequal_devices_get_unequal_work(tmp_path) -> None:
     path.write_text(text)
     cluster = clusters.cluster(str(path))
     problem = fused(api.make_problem("gpt2", cluster, batch=Batch(32), memory_risk=0.5))
-    result = api.plan(problem, search="best", settings={"pipeline": "2", "schedules": "1f1b"})
+    result = api.plan(problem, search="best", settings={"pipeline": "2", "schedules": "1f1b", "alternatives": "1"})
     work = {
         cluster.device(stage.devices[0]).name: sum(forward_flops(one) for i in stage.ops for one in problem.graph.ops[i].body)
         for stage in result.plan.stages
     }
     if len(work) == 2:
         assert work["H100-SXM-80GB"] > work["A100-SXM-80GB"]
-    everything = api.plan(problem, search="best")
+    everything = api.plan(problem, search="best", settings={"alternatives": "1"})
     assert everything.answer.objective.value <= result.answer.objective.value * (1 + 1e-9)
 
 

@@ -40,7 +40,7 @@ def random_problem(seed: int, folder: pathlib.Path) -> Problem:
 
 def compare(problem: Problem) -> list[str]:
     """Return the searches that answered; fail where one is faster, in the same simulator, and keeps the memory."""
-    best = api.plan(problem)
+    best = api.plan(problem, search="best", settings={"alternatives": "1"})
     assert best.timeline is not None and best.answer.objective is not None and best.answer.bound is not None
     asked = []
     for name in OTHERS:

@@ -253,7 +253,7 @@ class BoundProof:
             spreads = Spreads(prices, mesh, form, priced, splits)
             left = plays.left(splits, lambda i: VirtualStages(prices, form, spreads, i, priced, held), held, limit)
             splits = tuple(splits[i] for i in left)
-            if form.is_split and math.isfinite(limit):
+            if form.is_split and not form.is_paired and math.isfinite(limit):  # a task beside another takes less than alone
                 splits = tuple(counts for counts in splits if plays.least_fitted(counts, held) < limit)
         if bound is None or self.limits["uniform"]:
             splits = splits if bound is None else (tuple(even),)
