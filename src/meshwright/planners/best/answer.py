@@ -107,22 +107,23 @@ def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Plan]) -
 
 
 def _prove(state: BestFirstSearch) -> None:
-    """Search all meshes, in rounds: a better plan played after one spares the next what it would build in vain."""
+    """Search all meshes, in rounds: a better plan played in one spares the next what it would build in vain."""
     most = state.n_evaluations + state.budget
     for _ in range(_N_ROUNDS):
-        state.allow(min(math.ceil(state.budget / _N_ROUNDS), most - state.n_evaluations))
-        state.run()
-        _play_built(state, min(_MOST_DIVED, most - state.n_evaluations))
+        _run(state, min(math.ceil(state.budget / _N_ROUNDS), most - state.n_evaluations))
 
 
-def _play_built(state: BestFirstSearch, n_most: int) -> None:
-    """Play the plans of least bounds among those built and not reached: where many bounds are alike, all that is allowed may go to
-    building.
+def _run(state: BestFirstSearch, n_most: int) -> None:
+    """Search until so many plans are played; where bounds are alike and all that is allowed goes to building, play some of those built,
+    of the least bounds.
     """
+    most = state.n_evaluations + n_most
+    state.allow(n_most)
+    state.run()
     others = [entry for entry in state.heap if entry[4] is None]
     state.heap = [entry for entry in state.heap if entry[4] is not None]
     heapq.heapify(state.heap)
-    state.allow(n_most)
+    state.allow(min(_MOST_DIVED, most - state.n_evaluations))
     state.run()
     state.heap += others
     heapq.heapify(state.heap)
@@ -146,9 +147,7 @@ def _dive(state: BestFirstSearch, *, any_plan: bool = False) -> None:
     for asked in waves:
         state.heap = asked
         heapq.heapify(state.heap)
-        state.allow(_MOST_DIVED)
-        state.run()
-        _play_built(state, _MOST_DIVED)
+        _run(state, _MOST_DIVED)
         everything += state.heap
         if any_plan and state.found:
             return

@@ -21,6 +21,7 @@ from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Allowance, Goal, Incumbent, so_far
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
+from meshwright.planners.best.question import impossible
 from meshwright.planners.best.space import ANY, ANY_SPREAD, Config, DevicePool, Exchanges, MeshDegrees, meshes, schedules_of
 from meshwright.schedules import in_pairs
 
@@ -88,10 +89,8 @@ class BestFirstSearch:
     @property
     def is_spent(self) -> bool:
         """Whether as much was looked at, built or evaluated as is allowed."""
-        allowed = self.allowance
-        return (
-            self.n_evaluations >= allowed.n_evaluations or self.n_built >= allowed.n_built or self.n_looked >= allowed.n_looked
-        )
+        most = self.allowance
+        return self.n_evaluations >= most.n_evaluations or self.n_built >= most.n_built or self.n_looked >= most.n_looked
 
     def allow(self, n_evaluations: int, n_looked: float = math.inf) -> None:
         """Allow so many more plans to be evaluated, four times as many to be built, and so many more entries to be looked at."""
@@ -277,10 +276,9 @@ class BestFirstSearch:
         least = self.least_seconds(costs, config, plan)
         if not self._closed(costs, config, plan):
             full = bound
-            even = plans.even(costs, config, n_microbatches) if config.one_way else None
-            if even is not None and config.paired:
-                pass  # tasks that run beside others take less than `fitted_orders` has them take
-            elif even is not None and config.split_backward:
+            beside = config.paired and config.split_backward  # such tasks take less than `fitted_orders` has them take
+            even = None if beside or not config.one_way else plans.even(costs, config, n_microbatches)
+            if even is not None and config.split_backward:
                 full = max(bound, fitted_orders.least_seconds(self.problem, even, costs.stage_costs(config, even)))
             elif even is not None:
                 # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
@@ -381,7 +379,7 @@ class BestFirstSearch:
         closest = plans.closest(self.problem, self.costs, self.too_large, self.params.shard, lambda: self.is_over)
         extra["stopped_early"] = self.was_stopped
         if closest is None and not self.open:
-            reasons = "; ".join(sorted(self.refused)) or limits.impossible(self.problem, self.params, len(self.chain.layers))
+            reasons = "; ".join(sorted(self.refused)) or impossible(self.problem, self.params, len(self.chain.layers))
             return Answer(
                 None,
                 infeasible_proven=not self.too_large,

@@ -12,14 +12,14 @@ from meshwright.core.flops import forward_flops
 from meshwright.core.framework import AXES
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Problem
-from meshwright.core.strategy import ALTERNATE, CONTEXT_EXCHANGES, MODULES, OFFLOADS, RECOMPUTE
+from meshwright.core.strategy import ALTERNATE, CONTEXT_EXCHANGES, MODULES, OFFLOADS, RECOMPUTE, repeats_dispatch
 from meshwright.costs import analytic
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.space import VIRTUAL, Config, DevicePool, MeshDegrees, divisors
 from meshwright.schedules import in_pairs
 
 __all__ = [
-    "N_USUAL", "SCHEDULES", "Limits", "allowed_degrees", "impossible", "inside_framework", "largest_degrees", "runnable",
+    "N_USUAL", "SCHEDULES", "Limits", "allowed_degrees", "inside_framework", "largest_degrees", "runnable",
     "sample_flops", "settings", "shard_degrees", "usual", "usual_micro_batches", "variants",
 ]  # fmt: skip
 
@@ -357,6 +357,11 @@ def settings(problem: Problem, params: Limits) -> tuple[tuple[tuple[str, ...], b
     chosen = tuple(word for word in known if usual or word in params.recompute)
     if not chosen:
         raise _outside(problem, f"recompute {', '.join(params.recompute)}", f"{', '.join(known)}")
+    if params.schedules and all(map(in_pairs, params.schedules)) and all(map(repeats_dispatch, chosen)):
+        raise InputError(
+            f"schedules {', '.join(params.schedules)} with recompute {', '.join(chosen)}: that repeats the all-to-alls of experts, which no "
+            f"pair of tasks does; allow another schedule, or to recompute {_without_dispatch(known)}"
+        )
     if framework.recompute_scope == "layer":
         return ((chosen, False),)
     blocks = framework.block_recompute and {"none", "full"} <= set(chosen) and not params.uniform and not _pinned(problem.graph)
@@ -364,37 +369,12 @@ def settings(problem: Problem, params: Limits) -> tuple[tuple[tuple[str, ...], b
     return (((("none", "full"), True),) if blocks else ()) + alike
 
 
+def _without_dispatch(known: tuple[str, ...]) -> str:
+    """Return what layers may recompute where tasks run in pairs."""
+    return " or ".join(word for word in known if not repeats_dispatch(word)) or "something else"
+
+
 def _pinned(graph: Graph) -> bool:
     """Return whether layers beside embedding and head are pinned to the ends of the model."""
     chain = chain_of(graph)
     return any(graph.ops[i].kind not in ("embedding", "head") for i in (*chain.prefix, *chain.suffix))
-
-
-def impossible(problem: Problem, params: Limits, n_layers: int) -> str:
-    """Return why no combination of the degrees given can be: what they need and what there is.
-
-    Parameters
-    ----------
-    problem, params
-        The question, and what is given.
-    n_layers : int
-        Layers that stages can be made of.
-
-    Returns
-    -------
-    str
-        A sentence without a full stop.
-    """
-    n_devices, batch = problem.required_cluster.n_devices, problem.batch.global_batch
-    given = {name: getattr(params, name) for name in ("tensor", "context", "pipeline", "data") if getattr(params, name)}
-    words = " x ".join(f"{name} {min(values)}" for name, values in given.items())
-    n_needed = math.prod(min(values) for values in given.values())
-    if n_needed > n_devices:
-        return f"{words} {'need' if len(given) > 1 else 'needs'} {n_needed} devices, there are {n_devices}"
-    if params.pipeline and min(params.pipeline) > n_layers:
-        return f"pipeline {min(params.pipeline)} needs as many layers, there are {n_layers}"
-    micro = params.micro_batch or ((problem.batch.micro_batch,) if problem.batch.micro_batch else (1,))
-    shares = [data * own for data in params.data or (1,) for own in micro]
-    if all(batch % share for share in shares):
-        return f"{min(shares)} samples (data degree x micro-batch) do not divide the batch of {batch}"
-    return "no combination of degrees divides the batch, the layers and the devices"

@@ -9,8 +9,9 @@ from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
 from meshwright.core.result import Answer
 from meshwright.costs import LAYERS, with_functions
+from meshwright.planners.best.limits import Limits
 
-__all__ = ["default_batch", "with_batch", "within_limits"]
+__all__ = ["default_batch", "impossible", "with_batch", "within_limits"]
 
 
 def within_limits(answer: Answer, search: str) -> Answer:
@@ -57,3 +58,35 @@ def with_batch(problem: Problem, search: str, notes: list[str]) -> Problem:
         return replace(problem, batch=replace(batch, global_batch=size))
     batch.check()
     return problem
+
+
+def impossible(problem: Problem, params: Limits, n_layers: int) -> str:
+    """Return why no combination of the degrees given can be: what they need and what there is.
+
+    Parameters
+    ----------
+    problem, params
+        The question, and what is given.
+    n_layers : int
+        Layers that stages can be made of.
+
+    Returns
+    -------
+    str
+        A sentence without a full stop.
+    """
+    n_devices, batch = problem.required_cluster.n_devices, problem.batch.global_batch
+    given = {name: getattr(params, name) for name in ("tensor", "context", "pipeline", "data") if getattr(params, name)}
+    words = " x ".join(f"{name} {min(values)}" for name, values in given.items())
+    n_needed = math.prod(min(values) for values in given.values())
+    if n_needed > n_devices:
+        return f"{words} {'need' if len(given) > 1 else 'needs'} {n_needed} devices, there are {n_devices}"
+    if params.pipeline and min(params.pipeline) > n_layers:
+        return f"pipeline {min(params.pipeline)} needs as many layers, there are {n_layers}"
+    if params.pipeline and max(params.pipeline) == 1 and "1f1b" not in params.schedules:
+        return f"pipeline 1 runs 1f1b, which is not among the schedules given: {', '.join(params.schedules)}"
+    micro = params.micro_batch or ((problem.batch.micro_batch,) if problem.batch.micro_batch else (1,))
+    shares = [data * own for data in params.data or (1,) for own in micro]
+    if all(batch % share for share in shares):
+        return f"{min(shares)} samples (data degree x micro-batch) do not divide the batch of {batch}"
+    return "no combination of degrees divides the batch, the layers and the devices"

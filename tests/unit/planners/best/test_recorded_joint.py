@@ -33,6 +33,7 @@ from meshwright.planners.best import space as joint
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
+from meshwright.planners.best.question import impossible
 from meshwright.planners.best.search import measured
 from meshwright.planners.best.search.best import Params, in_shape
 from meshwright.planners.best.space import Config, MeshDegrees
@@ -115,6 +116,9 @@ def test_what_leaves_nothing_is_refused() -> None:
         InputError, match=r"^recompute selective: not in framework .*, which has none, full; leave the option out$"
     ):
         limits.settings(flat, Limits(recompute=("selective",)))
+    pairs = Limits(schedules=("combined_1f1b",), recompute=("full",))
+    with pytest.raises(InputError, match=r"recompute full: that repeats the all-to-alls of experts.* or to recompute none$"):
+        limits.settings(flat, pairs)
     problem = asked_of("like", "nodes")
     for given, said in (
         (Limits(tensor=(4, 8), pipeline=(3,)), "tensor 4 x pipeline 3 need 12 devices, there are 8"),
@@ -122,9 +126,10 @@ def test_what_leaves_nothing_is_refused() -> None:
         "pipeline 7 needs as many layers, there are 5"),
         (Limits(micro_batch=(3, 5)), "3 samples (data degree x micro-batch) do not divide the batch of 8"),
         (Limits(data=(2, 4), micro_batch=(3, 5)), "6 samples (data degree x micro-batch) do not divide the batch of 8"),
+        (Limits(pipeline=(1,), schedules=("zb_v",)), "pipeline 1 runs 1f1b, which is not among the schedules given: zb_v"),
         (Limits(tensor=(8,)), "no combination of degrees divides the batch, the layers and the devices"),
     ):  # fmt: skip
-        assert limits.impossible(problem, given, 5) == said
+        assert impossible(problem, given, 5) == said
 
 
 def test_how_many_ranks_a_node_shards_over_and_the_largest_degrees(recorded: Recorded) -> None:
