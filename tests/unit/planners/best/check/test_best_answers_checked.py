@@ -105,6 +105,7 @@ def test_a_framework_that_cannot_tie_or_pair_gets_a_plan_that_it_runs_and_that_i
 ) -> None:
     # torchtitan ties no weights over a pipeline, and lays experts over ranks that weights are sharded over
     plan = ["plan", model, "--cluster", cluster, "--for", "torchtitan", "--global-batch", "16", "--sequence-length", "2048"]
+    plan += ["--micro-batch", "1", "--set", "alternatives=1"]
     code, _, err = run(*plan, "--no-what-if", "--out", str(tmp_path / "plan.json"))
     assert code == 0, err
     entry = json.loads((tmp_path / "plan.json").read_text())
