@@ -100,7 +100,15 @@ class Launcher:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float) -> tuple[str, str]:
-        """Return nothing, and what it said, once it and its workers have ended."""
+        """Return nothing, and what it said, once it and its workers have ended.
+
+        Raises `subprocess.TimeoutExpired` when they have not in time.
+        """
+
+        def late(*_: object) -> None:
+            raise subprocess.TimeoutExpired("meshwright run", timeout)
+
+        signal.signal(signal.SIGALRM, late)
         signal.alarm(int(timeout))
         with self.said:
             error = self.said.read()
@@ -195,7 +203,14 @@ class Training:
             if run.poll() is not None:
                 return f"ended before it was disturbed, with status {run.returncode}: {run.communicate(timeout=9.0)[1][-600:]}"
         status = self.disturb(fault, run)
-        error = run.communicate(timeout=PATIENCE_SECONDS)[1]
+        try:
+            error = run.communicate(timeout=PATIENCE_SECONDS)[1]
+        except subprocess.TimeoutExpired:
+            left = self.processes()
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            run.kill()
+            return f"launcher (status {run.poll()}) and {len(left)} processes had not ended after {PATIENCE_SECONDS:g} s"
         self.until(lambda: not self.processes())
         told = [line["step"] for line in self.lines()[len(before) :]]
         newest = self.checkpoints()
