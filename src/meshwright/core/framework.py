@@ -29,7 +29,8 @@ SHARES = ("tensor_overlap_ratio", "ring_imbalance_ratio")
 
 _FIGURES = (
     "issue_seconds", "expert_issue_seconds", "memory_passes_ratio", "shard_bytes_per_second", "logit_bytes", "loss_bytes",
-    "split_loss_bytes", "loss_forward_bytes", "loss_backward_bytes", "buffer_bytes", "gradient_copy_bytes", "n_gathered_weights", "compute_ratio", *SHARES,
+    "split_loss_bytes", "loss_forward_bytes", "loss_backward_bytes", "buffer_bytes", "gradient_copy_bytes",
+    "n_gathered_weights", "compute_ratio", *SHARES,
 )  # fmt: skip
 
 
@@ -232,9 +233,6 @@ class Framework:
     gradient_copy_bytes : float
         Bytes of a second copy of the gradients for every weight whose optimizer state a device holds, where weights have
         less than four bytes and stand whole on every device (no ZeRO-3).
-    adds_gradients : bool
-        Whether gradients of a micro-batch are added to those before it by kernels of their own (autograd's accumulation), or by
-        the products that make them (Megatron-LM's ``gradient_accumulation_fusion``).
     n_gathered_weights : float
         Where ZeRO-3 gathers weights operator by operator (DeepSpeed), how many may stand gathered beside those of the operator
         that runs; 0 where it works layer by layer: this layer's, and the next one's on their way.
@@ -291,7 +289,6 @@ class Framework:
     expandable_segments: bool = False
     buffer_bytes: float = 0.0
     gradient_copy_bytes: float = 0.0
-    adds_gradients: bool = False
     n_gathered_weights: float = 0.0
     keeps_gathered: bool = False
     copies_gathered: bool = True

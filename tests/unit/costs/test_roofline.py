@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from meshwright.core.graph import Operator
@@ -88,24 +86,6 @@ def test_a_product_moves_its_operands_and_its_result_three_times(axis: str, rows
     assert found.forward == pytest.approx(2 * (left + right + out) / rate)
     assert found.backward_input == pytest.approx(2 * (out + right + left) / rate)
     assert found.backward_weight == pytest.approx((2 * (left + out) + 2 * 4 * right) / rate)
-
-
-def test_a_gradient_added_by_a_kernel_of_its_own_is_written_in_two_bytes_and_then_moves_beside_the_sum() -> None:
-    """Where memory decides: 2 bytes written by the product and read again, 4 of the sum read and written."""
-    asked = matmul(), Shape(micro_batch=2), device(memory_ratio=1e-4), BF16
-    fused, apart = operator_seconds(*asked), operator_seconds(*asked, Framework(adds_gradients=True))
-    left, right, out, rate = 64 * 8, 8 * 24, 64 * 24, 1e-4 * RATE
-    assert apart.backward_weight == pytest.approx((2 * (left + out) + 2 * right + (2 + 2 * 4) * right) / rate)
-    assert (apart.forward, apart.backward_input) == (fused.forward, fused.backward_input)
-
-
-def test_a_gradient_added_by_a_kernel_of_its_own_is_not_hidden_behind_the_product() -> None:
-    """Where compute decides, a fused addition costs nothing, a kernel its 10 bytes a weight."""
-    asked = matmul(), Shape(micro_batch=2**16), device(), BF16
-    fused, apart = operator_seconds(*asked), operator_seconds(*asked, Framework(adds_gradients=True))
-    frozen = replace(matmul(), n_frozen_parameters=matmul().n_parameters)
-    assert apart.backward_weight - fused.backward_weight == pytest.approx(10 * 8 * 24 / RATE, rel=1e-6)
-    assert operator_seconds(frozen, *asked[1:], Framework(adds_gradients=True)).backward_weight == 0.0
 
 
 def test_the_loss_moves_the_bytes_that_its_framework_says() -> None:

@@ -84,7 +84,7 @@ def operator_seconds(
     """
     kind, framework = operator.kind, framework or Framework()
     if kind in ("matmul", "grouped_matmul"):
-        return _matmul(operator, shape, device, training, framework.adds_gradients)
+        return _matmul(operator, shape, device, training)
     if kind in ("attention", "causal_attention"):
         return _attention(operator, shape, device, training, framework.attention)
     if kind in ("convolution", "other"):
@@ -97,9 +97,7 @@ def operator_seconds(
     return OperatorSeconds(forward / rate, backward / rate, 0.0)
 
 
-def _matmul(
-    operator: Operator, shape: Shape, device: Device, training: MixedPrecision, adds: bool
-) -> OperatorSeconds:
+def _matmul(operator: Operator, shape: Shape, device: Device, training: MixedPrecision) -> OperatorSeconds:
     """Three products: the output, the gradient of the input, the gradient of the weight (accumulated in memory)."""
     rows, n_products = shape.tokens(operator), 1.0
     inner, columns = float(operator.size("in")), float(operator.size("out"))
@@ -127,15 +125,10 @@ def _matmul(
 
     forward = seconds(rows, columns, inner, (operand + cast) * (left + right) + wide * out)
     backward = seconds(rows, inner, columns, (operand + cast) * out + operand * right + wide * left)
-    rate = device.memory_bytes_per_second * device.memory_ratio
-    summed = 2.0 * training.gradient_bytes * right
-    if adds:  # written in the precision of weights, read again, and added to the sum
-        made = wide * right
-        weight = seconds(inner, columns, rows, operand * (left + out) + made) + (made + summed) * n_products / rate
-    else:
-        weight = seconds(inner, columns, rows, operand * (left + out) + summed)
+    weight = seconds(inner, columns, rows, operand * (left + out) + 2.0 * training.gradient_bytes * right)
     widened = 0.0
     if operator.frozen_weight_bytes:  # read as held and written as used before each product (bitsandbytes: MatMul4Bit)
+        rate = device.memory_bytes_per_second * device.memory_ratio
         widened = (operator.frozen_weight_bytes + training.weight_bytes) * right * n_products / rate
     return OperatorSeconds(
         forward + widened,
@@ -224,9 +217,7 @@ def _other(operator: Operator, shape: Shape, device: Device, training: MixedPrec
     )
 
 
-def _moved_bytes(
-    operator: Operator, shape: Shape, training: MixedPrecision, framework: Framework
-) -> tuple[float, float]:
+def _moved_bytes(operator: Operator, shape: Shape, training: MixedPrecision, framework: Framework) -> tuple[float, float]:
     """Return the bytes that a memory-bound operator moves forward and backward."""
     width = training.activation_bytes
     positions = shape.tokens(operator) / shape.split(operator)
