@@ -91,6 +91,8 @@ class LayerPrices:
         self._tables: dict[tuple[object, ...], Table] = {}
         self.sums: dict[tuple[int, bool], tuple[Table, Any]] = {}  # of whole_stages, by identity of the table, which is kept
         self._compute: dict[tuple[object, ...], dict[int, float]] = {}
+        self.computing: dict[CheckedMesh, float] = {}  # of a proof: what meshes take without communication
+        self._places: dict[tuple[CheckedMesh, str, int], list[tuple[NDArray[np.int64], int, tuple[object, ...]]]] = {}
         self._mesh: CheckedMesh | None = None
         self._priced: dict[tuple[Strategy, str, bool, frozenset[int]], tuple[list[Table], list[int], list[int]]] = {}
         self._joined: dict[int, tuple[Table, Table]] = {}
@@ -101,6 +103,7 @@ class LayerPrices:
         """Return the same prices where layers may recompute something else."""
         alike = LayerPrices(self.problem, self.pool, self.chain, self.limits, recompute)
         alike._tables, alike._compute, alike._unsharded = self._tables, self._compute, self._unsharded
+        alike.computing, alike._places = self.computing, self._places
         return alike
 
     def memory_bytes(self, kind: int) -> float:
@@ -163,11 +166,12 @@ class LayerPrices:
         return self._priced[key]
 
     def _with_repeats(self, table: Table) -> Table:
-        """Return a table in which what all layers repeat in any case is a part of their backward pass."""
-        if len(self.recompute.words) > 1:
-            return table
+        """Return a table of what layers may recompute, in which what all repeat in any case is a part of their backward pass."""
         if id(table) not in self._joined:  # tables are kept, so that none is another
-            joined = {row: own._replace(backward=own.backward + own.again, again=0.0) for row, own in table.items()}
+            words = {*self.recompute.words, "none"}  # what is pinned to the ends may recompute nothing whatever the others do
+            joined = {of: own for of, own in table.items() if of[1] in words}
+            if len(self.recompute.words) == 1:
+                joined = {of: own._replace(backward=own.backward + own.again, again=0.0) for of, own in joined.items()}
             self._joined[id(table)] = table, joined
         return self._joined[id(table)][1]
 
@@ -175,7 +179,6 @@ class LayerPrices:
         self, mesh: CheckedMesh, strategy: Strategy, layout: str, inside_only: bool, spare: frozenset[int]
     ) -> tuple[list[Table], list[int], list[int]]:
         """Return `of_ranks`."""
-        ranks, kinds = ranks_of(self.pool, mesh, layout)
         n_kept = mesh.rank_size
         if inside_only and mesh.data * mesh.context % mesh.expert == 0:  # one group of each axis inside is enough
             n_replicas = math.lcm(mesh.context, mesh.expert)
@@ -186,8 +189,8 @@ class LayerPrices:
         tables: list[Table] = []
         kind_of_table: list[int] = []
         of_rank = []
-        for devices, kind in zip(ranks, kinds, strict=True):
-            place: tuple[object, ...] = (kind, *_place(devices[:n_kept], self.cluster.periods))
+        for devices, kind, wired in self._wired(mesh, layout, n_kept):
+            place: tuple[object, ...] = (kind, *wired)
             if place not in number and n_priced[kind] >= MOST_PRICED:
                 place = (kind, _SILENT)
             if place not in number:
@@ -199,7 +202,16 @@ class LayerPrices:
                     kind_of_table.append(kind)
                 number[place] = alike[0] if alike else len(tables) - 1
             of_rank.append(number[place])
-        return tables, of_rank, kinds
+        return tables, of_rank, [kind for _, kind, _ in self._wired(mesh, layout, n_kept)]
+
+    def _wired(self, mesh: CheckedMesh, layout: str, n_kept: int) -> list[tuple[NDArray[np.int64], int, tuple[object, ...]]]:
+        """Return the devices of every rank, their kind, and where the first `n_kept` of them lie."""
+        key = (mesh, layout, n_kept)
+        if key not in self._places:
+            ranks, kinds = ranks_of(self.pool, mesh, layout)
+            lie = [tuple(_place(devices[:n_kept], self.cluster.periods)) for devices in ranks]
+            self._places[key] = list(zip(ranks, kinds, lie, strict=True))
+        return self._places[key]
 
     def spare(self, mesh: CheckedMesh, form: Form) -> frozenset[int]:
         """Return the layers whose shared weights another layer on their rank holds: by where first and last stage lie."""

@@ -134,8 +134,12 @@ class BoundProof:
         Lemma (peak): every sample's products are done by some device of the mesh, at its peak at most.
         """
         for by in ("peak", "compute", "communication"):
-            if by != "peak":
-                seconds = max(seconds, self._work(prices, mesh, sends=by == "communication"))
+            if by == "compute":  # whatever is recomputed
+                if mesh not in prices.computing:
+                    prices.computing[mesh] = self._work(prices, mesh, sends=False)
+                seconds = max(seconds, prices.computing[mesh])
+            elif by == "communication":
+                seconds = max(seconds, self._work(prices, mesh, sends=True))
             if seconds >= self.limit:
                 self._set(number, mesh, by).add(seconds)
                 return

@@ -312,7 +312,7 @@ def exchanges(problem: Problem, mesh: CheckedMesh, limits: Mapping[str, Any]) ->
 def _cores(graph: Graph) -> set[tuple[int, int, int, int, bool]]:
     """Return heads, key heads and their sizes of every attention, and whether queries see fewer keys than there are."""
     found = set()
-    for op in graph.ops:
+    for op in {op.like if op.like >= 0 else i: op for i, op in enumerate(graph.ops)}.values():  # like layers have like bodies
         for one in op.body:
             if one.kind in ("attention", "causal_attention"):
                 heads, size = one.size("heads"), one.size("head")
