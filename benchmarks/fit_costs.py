@@ -49,7 +49,7 @@ from typing import Any
 import numpy as np
 
 from meshwright import clusters, frameworks, models, sim
-from meshwright.base import files, registry
+from meshwright.base import registry
 from meshwright.base.identity import ById
 from meshwright.clusters import nodes, wires
 from meshwright.core import framework_file
@@ -60,7 +60,6 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import Timeline
 from meshwright.costs import analytic
 from meshwright.costs.analytic import device_mesh
-from meshwright.frameworks.megatron_bridge import limits
 from meshwright.models.readers import huggingface
 from meshwright.network import model
 from meshwright.sim import engine, transfers
@@ -470,10 +469,7 @@ def reload_frameworks(folder: Path) -> None:
     for name in frameworks.names():
         module = frameworks.load(name)
         path = folder / "frameworks/data" / f"{name}.toml"
-        if name == "megatron_bridge":  # its figures are Megatron-LM's, which was read before it
-            megatron = frameworks.load("megatron")
-            module.FRAMEWORK, module.VARIANTS = limits.beside(megatron.FRAMEWORK, megatron.VARIANTS)
-        elif path.is_file() and "base" not in files.read_toml(path):  # no set names the others that have a base
+        if path.is_file():
             module.FRAMEWORK, module.VARIANTS = framework_file.read(path)
 
 

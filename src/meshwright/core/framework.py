@@ -29,8 +29,7 @@ SHARES = ("tensor_overlap_ratio", "ring_imbalance_ratio")
 
 _FIGURES = (
     "issue_seconds", "expert_issue_seconds", "memory_passes_ratio", "shard_bytes_per_second", "logit_bytes", "loss_bytes",
-    "split_loss_bytes", "loss_forward_bytes", "loss_backward_bytes", "buffer_bytes", "gradient_copy_bytes",
-    "n_gathered_weights", "compute_ratio", *SHARES,
+    "split_loss_bytes", "buffer_bytes", "gradient_copy_bytes", "n_gathered_weights", "compute_ratio", *SHARES,
 )  # fmt: skip
 
 
@@ -223,8 +222,6 @@ class Framework:
         Bytes per logit beside them while the loss runs, if more than `MixedPrecision.loss_bytes`.
     split_loss_bytes : float
         The same where the vocabulary is split over the tensor axis, if more.
-    loss_forward_bytes, loss_backward_bytes : float
-        Bytes that the loss moves per logit in half precision, forward and backward: what its kernels read and write.
     expandable_segments : bool
         Whether the caching allocator takes freed memory of any size again (PyTorch's ``expandable_segments``): nothing is
         lost to fragmentation.
@@ -284,8 +281,6 @@ class Framework:
     logit_bytes: float = 4.0
     loss_bytes: float = 0.0
     split_loss_bytes: float = 0.0
-    loss_forward_bytes: float = 14.0
-    loss_backward_bytes: float = 10.0
     expandable_segments: bool = False
     buffer_bytes: float = 0.0
     gradient_copy_bytes: float = 0.0

@@ -76,7 +76,7 @@ def _least(operator: Operator, device: Device, training: MixedPrecision, framewo
     if operator.kind in ("convolution", "other"):
         return framework.compute_ratio * flops / (device.peak(wide) * device.matmul_ratio) * passes
     slower = framework.memory_passes_ratio if operator.kind in PASSES else 1.0
-    return framework.compute_ratio * slower * sum(operator_seconds(operator, Shape(), device, training, framework))
+    return framework.compute_ratio * slower * sum(operator_seconds(operator, Shape(), device, training, framework.attention))
 
 
 def least_state_bytes(graph: Graph, training: MixedPrecision) -> float:

@@ -110,10 +110,10 @@ def least_recomputed(run: Run) -> tuple[Predicted, str]:
     note : str
         What is recomputed; empty for nothing.
     """
-    plain = predict(replace(run, recompute="none"))
+    plain = replace(run, recompute="none")
     everything = replace(run, recompute="full")
-    if plain.fits:
-        return _untold(plain, everything), ""
+    if fits(plain):
+        return _untold(predict(plain), everything), ""
     sizes = layers_of_stages(run)
     rank_of_stage = schedules.looped(run.pipeline, run.virtual).tolist()
     most = max(sum(size for size, of in zip(sizes, rank_of_stage, strict=True) if of == rank) for rank in range(run.pipeline))
@@ -128,7 +128,7 @@ def least_recomputed(run: Run) -> tuple[Predicted, str]:
 
     n_full = bisect_left(range(most + 1), True, key=lambda n: fits(recomputing(n)))
     if n_full > most:
-        return _untold(plain, everything), ""
+        return _untold(predict(plain), everything), ""
     return _untold(predict(recomputing(n_full)), everything), LEAST.format(
         "norms and activation functions" + (" and whole layers" if n_full else "")
     )

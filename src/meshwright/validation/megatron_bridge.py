@@ -88,7 +88,7 @@ def _precision(text: str) -> str:
 
 def _framework(fields: Mapping[str, str]) -> Framework:
     """Return the framework of a row, in the variant that its release, its hosts and what it does with experts ask for."""
-    return frameworks.find("megatron_bridge", {
+    return frameworks.find("megatron", {
         "experts": fields["ep"].strip() not in ("", "n/a", "1"),
         "drops_tokens": fields["model"].endswith("(tokendrop)"),
         "host": "x86" if fields["system"] in ("DGX-H100", "DGX-B200", "DGX-B300") else "arm",

@@ -125,14 +125,12 @@ def test_bytes_of_operands_by_precision() -> None:
 def test_bytes_of_operators_that_only_move_them(kind: str, dims: dict[str, int], forward: float, backward: float) -> None:
     """Of one sample; two bytes an element, gradients of weights in four."""
     operator = Operator("one", kind, tuple(dims.items()))
-    assert roofline._moved_bytes(operator, Shape(), MixedPrecision(), Framework()) == pytest.approx((forward, backward))
-    shared = roofline._moved_bytes(operator, Shape(micro_batch=6, context=2), MixedPrecision(), Framework())
+    assert roofline._moved_bytes(operator, Shape(), MixedPrecision()) == pytest.approx((forward, backward))
+    shared = roofline._moved_bytes(operator, Shape(micro_batch=6, context=2), MixedPrecision())
     assert shared == pytest.approx((3 * forward, 3 * backward))
     split = Operator("one", kind, tuple(dims.items()), "hidden")
     whole = kind in ("dispatch", "embedding")  # experts' copies are split along the sequence only, looked up rows not at all
-    assert roofline._moved_bytes(split, Shape(tensor=4), MixedPrecision(), Framework())[0] == pytest.approx(
-        forward / (1 if whole else 4)
-    )
+    assert roofline._moved_bytes(split, Shape(tensor=4), MixedPrecision())[0] == pytest.approx(forward / (1 if whole else 4))
 
 
 def test_every_second_product_is_repeated_in_the_order_of_calls() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.core.graph import Operator
-from meshwright.core.problem import Framework, MixedPrecision
+from meshwright.core.problem import MixedPrecision
 from meshwright.costs.analytic.roofline import Shape, operator_seconds, unfused_attention_seconds
 
 from .conftest import device
@@ -86,14 +86,6 @@ def test_a_product_moves_its_operands_and_its_result_three_times(axis: str, rows
     assert found.forward == pytest.approx(2 * (left + right + out) / rate)
     assert found.backward_input == pytest.approx(2 * (out + right + left) / rate)
     assert found.backward_weight == pytest.approx((2 * (left + out) + 2 * 4 * right) / rate)
-
-
-def test_the_loss_moves_the_bytes_that_its_framework_says() -> None:
-    """2 x 32 positions of 100 logits, split over four ranks of the tensor axis."""
-    operator = Operator("loss", "cross_entropy", (("sequence", 32), ("vocabulary", 100)), "vocabulary")
-    unfused = Framework(loss_forward_bytes=38.0, loss_backward_bytes=14.0)
-    found = operator_seconds(operator, Shape(micro_batch=2, tensor=4), device(memory_ratio=0.5), BF16, unfused)
-    assert found == pytest.approx((64 * 25 * 38 / (0.5 * RATE), 64 * 25 * 14 / (0.5 * RATE), 0.0))
 
 
 def test_casts_move_bytes_of_both_operands_forward_and_of_the_gradient_backward() -> None:

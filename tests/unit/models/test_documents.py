@@ -89,7 +89,7 @@ def test_keys_and_values_of_all_documents_are_read_and_go_round() -> None:
     no_time = [OperatorSeconds(0.0, 0.0, 0.0)]
     sent = [layer_transfers.transfers((core,), 0, ring, training, no_time) for core in cores]
     assert sent[0] == sent[1] == sent[2] and sent[0][0]
-    full, eighth, least = (operator_seconds(core, Shape(), kind, training).forward for core in cores)
+    full, eighth, least = (operator_seconds(core, Shape(), kind, training, "").forward for core in cores)
     assert eighth == pytest.approx(full / 8)
     read = 2 * 8192 * (32 + 8) * (128 + 128)  # queries, keys, values and output in two bytes
     assert least == pytest.approx(read / (kind.memory_bytes_per_second * kind.memory_ratio))

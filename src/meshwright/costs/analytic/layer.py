@@ -309,7 +309,7 @@ def _times(
     times = [
         unfused_attention_seconds(operator, shape, device, training)
         if operator.kind == "attention" and i + 1 < len(body) and body[i + 1].kind == "softmax"
-        else operator_seconds(operator, shape, device, training, framework)
+        else operator_seconds(operator, shape, device, training, framework.attention)
         for i, operator in enumerate(body)
     ]
     slower = [_slower(operator, shape, framework) for operator in body]

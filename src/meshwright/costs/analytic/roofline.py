@@ -9,7 +9,7 @@ from typing import NamedTuple
 from meshwright.core.cluster import Device
 from meshwright.core.flops import forward_flops
 from meshwright.core.graph import Operator
-from meshwright.core.problem import Framework, MixedPrecision
+from meshwright.core.problem import MixedPrecision
 from meshwright.costs.analytic.products import Product, product_seconds
 
 __all__ = ["OperatorSeconds", "Shape", "operand_bytes", "operator_seconds", "unfused_attention_seconds"]
@@ -74,22 +74,22 @@ class Shape:
 
 
 def operator_seconds(
-    operator: Operator, shape: Shape, device: Device, training: MixedPrecision, framework: Framework | None = None
+    operator: Operator, shape: Shape, device: Device, training: MixedPrecision, attention: str = ""
 ) -> OperatorSeconds:
     """Return the seconds of one operator for one micro-batch on one device.
 
     `training`: precision: products run in it (fp8 casts cost memory traffic), the rest in the activations' own.
-    `framework`: says the software of fused attention and the bytes that the loss moves; the default one where none is given.
+    `attention`: software of fused attention, as `Device.attention`.
     Returns: forward, gradient of activations, gradient of weights; 0 where there is none (frozen weights).
     """
-    kind, framework = operator.kind, framework or Framework()
+    kind = operator.kind
     if kind in ("matmul", "grouped_matmul"):
         return _matmul(operator, shape, device, training)
     if kind in ("attention", "causal_attention"):
-        return _attention(operator, shape, device, training, framework.attention)
+        return _attention(operator, shape, device, training, attention)
     if kind in ("convolution", "other"):
         return _other(operator, shape, device, training)
-    forward, backward = _moved_bytes(operator, shape, training, framework)
+    forward, backward = _moved_bytes(operator, shape, training)
     rate = device.memory_bytes_per_second * device.memory_ratio
     backward *= operator.has_backward
     if kind == "embedding":
@@ -217,7 +217,7 @@ def _other(operator: Operator, shape: Shape, device: Device, training: MixedPrec
     )
 
 
-def _moved_bytes(operator: Operator, shape: Shape, training: MixedPrecision, framework: Framework) -> tuple[float, float]:
+def _moved_bytes(operator: Operator, shape: Shape, training: MixedPrecision) -> tuple[float, float]:
     """Return the bytes that a memory-bound operator moves forward and backward."""
     width = training.activation_bytes
     positions = shape.tokens(operator) / shape.split(operator)
@@ -235,7 +235,7 @@ def _moved_bytes(operator: Operator, shape: Shape, training: MixedPrecision, fra
         return 2.0 * elements * width, elements * (width + 2.0 * training.gradient_bytes)
     if operator.kind == "cross_entropy":
         logits = positions * operator.size("vocabulary")
-        return logits * framework.loss_forward_bytes, logits * framework.loss_backward_bytes
+        return logits * (width + 3.0 * 4.0), logits * (4.0 + 4.0 + width)  # fp32: widen, subtract the maximum, exponentiate
     if operator.kind == "softmax":
         return _softmax_bytes(operator, shape, width)
     if operator.kind in ("dispatch", "combine"):

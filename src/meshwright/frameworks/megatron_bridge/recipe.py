@@ -127,7 +127,6 @@ def _fields(result: Result) -> dict[str, str]:
             ("mixed_precision.first_last_layers_bf16", "mixed_precision.fp8_param_gather",
              "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag"), "False",
         )  # fmt: skip
-    said["model.cross_entropy_loss_fusion"], said["model.cross_entropy_fusion_impl"] = "True", '"te"'  # as the loss is priced
     if "--no-gradient-accumulation-fusion" in options:
         said["model.gradient_accumulation_fusion"] = "False"
     if strategy.expert > 1:
