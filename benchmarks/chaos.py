@@ -28,6 +28,9 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PATHS = [str(ROOT / "src"), str(ROOT / "examples"), str(ROOT / "benchmarks"), str(ROOT / "tests" / "unit" / "runtime")]
 sys.path[:0] = PATHS
+
+from forked_commands import Child, preload, run_forked  # noqa: E402
+
 PATIENCE_SECONDS, TOLERANCE, N_SAMPLES = 400.0, 1e-5, 16
 FAULTS = (
     "kill a process", "kill the launcher", "kill the launcher of a stopped process", "terminate the launcher", "interrupt",
@@ -67,15 +70,13 @@ def plans() -> list[dict[str, Any]]:
     return [plan_of(found) for found in stages]
 
 
-class Launcher:
-    """``meshwright run`` in a process forked from this one, with what `subprocess.Popen` has."""
+class Launcher(Child):
+    """``meshwright run`` in a process forked from this one, and what it says."""
 
     def __init__(self, words: list[str], environment: dict[str, str], limit: Callable[[], None] | None) -> None:
-        from forked_commands import run_forked
-
         said, end = os.pipe()
-        self.returncode: int | None = None
-        self.said, self.pid = os.fdopen(said), os.fork()
+        self.said = os.fdopen(said)
+        super().__init__(os.fork())
         if not self.pid:
             self.said.close()
             os.environ.update(environment)
@@ -85,19 +86,6 @@ class Launcher:
                 limit()
             run_forked(words)
         os.close(end)
-
-    def poll(self) -> int | None:
-        if self.returncode is None:
-            child, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if child else None
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float) -> tuple[str, str]:
         """Return nothing, and what it said, once it and its workers have ended.
@@ -112,8 +100,7 @@ class Launcher:
         signal.alarm(int(timeout))
         with self.said:
             error = self.said.read()
-        if self.returncode is None:
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.wait()
         signal.alarm(0)
         return "", error
 
@@ -286,8 +273,6 @@ def main() -> int:
     parser.add_argument("--forked", action="store_true", help="fork processes, where else each starts a Python")
     told = parser.parse_args()
     if told.forked:
-        from forked_commands import preload
-
         preload()
     wrong, ends = 0, time.monotonic() + 60.0 * told.minutes
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:

@@ -23,29 +23,12 @@ from typing import Any
 from runtime_processes import environment
 
 
-class Forked:
-    """A process as `subprocess.Popen` starts one with ``python -m MODULE ...``, but forked from this one.
+class Child:
+    """A process forked from this one, with what is asked of a `subprocess.Popen`."""
 
-    Its name in ``/proc`` is ``forked`` and the last part of the module's.
-    """
-
-    def __init__(self, command: list[str], env: Mapping[str, str], stdout: int | None, stdin: int) -> None:
-        assert command[:2] == [sys.executable, "-m"] and stdin == subprocess.PIPE, command
-        end, held = os.pipe()
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
         self.returncode: int | None = None
-        self.stdin = os.fdopen(held, "wb")
-        self.pid = os.fork()
-        if not self.pid:
-            self.stdin.close()
-            os.dup2(end, 0)
-            os.dup2(1 if stdout is None else stdout, 1)
-            os.environ.clear()
-            os.environ.update(env)
-            sys.argv = command[2:]
-            with contextlib.suppress(OSError):
-                pathlib.Path("/proc/self/comm").write_text(f"forked {command[2].rpartition('.')[2]}"[:15])
-            _end(importlib.import_module(command[2]).main)
-        os.close(end)
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -64,6 +47,30 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+class Forked(Child):
+    """A process as `subprocess.Popen` starts one with ``python -m MODULE ...``, but forked from this one.
+
+    Its name in ``/proc`` is ``forked`` and the last part of the module's.
+    """
+
+    def __init__(self, command: list[str], env: Mapping[str, str], stdout: int | None, stdin: int) -> None:
+        assert command[:2] == [sys.executable, "-m"] and stdin == subprocess.PIPE, command
+        end, held = os.pipe()
+        self.stdin = os.fdopen(held, "wb")
+        super().__init__(os.fork())
+        if not self.pid:
+            self.stdin.close()
+            os.dup2(end, 0)
+            os.dup2(1 if stdout is None else stdout, 1)
+            os.environ.clear()
+            os.environ.update(env)
+            sys.argv = command[2:]
+            with contextlib.suppress(OSError):
+                pathlib.Path("/proc/self/comm").write_text(f"forked {command[2].rpartition('.')[2]}"[:15])
+            _end(importlib.import_module(command[2]).main)
+        os.close(end)
 
 
 def _end(main: Callable[[], Any]) -> None:

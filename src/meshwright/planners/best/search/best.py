@@ -109,7 +109,7 @@ def _check_number_of_tasks(problem: Problem, params: Params) -> None:
     n_tasks = {size: 2 * -(-batch.global_batch // (size * n_devices)) for size in sizes}
     if n_tasks[min(sizes)] > sim.MOST_TASKS:
         larger = [size for size in sizes if n_tasks[size] <= sim.MOST_TASKS]
-        advice = f", or --micro-batch {min(larger)}" if larger and len(sizes) > 1 else ""
+        advice = f", or --micro-batch {min(larger)}" if larger else ""
         raise InputError(
             f"--global-batch {batch.global_batch}: {batch.global_batch} samples in micro-batches of {min(sizes)} are "
             f"{n_tasks[min(sizes)]} tasks a step on {n_devices} devices, and at most {sim.MOST_TASKS} can be simulated; "
