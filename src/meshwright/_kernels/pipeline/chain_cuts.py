@@ -18,6 +18,11 @@ __all__ = ["Chain", "cuts_within", "least_bottleneck"]
 _NOTHING = -1e18
 """Fixed seconds of a rank of which an inequality says nothing: never the largest."""
 
+_FIRST_STEP = 1e-3
+"""How far above a limit that no cut stays within the next one is tried, as a share of it."""
+
+_FIRST_WAIT = 1e-2
+
 _FIRST = np.int64(0)
 """The first rank or layer; a plain 0 in a call is a type of its own, for which Numba compiles once more."""
 
@@ -241,10 +246,20 @@ def cuts_within(chain, limit, cuts):
 
 @part
 def _least(chain, again, known, ends, low, high):
-    """Smallest limit between two that some cut stays within, `low` where one stays within that; fills `ends` with the cut."""
-    if low > 0.0 and low * (1.0 + 1e-7) < high and _cut(chain, again, known, low * (1.0 + 1e-7), ends):
-        return low
+    """Smallest limit between two that some cut stays within, `low` where one stays within that; fills `ends` with the cut.
+
+    Looked for upwards, in steps that double, since the least is mostly near `low`; then by halves.
+    """
     low = min(low, high)
+    share = 1e-7
+    while low > 0.0 and low * (1.0 + share) < high:
+        middle = low * (1.0 + share)
+        if _cut(chain, again, known, middle, ends):
+            if share == 1e-7:
+                return low
+            high = middle
+            break
+        low, share = middle, (_FIRST_STEP if share == 1e-7 else 2.0 * share)
     while high - low > 1e-6 * high:
         middle = 0.5 * (low + high)
         if _cut(chain, again, known, middle, ends):
@@ -288,5 +303,13 @@ def least_bottleneck(chain, ends, low, limit):
         repeated, first = repeated + _repeated_once(chain, known, rank, first, ends[rank]), ends[rank]
     if repeated == 0.0:  # nobody waits for what others recompute
         return least
+    # of cuts within a limit nearer to the least, the others recompute more
+    share = _FIRST_WAIT
+    while least * (1.0 + share) < high:
+        near = least * (1.0 + share)
+        again = _recomputing(chain, known, near)
+        if _cut(chain, again, known, near, ends):
+            return _least(chain, again, known, ends, least, near)
+        least, share = near, 4.0 * share
     again = _recomputing(chain, known, high)
     return _least(chain, again, known, ends, least, high) if _cut(chain, again, known, high, ends) else np.inf
