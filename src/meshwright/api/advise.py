@@ -200,10 +200,16 @@ def _measured(path: str, result: Result) -> tuple[TraceCauses | MeasuredRun, flo
     if validation.is_trace(path):
         trace = validation.trace_causes(path)
         return trace, trace.step_seconds
-    run, plan, name = validation.measured_run(path), result.plan, result.problem.framework.name
-    if not any({run.framework, name} <= alike for alike in _SAME_LOGS) and run.framework != name:
-        run = replace(run, notes=(*run.notes, f"{path}: lines of {run.framework}, for a configuration of {name}"))
-    return run, run.seconds_of(plan.global_batch, result.problem.graph.sequence_length, plan.n_devices)
+    run, plan, problem = validation.measured_run(path), result.plan, result.problem
+    name, _, which = run.framework.partition(":")
+    own, precision = problem.framework, run.settings.get("precision", "")
+    notes = list(run.notes)
+    if (which and which != own.variant) if name == own.name else not any({name, own.name} <= alike for alike in _SAME_LOGS):
+        notes.append(f"{path}: lines of {run.framework}, for a configuration of {own.word if which else own.name}")
+    if precision not in ("", problem.training.precision):
+        notes.append(f"{path}: products in {precision}, for a configuration with {problem.training.precision}")
+    run = replace(run, notes=tuple(notes))
+    return run, run.seconds_of(plan.global_batch, problem.graph.sequence_length, plan.n_devices)
 
 
 def _quicker(one: Result, other: Result) -> bool:

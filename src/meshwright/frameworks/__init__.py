@@ -71,7 +71,7 @@ def plain(name: str) -> Framework:
     return framework
 
 
-def find(word: str, told: Mapping[str, str | bool] | None = None) -> Framework:
+def find(word: str, told: Mapping[str, str | bool] | None = None, which: str = "") -> Framework:
     """Return a framework by what is typed after ``--for``.
 
     Parameters
@@ -80,6 +80,9 @@ def find(word: str, told: Mapping[str, str | bool] | None = None) -> Framework:
         ``megatron``, ``megatron:experts_x86`` (one of its variants) or a TOML file of one's own.
     told : mapping of str to str or bool or None
         What is known of the circumstances: they decide the variant where the word does not.
+    which : str
+        The variant that a configuration starts, where the word, or the base of the file, is a plain name that has it; empty
+        where it does not say.
 
     Raises
     ------
@@ -91,14 +94,16 @@ def find(word: str, told: Mapping[str, str | bool] | None = None) -> Framework:
         named = str(entry.get("base", "")) if isinstance(entry, dict) else ""
         if named.endswith(".toml") or (named and Path(named).is_file()):
             raise InputError(f"framework {word}: base: is the file {named}; name one of {', '.join(names())}")
-        base = find(named, told) if named else Framework()
+        base = find(named, told, which) if named else Framework()
         own, others = framework_file.of_content(entry, word, f"framework {word}", base)
         return _chosen(own, others, told or {})
-    name, colon, which = word.partition(":")
+    name, colon, own_variant = word.partition(":")
     module = load(name)
-    if not colon:
-        return _chosen(module.FRAMEWORK, _variants(module), told or {})
-    return variant(name, which)
+    if colon:
+        return variant(name, own_variant)
+    if which in {one.framework.variant for one in _variants(module)}:
+        return variant(name, which)
+    return _chosen(module.FRAMEWORK, _variants(module), told or {})
 
 
 def variant(name: str, which: str) -> Framework:
@@ -147,17 +152,19 @@ def circumstances(graph: Graph | None, cluster: Cluster | None, precision: str =
     return told
 
 
-def for_problem(word: str, graph: Graph | None, cluster: Cluster | None, precision: str = "") -> Framework:
+def for_problem(
+    word: str, graph: Graph | None, cluster: Cluster | None, precision: str = "", which: str = ""
+) -> Framework:  # fmt: skip
     """Return the framework that a word names, in the variant that suits a model on a cluster.
 
-    `word`: as in `find`; empty for `ASSUMED`.
+    `word`, `which`: as in `find`; an empty word for `ASSUMED`.
 
     Raises
     ------
     InputError
         As `find`.
     """
-    return find(word or ASSUMED, circumstances(graph, cluster, precision))
+    return find(word or ASSUMED, circumstances(graph, cluster, precision), which)
 
 
 def refusals(framework: Framework, plan: Plan, problem: Problem) -> tuple[str, ...]:

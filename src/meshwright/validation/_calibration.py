@@ -122,7 +122,7 @@ def calibrate(
         places += [str(path) if is_log(path) else f"{path}: row {own.row}, column step_seconds" for own in found]
     runs, notes = _distinct(told, places)
     names = ", ".join(str(path) for path in given)
-    word = _framework(list(runs.values()), names)
+    word = _framework(list(runs.values()), names, notes)
     seconds, timed = _predicted({place: own for place, own in runs.items() if math.isfinite(own.measured_seconds)})
     if not len(timed):
         reasons = [own.reason for own in told if isinstance(own, Skipped)][:1]
@@ -160,8 +160,7 @@ def _of_table(path: str | Path, framework: str) -> list[OwnRun | Skipped]:
     if measured.kind != "own_runs":
         raise InputError(f"{file}: has the columns of {measured.kind}; calibrate takes runs of your own, see validate")
     rows = [
-        {**row, "framework": row.get("framework", "").strip() or row.get("program", "").strip() or framework}
-        for row in _table.located(file, measured.rows, own_runs.PATHS)
+        {**row, "framework": own_runs.named(row) or framework} for row in _table.located(file, measured.rows, own_runs.PATHS)
     ]
     for word in (row["framework"] for row in rows if row["framework"].endswith(".toml")):
         raise InputError(f"{file}: framework {word} is a file; calibrate starts from a built-in one")
@@ -217,15 +216,20 @@ def _distinct(told: Sequence[OwnRun | Skipped], places: Sequence[str]) -> tuple[
     return kept, notes
 
 
-def _framework(runs: Sequence[OwnRun], files: str) -> str:
-    """Return the one framework that all runs name."""
+def _framework(runs: Sequence[OwnRun], files: str, notes: list[str]) -> str:
+    """Return the one framework that all runs name; without its variants, and a note, where configurations start several."""
     named = {own.framework for own in runs}
     if named == {""}:
         raise InputError(f"{files}: no row says which framework trained; give it with --for NAME or in a column `framework`")
-    if len(named) > 1:
+    plain = {word.partition(":")[0] for word in named}
+    if len(plain) > 1:
         words = ", ".join(sorted(word or "none" for word in named))
         raise InputError(f"{files}: rows name several frameworks ({words}); calibrate one at a time")
-    return min(named, default="")
+    if len(named) > 1:
+        notes.append(
+            f"runs of {', '.join(sorted(named))}: what was found is for all of them, and --for starts from {min(plain)}"
+        )
+    return min(named if len(named) == 1 else plain, default="")
 
 
 def _predicted(runs: Mapping[str, OwnRun]) -> tuple[Floats, Floats]:

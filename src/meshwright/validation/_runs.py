@@ -247,9 +247,11 @@ def fits(run: Run) -> bool:
 
 
 def _told(training: MixedPrecision) -> MixedPrecision:
-    """Return what a user can tell of a training: precision, bytes of gradients and of optimizer state."""
-    usual = MixedPrecision.of(training.precision)
-    return replace(usual, gradient_bytes=training.gradient_bytes, optimizer_bytes=training.optimizer_bytes)
+    """Return what a user can tell of a training: precision, optimizer, bytes of gradients and of optimizer state."""
+    return replace(
+        MixedPrecision.of(training.precision), gradient_bytes=training.gradient_bytes,
+        optimizer_bytes=training.optimizer_bytes, optimizer=training.optimizer, state_bytes=training.state_bytes,
+    )  # fmt: skip
 
 
 def as_planned(run: Run, plan: Plan) -> Predicted | None:
