@@ -69,6 +69,23 @@ def test_runs_made_with_a_ratio_give_it_back_and_the_file_predicts_them(
     assert planned.problem.framework.compute_ratio == own.compute_ratio
 
 
+def test_a_file_of_ones_own_is_for_rows_that_name_its_base_too(tmp_path: pathlib.Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('base = "megatron"\n[how]\ncompute_ratio = 1.4\n')
+    path = stored(tmp_path, rows(1.0) + rows(1.0, framework="megatron:sc21"))
+    plain, other = (point.predicted_seconds for point in validation.validate(path).points)
+    own, left = (point.predicted_seconds for point in validation.validate(path, framework=str(mine)).points)
+    assert own > 1.2 * plain and left == other
+    with pytest.raises(InputError, match="names another framework"):
+        validation.validate(stored(tmp_path, rows(1.0, framework="fsdp2")), framework=str(mine))
+
+
+def test_runs_of_variants_of_one_framework_are_calibrated_together(tmp_path: pathlib.Path) -> None:
+    found = validation.calibrate(stored(tmp_path, rows(1.0) + rows(1.0, framework="megatron:plain")))
+    assert found.framework == "megatron" and found.n_runs == 2
+    assert any("runs of megatron, megatron:plain: what was found is for all of them" in note for note in found.notes)
+
+
 def test_what_few_runs_cannot_tell_stays_as_it_was() -> None:
     seconds = np.array([[2.0 * ratio for ratio in _calibration.GRID]])
     # one run that took 5 % longer is within the spread of runs; of one of 50 % the share 1 - 0.09^2 / ln(1.5)^2 is believed

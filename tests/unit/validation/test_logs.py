@@ -106,7 +106,7 @@ def titan(step: int, moment: str, rate: str = "1,425") -> str:
 def test_torchtitan_lines_are_timed_by_their_moments_and_rates_agree(tmp_path: pathlib.Path) -> None:
     steps = [titan(2, "22:00,096"), titan(3, "22:05,838"), titan(4, "22:11,584"), titan(5, "22:17,321")]
     run = validation.measured_run(stored(tmp_path, TITAN, *steps))
-    assert run.framework == "torchtitan" and run.step_seconds == pytest.approx(5.742)
+    assert run.framework == "torchtitan:eager" and run.step_seconds == pytest.approx(5.742)
     assert run.reserved_bytes == pytest.approx(15.45 * 2**30) and run.device_tokens_per_second == 1425.0
     assert run.settings == {
         "global_batch": "48", "sequence_length": "4096", "devices": "24", "data": "24", "context": "1", "tensor": "1",
@@ -116,6 +116,24 @@ def test_torchtitan_lines_are_timed_by_their_moments_and_rates_agree(tmp_path: p
     assert run.seconds_of(48, 4096, 24) == run.step_seconds
     with pytest.raises(InputError, match=r"1425 tokens/s a device make 11.5 s for 96 samples .* another batch"):
         run.seconds_of(96, 4096, 24)
+
+
+EIGHT_BITS = {
+    "Float8 training active": "fp8", "Float8 tensorwise scaled training active": "fp8", "Swapped to Float8Linear layers": "fp8",
+    "Swapped to MXLinear layers": "mxfp8", "Loaded a tokenizer": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", EIGHT_BITS)
+def test_a_log_of_torchtitan_tells_precision_and_whether_blocks_are_compiled(line: str, tmp_path: pathlib.Path) -> None:
+    steps = [titan(2, "22:00,096"), titan(3, "22:05,838"), titan(4, "22:11,584"), titan(5, "22:17,321")]
+    compiled = "[rank0]:2025-01-31 10:12:50,571 - root - INFO - Compiling each TransformerBlock with torch.compile\n"
+    said = compiled.replace("Compiling each TransformerBlock with torch.compile", line)
+    run = validation.measured_run(stored(tmp_path, TITAN, said, compiled, *steps))
+    assert (run.framework, run.settings.get("precision", "")) == ("torchtitan", EIGHT_BITS[line])
+    beside = compiled.replace("Compiling each TransformerBlock with torch.compile", "Async TP is enabled")
+    assert validation.measured_run(stored(tmp_path, TITAN, beside, compiled, *steps)).framework == "torchtitan:async_tensor"
+    assert validation.measured_run(stored(tmp_path, *steps)).framework == "torchtitan"  # its head is not there
 
 
 def test_a_single_step_of_torchtitan_tells_a_rate_only(tmp_path: pathlib.Path) -> None:

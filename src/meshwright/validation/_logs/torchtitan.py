@@ -27,6 +27,7 @@ _STARTS = re.compile(
 _EIGHT_BITS = (("mxfp8", re.compile(r"Swapped to MXLinear|MXFP8 training active")),
                ("fp8", re.compile(r"[Ff]loat8 [\w ]*training active|Swapped to \w*Float8Linear")))  # fmt: skip
 _COMPILED = re.compile(r"torch\.compile")
+_APPLIED = re.compile(r"Applied (FSDP|HSDP|DDP|fully_shard)|Applied \w* ?activation checkpointing", re.I)
 _ASYNC = re.compile(r"Async TP is enabled|Applied [\w ]*Async Tensor Parallelism", re.I)
 
 _AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
@@ -65,31 +66,30 @@ def reading(lines: Sequence[Line]) -> Reading | None:
             sizes = own
         elif match := _CHECKPOINTING.search(text):
             checkpointing = match[1].lower()
-        else:
-            how |= _how(text)
+        how |= _how(text)
     if not steps and not found.notes:
         return None
     found.entries = list(between(steps, found.notes)) or [entry for entry, _ in steps]
     _settings(found, sizes, batch, checkpointing)
-    _program(found, how, bool(sizes))
+    _program(found, how | ({"applied"} if checkpointing else set()))
     return found
 
 
 def _how(text: str) -> set[str]:
-    """Return what a line says of how the program runs: 8-bit products, compiled blocks, an asynchronous tensor axis."""
+    """Return what a line says of how the program runs: 8-bit products, blocks compiled or sharded, an async tensor axis."""
     found = {word for word, line in _EIGHT_BITS if line.search(text)}
-    found |= {"compiled"} if _COMPILED.search(text) else set()
-    return found | ({"async_tensor"} if _ASYNC.search(text) else set())
+    others = (("compiled", _COMPILED), ("async_tensor", _ASYNC), ("applied", _APPLIED))
+    return found | {word for word, line in others if line.search(text)}
 
 
-def _program(found: Reading, how: set[str], whole: bool) -> None:
-    """Say precision and variant; `whole`: whether the log has the lines from before training, where they stand."""
+def _program(found: Reading, how: set[str]) -> None:
+    """Say precision and variant; ``applied``: the log has the lines between which blocks are compiled."""
     precisions = [word for word, _ in _EIGHT_BITS if word in how]
     if precisions:
         found.settings["precision"] = precisions[0]
     if "async_tensor" in how:
         found.framework = "torchtitan:async_tensor"
-    elif whole and "compiled" not in how:
+    elif "applied" in how and "compiled" not in how:
         found.framework = "torchtitan:eager"
         found.notes.append("no line says that blocks are compiled: torchtitan:eager is assumed")
 
