@@ -11,7 +11,7 @@ from typing import Any
 
 from meshwright import api, frameworks, models, sim, validation
 from meshwright.api.evaluation import evaluate
-from meshwright.base import files, registry
+from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.plan_forms import inner_words, layout_of
@@ -23,12 +23,6 @@ from meshwright.validation import MeasuredRun, TraceCauses
 __all__ = ["Advice", "Rung", "advise", "as_json", "framework_of_file"]
 
 _NO_RUNNERS_UP: Mapping[str, str] = MappingProxyType({"alternatives": "1"})
-_SAME_LOGS = (
-    {"megatron", "megatron_bridge", "megatron_deepspeed"},
-    {"deepspeed", "megatron_deepspeed", "transformers", "accelerate"},
-    {"accelerate", "transformers", "fsdp2", "deepspeed"},
-)
-"""Frameworks of which one's log may time another's configuration: one starts the other, or prints its lines."""
 _AXES = ("tensor", "context", "expert", "pipeline", "micro_batch", "shard", "recompute", "schedules")
 
 
@@ -103,13 +97,9 @@ def framework_of_file(path: str) -> str:
     InputError
         When it cannot be read, or is that of none or of several.
     """
-    text = files.read_text(path)
-    modules = tuple(
-        registry.asked("frameworks", "framework", lambda module: hasattr(module, "recognises") and module.recognises(text))
-    )
-    found = [name for name, _, its_own in modules if its_own]
+    found = frameworks.recognised(files.read_text(path))
     if len(found) != 1:
-        known = ", ".join(sorted(name for name, module, _ in modules if hasattr(module, "read")))
+        known = ", ".join(name for name in frameworks.names() if hasattr(frameworks.load(name), "read"))
         which = f"could be of {' and '.join(found)}" if found else f"is no configuration of {known}"
         raise InputError(f"{path}: {which}; say whose it is: --for NAME")
     return found[0]
@@ -204,7 +194,7 @@ def _measured(path: str, result: Result) -> tuple[TraceCauses | MeasuredRun, flo
     name, _, which = run.framework.partition(":")
     own, precision = problem.framework, run.settings.get("precision", "")
     notes = list(run.notes)
-    if (which and which != own.variant) if name == own.name else not any({name, own.name} <= alike for alike in _SAME_LOGS):
+    if (which and which != own.variant) if name == own.name else not validation.alike(name, own.name):
         notes.append(f"{path}: lines of {run.framework}, for a configuration of {own.word if which else own.name}")
     if precision not in ("", problem.training.precision):
         notes.append(f"{path}: products in {precision}, for a configuration with {problem.training.precision}")

@@ -33,7 +33,19 @@ from meshwright.core.plan import Plan
 from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import Problem
 
-__all__ = ["ASSUMED", "circumstances", "find", "for_problem", "load", "names", "plain", "refusals", "variant", "variants"]
+__all__ = [
+    "ASSUMED",
+    "circumstances",
+    "find",
+    "for_problem",
+    "load",
+    "names",
+    "plain",
+    "recognised",
+    "refusals",
+    "variant",
+    "variants",
+]
 
 ASSUMED = "meshwright"
 """What is assumed where nobody names one: our own runtime, which runs every plan that there is."""
@@ -165,6 +177,14 @@ def for_problem(
         As `find`.
     """
     return find(word or ASSUMED, circumstances(graph, cluster, precision), which)
+
+
+def recognised(text: str) -> tuple[str, ...]:
+    """Return the frameworks that say of a file's text that it is a configuration of their own."""
+    modules = registry.asked(
+        "frameworks", "framework", lambda module: hasattr(module, "recognises") and module.recognises(text)
+    )
+    return tuple(name for name, _, its_own in modules if its_own)
 
 
 def refusals(framework: Framework, plan: Plan, problem: Problem) -> tuple[str, ...]:

@@ -123,9 +123,9 @@ def calibrate(
     runs, notes = _distinct(told, places)
     names = ", ".join(str(path) for path in given)
     word = _framework(list(runs.values()), names, notes)
-    seconds, timed = _predicted({place: own for place, own in runs.items() if math.isfinite(own.measured_seconds)})
+    seconds, timed, unknown = _predicted({place: own for place, own in runs.items() if math.isfinite(own.measured_seconds)})
     if not len(timed):
-        reasons = [own.reason for own in told if isinstance(own, Skipped)][:1]
+        reasons = [*unknown, *(own.reason for own in told if isinstance(own, Skipped))][:1]
         raise InputError(f"{names}: no row was timed and predicted; {'; '.join(reasons) or 'they failed for memory'}")
     ratio = _ratio(seconds, timed)
     if not GRID[0] * 1.001 < ratio < GRID[-1] / 1.001:
@@ -232,14 +232,15 @@ def _framework(runs: Sequence[OwnRun], files: str, notes: list[str]) -> str:
     return min(named if len(named) == 1 else plain, default="")
 
 
-def _predicted(runs: Mapping[str, OwnRun]) -> tuple[Floats, Floats]:
-    """Return the seconds of every timed run at each ratio of `GRID`, shape (n_runs, n_ratios), and the measured ones.
+def _predicted(runs: Mapping[str, OwnRun]) -> tuple[Floats, Floats, list[str]]:
+    """Return the seconds of every timed run at each ratio of `GRID`, shape (n_runs, n_ratios), the measured ones, and why the
+    others are not predicted.
 
     `runs`: by where they stand, which is said of one that took `FARTHEST` times longer or shorter than predicted.
     """
-    seconds, measured = [], []
+    seconds, measured, unknown = [], [], list[str]()
     for place, own in runs.items():
-        found = []
+        found: list[Point | Skipped] = []
         for ratio in GRID:
             framework = replace(own.run.framework, compute_ratio=ratio)
             found.append(own_runs.predicted(replace(own, run=replace(own.run, framework=framework))))
@@ -252,7 +253,8 @@ def _predicted(runs: Mapping[str, OwnRun]) -> tuple[Floats, Floats]:
                     "is it in seconds (not milliseconds), of this model, batch, length and cluster?"
                 )
             measured.append(own.measured_seconds)
-    return np.array(seconds).reshape(-1, len(GRID)), np.array(measured)
+        unknown += [point.reason for point in found[:1] if isinstance(point, Skipped)]
+    return np.array(seconds).reshape(-1, len(GRID)), np.array(measured), unknown
 
 
 def _at(seconds: Floats, ratio: float) -> Floats:

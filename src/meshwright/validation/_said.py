@@ -17,7 +17,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.plan_forms import inner_words
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.run_config import RunConfig
-from meshwright.validation._logs import MeasuredRun, measured_run
+from meshwright.validation._logs import MeasuredRun, alike, measured_run
 from meshwright.validation._points import CellError, count, counts
 from meshwright.writers import plan_json
 
@@ -71,7 +71,7 @@ def of_log(fields: Mapping[str, str]) -> Said:
     told |= {"global_batch": str(log.global_batch)} if log.global_batch else {}
     told |= {"sequence_length": log.options["--seq-length"][0]} if log.options.get("--seq-length") else {}
     if not fields.get("program", "").strip():
-        told["framework"] = log.framework
+        told["framework"] = _writer(log.framework, fields.get("config", "").strip())
     for name, text in told.items():
         own = fields.get(name, "").strip()
         if own and name != "framework" and own.replace(",", "") != text:
@@ -81,6 +81,15 @@ def of_log(fields: Mapping[str, str]) -> Said:
     if not any(fields.get(name, "").strip() for name in (*held, "nvidia_smi_gib")):
         filled |= {name: f"{n_bytes / 2.0**30:.6g}" for name, n_bytes in held.items() if n_bytes}
     return Said({**fields, **filled}, log)
+
+
+def _writer(framework: str, config: str) -> str:
+    """Return what wrote a log: the framework whose configuration stands beside it, where its log may be of that kind."""
+    try:
+        found = frameworks.recognised(files.read_text(config)) if config else ()
+    except InputError:
+        return framework  # whoever reads the configuration says what is wrong with it
+    return found[0] if len(found) == 1 and found[0] != framework and alike(framework, found[0]) else framework
 
 
 def configured(said: Said, word: str, graph: Graph, n_devices: int) -> RunConfig | None:
