@@ -11,7 +11,7 @@ from typing import Any
 
 from meshwright import api, frameworks, models, sim, validation
 from meshwright.api.evaluation import evaluate
-from meshwright.base import files
+from meshwright.base import files, registry
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.plan_forms import inner_words, layout_of
@@ -99,7 +99,8 @@ def framework_of_file(path: str) -> str:
     """
     found = frameworks.recognised(files.read_text(path))
     if len(found) != 1:
-        known = ", ".join(name for name in frameworks.names() if hasattr(frameworks.load(name), "read"))
+        modules = registry.asked("frameworks", "framework", lambda module: hasattr(module, "read"))
+        known = ", ".join(sorted(name for name, _, readable in modules if readable))
         which = f"could be of {' and '.join(found)}" if found else f"is no configuration of {known}"
         raise InputError(f"{path}: {which}; say whose it is: --for NAME")
     return found[0]

@@ -22,7 +22,7 @@ from meshwright.validation._logs import is_log
 from meshwright.validation._points import CellError, Point, Skipped
 from meshwright.validation.own_runs import OwnRun
 
-__all__ = ["SPREAD", "Calibration", "calibrate", "write"]
+__all__ = ["GRID", "SPREAD", "Calibration", "calibrate", "errors", "fitted", "write"]
 
 SPREAD = 0.09
 """Standard deviation of log(measured / predicted) inside a set, root of the mean square over the built-in sets
@@ -112,6 +112,7 @@ def calibrate(
     -----
     Of n runs whose log(measured / predicted) has mean m and variance s^2 (`SPREAD` at least), the share
     ``max(0, 1 - s^2 / (n m^2))`` of m is believed [1]: one run that is 5 % off says nothing, five that are 20 % off nearly all.
+    Where each run is predicted no better with what the others say, nothing is believed.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     told: list[OwnRun | Skipped] = []
@@ -127,14 +128,15 @@ def calibrate(
     if not len(timed):
         reasons = [*unknown, *(own.reason for own in told if isinstance(own, Skipped))][:1]
         raise InputError(f"{names}: no row was timed and predicted; {'; '.join(reasons) or 'they failed for memory'}")
-    ratio = _ratio(seconds, timed)
+    ratio, left_out = fitted(seconds, timed)
+    before = float(errors(seconds, timed, 1.0).mean())
     if not GRID[0] * 1.001 < ratio < GRID[-1] / 1.001:
         notes.append(f"the runs ask for more than can be told by one figure: {ratio:g} is the end of its range")
-    others = [np.arange(len(timed)) != i for i in range(len(timed))] if len(timed) > 1 else []
-    left_out = [_errors(seconds[i : i + 1], timed[i : i + 1], _ratio(seconds[o], timed[o]))[0] for i, o in enumerate(others)]
+    if ratio == 1.0 and len(left_out) and left_out.mean() > before:
+        notes.append("what the others say predicts each run no better: one figure does not tell what is off, none is taken")
     return Calibration(
-        word, names, len(timed), len(told) - len(timed), ratio, float(_errors(seconds, timed, 1.0).mean()),
-        float(_errors(seconds, timed, ratio).mean()), float(np.mean(left_out)) if left_out else None,
+        word, names, len(timed), len(told) - len(timed), ratio, before,
+        float(errors(seconds, timed, ratio).mean()), float(left_out.mean()) if len(left_out) else None,
         (*dict.fromkeys(own.note for own in runs.values() if own.note), *notes),
     )  # fmt: skip
 
@@ -257,13 +259,38 @@ def _predicted(runs: Mapping[str, OwnRun]) -> tuple[Floats, Floats, list[str]]:
     return np.array(seconds).reshape(-1, len(GRID)), np.array(measured), unknown
 
 
+def fitted(seconds: Floats, measured: Floats) -> tuple[float, Floats]:
+    """Return the ratio that runs ask for, and the error of each with what the others say, shape (n_runs,); none for one run.
+
+    Parameters
+    ----------
+    seconds : ndarray
+        Predicted at each ratio of `GRID`, shape (n_runs, n_ratios).
+    measured : ndarray
+        Shape (n_runs,).
+
+    Notes
+    -----
+    A ratio with which runs that it was not fitted to are predicted no better than with 1 is not taken.
+    """
+    if len(measured) == 1:
+        return _ratio(seconds, measured), np.zeros(0)
+    others = [np.arange(len(measured)) != i for i in range(len(measured))]
+    left_out = np.array([
+        errors(seconds[i : i + 1], measured[i : i + 1], _ratio(seconds[other], measured[other]))[0]
+        for i, other in enumerate(others)
+    ])  # fmt: skip
+    better = left_out.mean() < errors(seconds, measured, 1.0).mean()
+    return _ratio(seconds, measured) if better else 1.0, left_out
+
+
 def _at(seconds: Floats, ratio: float) -> Floats:
     """Return the logarithm of the seconds of every row at a ratio."""
     return np.array([np.interp(np.log(ratio), np.log(GRID), row) for row in np.log(seconds)])
 
 
-def _errors(seconds: Floats, measured: Floats, ratio: float) -> Floats:
-    """Return the absolute error of every row at a ratio."""
+def errors(seconds: Floats, measured: Floats, ratio: float) -> Floats:
+    """Return the absolute error of every row at a ratio, shape (n_runs,); `seconds`, `measured`: as of `fitted`."""
     return np.asarray(np.abs(np.exp(_at(seconds, ratio)) / measured - 1.0))
 
 

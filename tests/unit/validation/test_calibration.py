@@ -98,6 +98,21 @@ def test_what_few_runs_cannot_tell_stays_as_it_was() -> None:
     assert wild == 1.0  # two runs that disagree by four times say nothing of their mean
 
 
+def test_a_ratio_that_predicts_the_others_no_better_is_not_taken(tmp_path: pathlib.Path) -> None:
+    """Three runs take 28 % longer than predicted, two 3 % less: of their mean half would be believed, to the loss of the two."""
+    seconds = np.outer(np.ones(5), _calibration.GRID)
+    measured = np.array([1.28, 1.28, 1.28, 0.97, 0.97])
+    ratio, left_out = _calibration.fitted(seconds, measured)
+    assert (
+        _calibration._ratio(seconds, measured) > 1.04 and left_out.mean() > _calibration.errors(seconds, measured, 1.0).mean()
+    )
+    assert ratio == 1.0
+    ran = [own * off for own, off in zip(predicted(), measured, strict=True)]
+    found = validation.calibrate(stored(tmp_path, rows(*ran)))
+    assert found.compute_ratio == 1.0 and found.after_ratio == found.before_ratio
+    assert "what the others say predicts each run no better" in found.notes[-1]
+
+
 def test_one_run_has_no_others_and_failed_runs_say_nothing(tmp_path: pathlib.Path) -> None:
     found = validation.calibrate(stored(tmp_path, rows(2.0 * predicted()[0])))
     assert found.n_runs == 1 and found.left_out_ratio is None and "left" not in found.words
