@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from meshwright import frameworks, models, schedules
@@ -54,7 +55,7 @@ PATHS = ("model", "cluster", "config", "log")
 FAILED = ("inf", "oom", "failed")
 """What a run that failed for memory has for seconds."""
 
-MOST_BYTES = {"gradient_bytes": 8, "optimizer_bytes": 16}
+MOST_BYTES: Mapping[str, int] = MappingProxyType({"gradient_bytes": 8, "optimizer_bytes": 16})
 """Columns of bytes a weight, and the most that they may hold: bf16 gradients beside fp32 ones have 6, fp32 copy, momentum,
 variance and one more average 16."""
 
@@ -195,14 +196,7 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
         else:
             run = Run(graph, cluster, (), global_batch=found.plan.global_batch, plan=found.plan, **common)
         n_devices = found.plan.n_devices if found else run.strategies[0].n_devices * run.pipeline
-        if n_devices > cluster.n_devices:
-            raise InputError(f"the plan needs {n_devices} devices; {cluster.name} has {cluster.n_devices}")
-        run = replace(run, used_of_domain=spread(cluster, n_devices))
-        most = max(kind.memory_bytes for kind in cluster.kinds)
-        if held > 1.02 * most:  # what is sold as 80 GB is told in either unit
-            raise CellError(
-                column, f"{column} is {fields[column].strip()}; a device of {cluster.name} has {most / 2.0**30:.4g} GiB"
-            )
+        run = _placed(run, n_devices, fields, column)
         notes += () if len(some) > 1 else _outside(word, run)
         if not timed and said.log:
             measured = _said.check_work(said.log, graph, run.global_batch, n_devices)
@@ -219,6 +213,17 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
         maybe = _that_run(run, maybe) or maybe
     trained_by = "" if note else framework.word if which and framework.word == f"{word}:{which}" else word
     return OwnRun(row, run, measured, held, memory, group, "; ".join(filter(None, notes)), trained_by, maybe)
+
+
+def _placed(run: Run, n_devices: int, fields: Mapping[str, str], column: str) -> Run:
+    """Return a run on its nodes, where they are enough and hold what was measured; `column`: of memory, empty for none."""
+    cluster = run.cluster
+    if n_devices > cluster.n_devices:
+        raise InputError(f"the plan needs {n_devices} devices; {cluster.name} has {cluster.n_devices}")
+    most = max(kind.memory_bytes for kind in cluster.kinds) / 2.0**30
+    if column and ratio(fields, column) > 1.02 * most:  # what is sold as 80 GB is told in either unit
+        raise CellError(column, f"{column} is {fields[column].strip()}; a device of {cluster.name} has {most:.4g} GiB")
+    return replace(run, used_of_domain=spread(cluster, n_devices))
 
 
 def _outside(word: str, run: Run) -> list[str]:
