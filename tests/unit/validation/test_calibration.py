@@ -99,7 +99,7 @@ def test_what_few_runs_cannot_tell_stays_as_it_was() -> None:
 
 
 def test_a_ratio_that_predicts_the_others_no_better_is_not_taken(tmp_path: pathlib.Path) -> None:
-    """Three runs took 28 % longer than predicted, two 3 % less: half of their mean would be believed, to the loss of the two."""
+    """Three runs took 28 % longer than predicted, two 3 % less: half of the mean would be believed, and hurt the two."""
     seconds = np.outer(np.ones(5), _calibration.GRID)
     measured = np.array([1.28, 1.28, 1.28, 0.97, 0.97])
     ratio, left_out = _calibration.fitted(seconds, measured)
