@@ -182,7 +182,7 @@ def _of_log(path: str | Path, framework: str, model: str, cluster: str, config: 
     try:
         (own,) = own_runs.told([row])
     except CellError as error:
-        hint = "" if config or error.column in ("log", "framework", "config") else (
+        hint = "" if config or not str(error).endswith("is not given") else (
             "; the log does not tell it: add --config FILE, or write a CSV row with the log in its column `log`"
         )  # fmt: skip
         raise InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}{hint}") from None

@@ -58,6 +58,17 @@ def test_megatron_lines_give_the_median_after_warm_up_and_the_arguments(tmp_path
     assert "1 of them more than 1.5 times as long" in run.words and "10 before them left out" in run.words
 
 
+@pytest.mark.parametrize(
+    "before", ["0: ", "node-1.cluster: ", "2024-05-01T12:00:00.123Z stdout F ", "(Actor pid=1) ", "[default0]:"]
+)
+def test_what_launchers_write_before_a_line_hides_no_argument(before: str, tmp_path: pathlib.Path) -> None:
+    lines = [*ARGUMENTS.splitlines(), *(megatron(step, 3000.0) for step in range(1, 16))]
+    bare = validation.measured_run(stored(tmp_path, *lines))
+    found = validation.measured_run(stored(tmp_path, *(before + line for line in lines)))
+    assert found.options == bare.options and found.options["--world-size"] == ("8",)
+    assert (found.settings, found.step_seconds) == (bare.settings, bare.step_seconds)
+
+
 def test_lines_that_cannot_be_read_are_said_with_their_row_and_other_batches_left_out(tmp_path: pathlib.Path) -> None:
     ramp = [megatron(step, 1000.0, 128) for step in range(11, 15)]
     good = [megatron(step, 2000.0) for step in range(15, 20)]
