@@ -199,6 +199,13 @@ def _measured(path: str, result: Result) -> tuple[TraceCauses | MeasuredRun, flo
         notes.append(f"{path}: lines of {run.framework}, for a configuration of {own.word if which else own.name}")
     if precision not in ("", problem.training.precision):
         notes.append(f"{path}: products in {precision}, for a configuration with {problem.training.precision}")
+    degrees = {name: getattr(plan.stages[0].strategy, name) for name in ("data", "tensor", "context", "expert")}
+    degrees["pipeline"] = len(plan.ranks())
+    notes += [
+        f"{path}: {name} {run.settings[name]}, for a configuration with {degree}"
+        for name, degree in degrees.items()
+        if run.settings.get(name, str(degree)) != str(degree)
+    ]
     run = replace(run, notes=tuple(notes))
     return run, run.seconds_of(plan.global_batch, problem.graph.sequence_length, plan.n_devices)
 

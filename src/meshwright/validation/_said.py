@@ -67,7 +67,8 @@ def of_log(fields: Mapping[str, str]) -> Said:
         log = measured_run(path)
     except InputError as error:
         raise CellError("log", str(error)) from None
-    told = {name: text for name, text in log.settings.items() if name != "devices"} if not fields.get("config") else {}
+    taken = ("precision",) if fields.get("config", "").strip() else set(log.settings) - {"devices"}
+    told = {name: text for name, text in log.settings.items() if name in taken}
     told |= {"global_batch": str(log.global_batch)} if log.global_batch else {}
     told |= {"sequence_length": log.options["--seq-length"][0]} if log.options.get("--seq-length") else {}
     if not fields.get("program", "").strip():
