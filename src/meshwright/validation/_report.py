@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -248,7 +249,7 @@ def explain(reports: Sequence[Report]) -> str:
             line += f" {_percent(held[key] if isinstance(held, dict) else None):>{width - 1}}"
         lines.append(line)
         if report.unused:
-            lines.append(f"  columns that no prediction uses: {', '.join(report.unused)}")
+            lines.append(f"  columns that no prediction uses: {', '.join(map(_unused_column, report.unused))}")
         for note in dict.fromkeys(point.note for point in report.points if point.note):
             lines.append(f"  {note} ({sum(point.note == note for point in report.points)} rows)")
         if regret and regret["max_ratio"] > 0.0:
@@ -263,6 +264,12 @@ def explain(reports: Sequence[Report]) -> str:
             shown = ", ".join(map(str, rows[:6])) + (", ..." if len(rows) > 6 else "")
             lines.append(f"  not predicted: {reason} ({len(rows)} rows: {shown})")
     return "\n".join(lines)
+
+
+def _unused_column(name: str) -> str:
+    """Return a column of one's own, and which one it may be a slip for."""
+    close = difflib.get_close_matches(name.strip().lower(), (*own_runs.COLUMNS, *own_runs.OPTIONAL), n=1, cutoff=0.75)
+    return f"{name} (is '{close[0]}' meant?)" if close else name
 
 
 def _of_memory(report: Report, memory: Mapping[str, float | int | None] | None) -> list[str]:

@@ -129,7 +129,11 @@ def test_files_that_a_row_names_lie_beside_the_csv_and_unused_columns_are_told(
     assert "no such file" in report.skipped[0].reason and str(folder) in report.skipped[0].reason
     assert report.descriptions[0].startswith("model models/small.json, cluster machine.yaml")  # as the file says it
     assert report.unused == ("note",) and report.points[0].framework == "megatron"
-    assert "columns that no prediction uses: note" in validation.explain([report])
+    assert "columns that no prediction uses: note\n" in validation.explain([report])
+    slips = ",".join([*RUN, "precison", "Sharding"]) + "\n" + ",".join([*RUN.values(), "fp16", "3"]) + "\n"
+    (folder / "slips.csv").write_text(slips)
+    said = "columns that no prediction uses: precison (is 'precision' meant?), Sharding (is 'shard' meant?)"
+    assert said in validation.explain([validation.validate(folder / "slips.csv")])
 
 
 def test_a_row_names_its_framework_or_one_is_assumed_and_said() -> None:
