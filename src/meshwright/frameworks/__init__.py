@@ -19,6 +19,7 @@ Promises of a framework's module, checked by ``tests/contract/test_frameworks.py
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -49,6 +50,11 @@ __all__ = [
 
 ASSUMED = "meshwright"
 """What is assumed where nobody names one: our own runtime, which runs every plan that there is."""
+
+
+_FIELDS = tuple(field.name for field in fields(Framework))
+_NOT_OF_MEMORY = frozenset({"name", "variant", "version", "limits", "base", "compute_ratio"})
+"""Fields of a framework that change nothing of what its runs hold."""
 
 
 def names() -> tuple[str, ...]:
@@ -108,7 +114,9 @@ def find(word: str, told: Mapping[str, str | bool] | None = None, which: str = "
             raise InputError(f"framework {word}: base: is the file {named}; name one of {', '.join(names())}")
         base = find(named, told, which) if named else Framework()
         own, others = framework_file.of_content(entry, word, f"framework {word}", base)
-        return _chosen(own, others, told or {})
+        found = _chosen(own, others, told or {})
+        changed = {name for name in _FIELDS if getattr(found, name) != getattr(base, name)}
+        return replace(found, base=base.name) if changed <= _NOT_OF_MEMORY else found
     name, colon, own_variant = word.partition(":")
     module = load(name)
     if colon:

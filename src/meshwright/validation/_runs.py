@@ -279,7 +279,7 @@ def _predicted(run: Run, plan: Plan, change: Callable[[StageCost], StageCost] | 
     timeline = sim.simulate(problem, plan, stage_costs)
     ranks = plan.ranks()
     fits = sim.excess_bytes(problem, plan, timeline.peak_bytes) <= 0.0
-    share = peaks.peaks(run.framework.name).share(peaks.RISK)
+    share = peaks.peaks(run.framework.holds_as).share(peaks.RISK)
     safe = sim.excess_bytes(problem, plan, timeline.peak_bytes, share) <= 0.0
     fullest = max(range(len(ranks)), key=lambda rank: timeline.peak_bytes[rank])
     kind = kind_of(run.graph, run.cluster, plan, stage_costs, run.framework.name)

@@ -69,6 +69,18 @@ def test_runs_made_with_a_ratio_give_it_back_and_the_file_predicts_them(
     assert planned.problem.framework.compute_ratio == own.compute_ratio
 
 
+def test_memory_under_a_file_of_ones_own_is_judged_by_the_runs_of_its_base(tmp_path: pathlib.Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(_calibration.content("megatron", 1.2, "runs", "mine"))
+    assert frameworks.find(str(mine)).holds_as == "megatron" != frameworks.find(str(mine)).name
+    mine.write_text('base = "megatron"\n[how]\nbuffer_bytes = 1e9\n')  # what it holds is another thing
+    assert frameworks.find(str(mine)).holds_as == str(mine)
+    mine.write_text(_calibration.content("megatron", 1.2, "runs", "mine"))
+    batch = Batch(global_batch=64)
+    own, base = (api.make_problem("gpt3-2.7b", "dgx-a100:8", batch=batch, framework=word) for word in (str(mine), "megatron"))
+    assert own.memory_ratio == base.memory_ratio
+
+
 def test_a_file_of_ones_own_is_for_rows_that_name_its_base_too(tmp_path: pathlib.Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text('base = "megatron"\n[how]\ncompute_ratio = 1.4\n')
