@@ -178,7 +178,7 @@ def _check_cells(fields: Mapping[str, str], plan: Plan, graph: Graph, path: str)
         raise _contradicted(fields, "layers", "|".join(str(len(stage)) for stage in words), path)
     every = {word for stage in words for word in stage}
     recompute, schedule = fields.get("recompute", "").strip(), schedules.word(fields.get("schedule", "").strip())
-    if recompute and recompute not in every:
+    if recompute and "+".join(sorted(recompute.split("+"))) not in every:
         raise _contradicted(fields, "recompute", " and ".join(sorted(every)), path)
     if fields.get("recompute_layers", "").strip():
         some, told = counts(fields, "recompute_layers"), [sum(word != "none" for word in stage) for stage in words]

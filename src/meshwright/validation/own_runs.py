@@ -234,12 +234,14 @@ def _outside(word: str, run: Run) -> list[str]:
     except InputError:
         return []
     reasons = exceeded(limits, plan, run.graph, run.training.precision, run.training.optimizer)
+    if len(plan.stages) > 1 == len(plan.ranks()):
+        reasons += ("virtual stages on one pipeline rank, which follow each other",)
     return [f"outside what {word} runs: {reason}; predicted as if it did" for reason in reasons]
 
 
 def _degrees(fields: Mapping[str, str]) -> dict[str, Any]:
     """Return what the cells tell of the plan, as fields of `Run`."""
-    recompute = fields.get("recompute", "").strip() or "none"
+    recompute = "+".join(sorted(fields.get("recompute", "").strip().split("+"))) or "none"
     if not is_recompute(recompute):
         raise CellError(
             "recompute", f"recompute is '{recompute}'; it must be one of {', '.join(RECOMPUTE)}, or a framework's setting"
@@ -267,6 +269,8 @@ def _dealt(fields: Mapping[str, str], run: Run) -> Run:
         if len(run.layers_per_stage) != n_stages:
             raise CellError("layers", f"layers has {len(run.layers_per_stage)} numbers; there are {n_stages} stages")
     if fields.get("recompute_layers", "").strip():
+        if run.recompute == "none" and any(counts(fields, "recompute_layers")):
+            raise CellError("recompute_layers", f"recompute_layers is {fields['recompute_layers']}, but recompute says none")
         sizes, some = layers_of_stages(run), counts(fields, "recompute_layers")
         some = some * len(sizes) if len(some) == 1 else some
         if len(some) != len(sizes) or any(n > size for n, size in zip(some, sizes, strict=False)):

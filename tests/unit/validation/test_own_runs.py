@@ -213,7 +213,8 @@ def test_uneven_layers_and_layers_that_recompute_are_told_by_stage() -> None:
     assert _point(**plan, recompute="full", recompute_layers="3|3") == half
     for cells, words in (
         ({"layers": "4|4|4"}, "layers has 3 numbers; there are 2 stages"),
-        ({"recompute_layers": "3|9"}, "the stages have 6|6 layers"),
+        ({"recompute": "full", "recompute_layers": "3|9"}, "the stages have 6|6 layers"),
+        ({"recompute_layers": "3"}, "recompute_layers is 3, but recompute says none"),
     ):
         with pytest.raises(CellError, match=re.escape(words)):
             _point(**plan, **cells)
@@ -295,9 +296,12 @@ def test_what_of_a_plan_the_framework_does_not_run_is_said() -> None:
         ({"framework": "megatron_deepspeed", "shard": "3"}, "sharding level 3 of the data axis; it has 0, 1"),
         ({"framework": "megatron", "recompute": "selective"}, "recomputation 'selective'; it has none, layernorm"),
         ({"framework": "deepspeed", "tensor": "2", "data": "4", "sp": "1"}, "it has no sequence parallelism"),
+        ({"framework": "megatron", "virtual": "2"}, "virtual stages on one pipeline rank, which follow each other"),
     ):  # fmt: skip
         found = _point(**cells)
         assert isinstance(found, Point) and f"outside what {cells['framework']} runs: " in found.note and words in found.note
+    alike = [_point(framework="megatron", recompute=word) for word in ("core_attn+mlp", "mlp+core_attn")]
+    assert alike[0] == alike[1] and getattr(alike[0], "note", None) == ""
     assert getattr(_point(framework="deepspeed", tensor="2", data="4"), "note", None) == ""  # nothing is split that is not told
 
 
