@@ -142,7 +142,8 @@ def advise(
         not say the model.
     """
     word = framework or framework_of_file(path)
-    module = frameworks.load(frameworks.find(word).name)
+    frameworks.find(word)
+    module = frameworks.load(frameworks.writer(word))
     if not hasattr(module, "read"):
         raise InputError(f"--for {word}: there is no reader of its configuration")
     from meshwright import clusters
@@ -152,7 +153,7 @@ def advise(
     spec = api.read(model) if model else _model_of(module, path, 0)
     said: RunConfig = module.read(path, spec.graph, place.n_devices)
     named: str | ModelSpec = model or spec
-    word = f"{word}:{said.variant}" if said.variant and word in frameworks.names() else word
+    word = f"{word}:{said.variant}" if said.variant and (word in frameworks.names() or word.endswith(".toml")) else word
     plan, length = said.plan, said.sequence_length or sequence_length
     if plan.n_devices > place.n_devices:
         raise InputError(f"{path}: runs on {plan.n_devices} devices; cluster {cluster} has {place.n_devices}")
@@ -195,7 +196,7 @@ def _measured(path: str, result: Result) -> tuple[TraceCauses | MeasuredRun, flo
     name, _, which = run.framework.partition(":")
     own, precision = problem.framework, run.settings.get("precision", "")
     notes = list(run.notes)
-    if (which and which != own.variant) if name == own.name else not validation.alike(name, own.name):
+    if (which and which != own.variant) if name == own.holds_as else not validation.alike(name, own.holds_as):
         notes.append(f"{path}: lines of {run.framework}, for a configuration of {own.word if which else own.name}")
     if precision not in ("", problem.training.precision):
         notes.append(f"{path}: products in {precision}, for a configuration with {problem.training.precision}")

@@ -95,7 +95,8 @@ def find(word: str, told: Mapping[str, str | bool] | None = None, which: str = "
     Parameters
     ----------
     word : str
-        ``megatron``, ``megatron:experts_x86`` (one of its variants) or a TOML file of one's own.
+        ``megatron``, ``megatron:experts_x86`` (one of its variants) or a TOML file of one's own, after a colon with the
+        variant of its base (`which`).
     told : mapping of str to str or bool or None
         What is known of the circumstances: they decide the variant where the word does not.
     which : str
@@ -107,6 +108,8 @@ def find(word: str, told: Mapping[str, str | bool] | None = None, which: str = "
     InputError
         When there is no such framework or variant, or the file is wrong.
     """
+    if ".toml:" in word:
+        word, _, which = word.rpartition(":")
     if word.endswith(".toml") or (word.partition(":")[0] not in names() and Path(word).is_file()):
         entry = files.read_toml(word)
         named = str(entry.get("base", "")) if isinstance(entry, dict) else ""
@@ -124,6 +127,17 @@ def find(word: str, told: Mapping[str, str | bool] | None = None, which: str = "
     if which in {one.framework.variant for one in _variants(module)}:
         return variant(name, which)
     return _chosen(module.FRAMEWORK, _variants(module), told or {})
+
+
+def base_of(word: str) -> str:
+    """Return the framework that a file of one's own starts from, as its ``base`` says; empty for none, and for a name."""
+    entry = files.read_toml(word) if word.endswith(".toml") else {}
+    return str(entry.get("base", "")) if isinstance(entry, dict) else ""
+
+
+def writer(word: str) -> str:
+    """Return the name of the framework whose files a run has that `word`, as in `find`, names."""
+    return (base_of(word) or word).partition(":")[0]
 
 
 def variant(name: str, which: str) -> Framework:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright import frameworks
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.validation import _sets, _table, own_runs
@@ -97,7 +98,7 @@ def validate(path: str | Path, *, framework: str = "") -> Report:
 
 def _trained_by(rows: Sequence[Mapping[str, str]], word: str, path: Path) -> tuple[Mapping[str, str], ...]:
     """Return the rows with a framework where they name none, and a file of one's own also where they name its base."""
-    base = own_runs.base_of(word)
+    base = frameworks.base_of(word)
     meant = [own_runs.named(row) in ("", *({base, base.partition(":")[0]} if base else ())) for row in rows]
     if not any(meant):
         raise InputError(

@@ -132,7 +132,7 @@ def _of_file(path: str, word: str, graph: Graph, n_devices: int) -> RunConfig:
         entry = files.read_json(path)
         if isinstance(entry, dict) and entry.get("format") == plan_json.FORMAT:
             return _of_plan(entry, graph, path)
-    name = frameworks.find(word).name if word.endswith(".toml") else word.partition(":")[0]
+    name = frameworks.writer(word)
     module = frameworks.load(name) if name in frameworks.names() else None
     if module is None or not hasattr(module, "read"):
         raise CellError("config", f"{path}: there is no reader of the configuration of {word}; name a plan file of ours")

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 from meshwright import frameworks, models, schedules
-from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework
@@ -23,7 +22,7 @@ from meshwright.validation._domains import spread
 from meshwright.validation._points import CellError, Point, Skipped, count, counts, ratio
 from meshwright.validation._runs import Clusters, Predicted, Run, clusters, laid_out, layers_of_stages, point, predict
 
-__all__ = ["COLUMNS", "OPTIONAL", "PATHS", "OwnRun", "base_of", "named", "points", "predicted", "told"]
+__all__ = ["COLUMNS", "OPTIONAL", "PATHS", "OwnRun", "named", "points", "predicted", "told"]
 
 COLUMNS = ("model", "cluster", "global_batch", "micro_batch", "data", "tensor", "pipeline", "step_seconds")
 
@@ -337,12 +336,6 @@ def named(fields: Mapping[str, str]) -> str:
     """Return the framework that a row names in its columns; empty for none."""
     word, program = (fields.get(name, "").strip() for name in ("framework", "program"))
     return word or (program if _known(program) else "")
-
-
-def base_of(word: str) -> str:
-    """Return the framework that a file of one's own starts from, as its ``base`` says; empty for none, and for a name."""
-    entry = files.read_toml(word) if word.endswith(".toml") else {}
-    return str(entry.get("base", "")) if isinstance(entry, dict) else ""
 
 
 def _known(program: str) -> bool:

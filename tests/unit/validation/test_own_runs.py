@@ -263,6 +263,12 @@ def test_what_a_configuration_says_of_the_program_counts(tmp_path: pathlib.Path)
     advised = advise.advise(str(tmp_path / "run.sh"), "dgx-a100:8", "gpt2").result.timeline
     assert advised is not None and overlapped.predicted_seconds == pytest.approx(advised.step_seconds)
     assert overlapped.predicted_seconds < plain.predicted_seconds
+    mine = tmp_path / "mine.toml"
+    mine.write_text('base = "megatron"\n[how]\ncompute_ratio = 1.2\n')
+    for options, built_in in (("", plain), ("--tp-comm-overlap", overlapped)):
+        own = found(options, framework=str(mine)).predicted_seconds
+        advised = advise.advise(str(tmp_path / "run.sh"), "dgx-a100:8", "gpt2", framework=str(mine)).result.timeline
+        assert advised is not None and own == pytest.approx(advised.step_seconds) and own > built_in.predicted_seconds
     narrow, sgd = found("--grad-reduce-in-bf16"), found("--optimizer sgd --sgd-momentum 0")
     assert narrow.planned_bytes < plain.planned_bytes > sgd.planned_bytes and sgd.predicted_bytes == sgd.planned_bytes
     unfused = found("--attention-backend unfused")
