@@ -2,7 +2,7 @@
 
     python benchmarks/fit_intervals.py [--write]
 
-A row is predicted with the plan that it tells, the precision it names and the default program: no constant that a set's reader knows
+A row is predicted with the plan that it tells, the precision it names and the framework that ran it: no constant that a set's reader knows
 of its program counts (`Point.planned_seconds`, `Point.planned_bytes`). Printed are the classes with their ends, how many rows of each
 set lie inside the intervals that the other sets alone give and inside those of all rows but a fifth kept back, and the ratios of
 measured to predicted peaks. Then every family of devices is predicted once more as if no run on it were known, with another one's shares

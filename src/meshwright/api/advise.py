@@ -23,12 +23,6 @@ from meshwright.validation import MeasuredRun, TraceCauses
 __all__ = ["Advice", "Rung", "advise", "as_json", "framework_of_file"]
 
 _NO_RUNNERS_UP: Mapping[str, str] = MappingProxyType({"alternatives": "1"})
-_SAME_LOGS = (
-    {"megatron", "megatron_bridge", "megatron_deepspeed"},
-    {"deepspeed", "megatron_deepspeed", "transformers", "accelerate"},
-    {"accelerate", "transformers", "fsdp2", "deepspeed"},
-)
-"""Frameworks of which one's log may time another's configuration: one starts the other, or prints its lines."""
 _AXES = ("tensor", "context", "expert", "pipeline", "micro_batch", "shard", "recompute", "schedules")
 
 
@@ -103,13 +97,10 @@ def framework_of_file(path: str) -> str:
     InputError
         When it cannot be read, or is that of none or of several.
     """
-    text = files.read_text(path)
-    modules = tuple(
-        registry.asked("frameworks", "framework", lambda module: hasattr(module, "recognises") and module.recognises(text))
-    )
-    found = [name for name, _, its_own in modules if its_own]
+    found = frameworks.recognised(files.read_text(path))
     if len(found) != 1:
-        known = ", ".join(sorted(name for name, module, _ in modules if hasattr(module, "read")))
+        modules = registry.asked("frameworks", "framework", lambda module: hasattr(module, "read"))
+        known = ", ".join(sorted(name for name, _, readable in modules if readable))
         which = f"could be of {' and '.join(found)}" if found else f"is no configuration of {known}"
         raise InputError(f"{path}: {which}; say whose it is: --for NAME")
     return found[0]
@@ -151,7 +142,8 @@ def advise(
         not say the model.
     """
     word = framework or framework_of_file(path)
-    module = frameworks.load(frameworks.find(word).name)
+    frameworks.find(word)
+    module = frameworks.load(frameworks.writer(word))
     if not hasattr(module, "read"):
         raise InputError(f"--for {word}: there is no reader of its configuration")
     from meshwright import clusters
@@ -161,7 +153,7 @@ def advise(
     spec = api.read(model) if model else _model_of(module, path, 0)
     said: RunConfig = module.read(path, spec.graph, place.n_devices)
     named: str | ModelSpec = model or spec
-    word = f"{word}:{said.variant}" if said.variant and word in frameworks.names() else word
+    word = f"{word}:{said.variant}" if said.variant and (word in frameworks.names() or word.endswith(".toml")) else word
     plan, length = said.plan, said.sequence_length or sequence_length
     if plan.n_devices > place.n_devices:
         raise InputError(f"{path}: runs on {plan.n_devices} devices; cluster {cluster} has {place.n_devices}")
@@ -200,10 +192,23 @@ def _measured(path: str, result: Result) -> tuple[TraceCauses | MeasuredRun, flo
     if validation.is_trace(path):
         trace = validation.trace_causes(path)
         return trace, trace.step_seconds
-    run, plan, name = validation.measured_run(path), result.plan, result.problem.framework.name
-    if not any({run.framework, name} <= alike for alike in _SAME_LOGS) and run.framework != name:
-        run = replace(run, notes=(*run.notes, f"{path}: lines of {run.framework}, for a configuration of {name}"))
-    return run, run.seconds_of(plan.global_batch, result.problem.graph.sequence_length, plan.n_devices)
+    run, plan, problem = validation.measured_run(path), result.plan, result.problem
+    name, _, which = run.framework.partition(":")
+    own, precision = problem.framework, run.settings.get("precision", "")
+    notes = list(run.notes)
+    if (which and which != own.variant) if name == own.holds_as else not validation.alike(name, own.holds_as):
+        notes.append(f"{path}: lines of {run.framework}, for a configuration of {own.word if which else own.name}")
+    if precision not in ("", problem.training.precision):
+        notes.append(f"{path}: products in {precision}, for a configuration with {problem.training.precision}")
+    degrees = {name: getattr(plan.stages[0].strategy, name) for name in ("data", "tensor", "context", "expert")}
+    degrees["pipeline"] = len(plan.ranks())
+    notes += [
+        f"{path}: {name} {run.settings[name]}, for a configuration with {degree}"
+        for name, degree in degrees.items()
+        if run.settings.get(name, str(degree)) != str(degree)
+    ]
+    run = replace(run, notes=tuple(notes))
+    return run, run.seconds_of(plan.global_batch, problem.graph.sequence_length, plan.n_devices)
 
 
 def _quicker(one: Result, other: Result) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def _answered(ask: Callable[[], Sizing], model: str, out: str, as_json: bool) -> int:
+def _answered(ask: Callable[..., Sizing], model: str, out: str, as_json: bool) -> int:
     """Ask, write and print the answer; return the exit status."""
     import json
 
@@ -28,8 +28,8 @@ def _answered(ask: Callable[[], Sizing], model: str, out: str, as_json: bool) ->
 
     if out:
         files.check_target(out, "--out")
-    with progress(f"sizing {model}"):
-        answer = ask()
+    with progress(f"sizing {model}") as told:
+        answer = ask(done=lambda done, n: told.count(done, n, "sizes of this kind"))
     if out:
         files.write(out, size_page.page(answer))
     print(json.dumps(answer.to_dict()) if as_json else sizes.explain(answer, columns=columns()))
@@ -46,6 +46,11 @@ _Checkpoint = Annotated[
     str, typer.Option(help="blocking (as default) or async: whether training goes on while one is written.")
 ]
 
+_Spares = Annotated[
+    str, typer.Option(metavar="N", help="Spare nodes; default with --repair: so that 1% of the time is waited.")
+]
+_Devices = Annotated[str, typer.Option(metavar="N,...", help="256,512 or FIRST:LAST:STEP; default: powers of two, 8 to 16384.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
@@ -56,9 +61,7 @@ def register(app: typer.Typer) -> None:
         tokens: str = typer.Option(metavar="Q", help="Tokens of the whole run: 15T, 300B."),
         within: str = typer.Option("", metavar="T", help="The longest it may take: 30d, 2 weeks."),
         budget: str = typer.Option("", metavar="Q", help="The most it may cost, in US dollars: '2 M$', 500k."),
-        devices: str = typer.Option(
-            "", metavar="N,...", help="256,512 or FIRST:LAST:STEP; default: powers of two, 8 to 16384."
-        ),
+        devices: _Devices = "",
         kinds: str = typer.Option("", metavar="KIND,...", help="Clusters: h100,b200,p5-h100; default: all with a known price."),
         global_batch: int = typer.Option(
             0, parser=units.samples, metavar="N", help="Samples per step on every size; 0: what makes about 4 Mi tokens."
@@ -83,10 +86,9 @@ def register(app: typer.Typer) -> None:
         storage: str = typer.Option("", metavar="Q", help="What all devices together write checkpoints to: 200 GB/s."),
         checkpoint: _Checkpoint = "",
         repair: str = typer.Option("", metavar="T", help="For how long a broken node is away; default: replaced at once."),
-        spares: str = typer.Option(
-            "", metavar="N", help="Spare nodes; default with --repair: so that 1% of the time is waited."
-        ),
+        spares: _Spares = "",
         replan: str = typer.Option("", metavar="T", help="Plan again for the nodes left, in this time, where spares run out."),
+        time_limit: str = typer.Option("", metavar="T", help="Stop the search of each size then, with its best plan (30s)."),
         seed: _options.Seed = 0,
         jobs: int = typer.Option(-1, help="Sizes planned at once; -1: every core."),
         backend: _options.Backend = "loky",
@@ -97,6 +99,7 @@ def register(app: typer.Typer) -> None:
         """Find which sizes of which clusters are worth having for a run: days, money and energy, each with its plan."""
         from meshwright.api import training_states
         from meshwright.api.sizes import sizing
+        from meshwright.commands import _early
         from meshwright.commands.plan import settings_of
 
         told = {
@@ -109,5 +112,6 @@ def register(app: typer.Typer) -> None:
             lora=training_states.adapters(lora, base), objective=objective, optimizer=optimizer,
             state_precision=state_precision, prices=price, pricing=pricing, powers=power, pue=pue, mtbf=mtbf,
             recovery=told, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend, scheduler=scheduler,
+            time_limit_seconds=_early.seconds_of(time_limit),
         )  # fmt: skip
         return _answered(ask, model, out, json_)

@@ -61,7 +61,7 @@ def peak_margin(result: Result) -> peaks.PeakRoom | None:
     """Return how measured peaks lie around predicted ones; None where the memory model is not the one that was measured."""
     if result.problem.costs not in interval.MEASURED_COSTS or fullest(result) is None:
         return None
-    return peaks.peaks(result.problem.framework.name)
+    return peaks.peaks(result.problem.framework.holds_as)
 
 
 def shown_risk(result: Result) -> float:

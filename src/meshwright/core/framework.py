@@ -259,6 +259,8 @@ class Framework:
         For which versions this holds.
     limits : FrameworkLimits
         What it can run.
+    base : str
+        Of a file of one's own that holds memory as the framework it starts from, that one's name; empty otherwise.
 
     Raises
     ------
@@ -295,6 +297,7 @@ class Framework:
     variant: str = ""
     version: str = ""
     limits: FrameworkLimits = FrameworkLimits()
+    base: str = ""
 
     def __post_init__(self) -> None:
         for name in _FIGURES:
@@ -305,6 +308,11 @@ class Framework:
                 raise InputError(f"framework {self.word or 'without a name'}: {name} is {value!r}; it must be {allowed}")
         if self.compute_ratio == 0.0:
             raise InputError(f"framework {self.word or 'without a name'}: compute_ratio is 0; it must be above 0")
+
+    @property
+    def holds_as(self) -> str:
+        """Name of the framework whose measured peaks tell what it holds."""
+        return self.base or self.name
 
     @property
     def word(self) -> str:

@@ -29,7 +29,7 @@ CIRCUMSTANCES: typing.Final = (
 tokens beyond a capacity are dropped, the release, the precision of products, asynchronous tensor parallelism, whether a frozen
 copy of the model stands beside it as reference."""
 
-_OWN = ("name", "variant", "version", "limits")
+_OWN = ("name", "variant", "version", "limits", "base")
 _HANDS_OVER = ("copies_gathered",)  # says where collectives write, and nothing of how long operators take
 _KEYS = ("title", "version", "base", "how", "limits", "variants")
 

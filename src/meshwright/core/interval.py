@@ -32,7 +32,7 @@ the mean.
 """
 
 SHORT_LAYER_SECONDS = 1e-3
-"""Layers that compute for less: issuing them takes eager programs about as long, which the default program does not count."""
+"""Layers that compute for less: issuing them takes eager programs about as long, which figures of devices do not count."""
 
 LONG_TOKENS = 16384
 """Samples of this length and more are told apart: attention is most of their compute."""

@@ -296,7 +296,7 @@ class Problem:
         The inverse of the multiple of their prediction that the peaks of so many measured runs stay below; 1 for costs whose
         peaks were not measured.
         """
-        return peaks.peaks(self.framework.name).share(self.memory_risk) if self.costs in MEASURED_COSTS else 1.0
+        return peaks.peaks(self.framework.holds_as).share(self.memory_risk) if self.costs in MEASURED_COSTS else 1.0
 
     @property
     def graph(self) -> Graph:

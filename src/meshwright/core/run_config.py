@@ -35,6 +35,10 @@ class RunConfig:
         What is trained for, as after ``--objective``; empty for the next token.
     attention : str
         How attention is computed, where the configuration says other than the model: ``unfused``; empty for the model's own.
+    freeze : tuple of str
+        Patterns of what is frozen, as after ``--freeze``; empty where all weights are trained.
+    framework : str
+        What ran it, as after ``--for``, where the file says it: plan files of ours; empty otherwise.
     """
 
     plan: Plan
@@ -46,3 +50,5 @@ class RunConfig:
     training: MixedPrecision | None = None
     objective: str = ""
     attention: str = ""
+    freeze: tuple[str, ...] = ()
+    framework: str = ""

@@ -19,6 +19,7 @@ Promises of a framework's module, checked by ``tests/contract/test_frameworks.py
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -33,10 +34,27 @@ from meshwright.core.plan import Plan
 from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import Problem
 
-__all__ = ["ASSUMED", "circumstances", "find", "for_problem", "load", "names", "plain", "refusals", "variant", "variants"]
+__all__ = [
+    "ASSUMED",
+    "circumstances",
+    "find",
+    "for_problem",
+    "load",
+    "names",
+    "plain",
+    "recognised",
+    "refusals",
+    "variant",
+    "variants",
+]
 
 ASSUMED = "meshwright"
 """What is assumed where nobody names one: our own runtime, which runs every plan that there is."""
+
+
+_FIELDS = tuple(field.name for field in fields(Framework))
+_NOT_OF_MEMORY = frozenset({"name", "variant", "version", "limits", "base", "compute_ratio"})
+"""Fields of a framework that change nothing of what its runs hold."""
 
 
 def names() -> tuple[str, ...]:
@@ -71,34 +89,55 @@ def plain(name: str) -> Framework:
     return framework
 
 
-def find(word: str, told: Mapping[str, str | bool] | None = None) -> Framework:
+def find(word: str, told: Mapping[str, str | bool] | None = None, which: str = "") -> Framework:
     """Return a framework by what is typed after ``--for``.
 
     Parameters
     ----------
     word : str
-        ``megatron``, ``megatron:experts_x86`` (one of its variants) or a TOML file of one's own.
+        ``megatron``, ``megatron:experts_x86`` (one of its variants) or a TOML file of one's own, after a colon with the
+        variant of its base (`which`).
     told : mapping of str to str or bool or None
         What is known of the circumstances: they decide the variant where the word does not.
+    which : str
+        The variant that a configuration starts, where the word, or the base of the file, is a plain name that has it; empty
+        where it does not say.
 
     Raises
     ------
     InputError
         When there is no such framework or variant, or the file is wrong.
     """
+    if ".toml:" in word:
+        word, _, which = word.rpartition(":")
     if word.endswith(".toml") or (word.partition(":")[0] not in names() and Path(word).is_file()):
         entry = files.read_toml(word)
         named = str(entry.get("base", "")) if isinstance(entry, dict) else ""
         if named.endswith(".toml") or (named and Path(named).is_file()):
             raise InputError(f"framework {word}: base: is the file {named}; name one of {', '.join(names())}")
-        base = find(named, told) if named else Framework()
+        base = find(named, told, which) if named else Framework()
         own, others = framework_file.of_content(entry, word, f"framework {word}", base)
-        return _chosen(own, others, told or {})
-    name, colon, which = word.partition(":")
+        found = _chosen(own, others, told or {})
+        changed = {name for name in _FIELDS if getattr(found, name) != getattr(base, name)}
+        return replace(found, base=base.name) if changed <= _NOT_OF_MEMORY else found
+    name, colon, own_variant = word.partition(":")
     module = load(name)
-    if not colon:
-        return _chosen(module.FRAMEWORK, _variants(module), told or {})
-    return variant(name, which)
+    if colon:
+        return variant(name, own_variant)
+    if which in {one.framework.variant for one in _variants(module)}:
+        return variant(name, which)
+    return _chosen(module.FRAMEWORK, _variants(module), told or {})
+
+
+def base_of(word: str) -> str:
+    """Return the framework that a file of one's own starts from, as its ``base`` says; empty for none, and for a name."""
+    entry = files.read_toml(word) if word.endswith(".toml") else {}
+    return str(entry.get("base", "")) if isinstance(entry, dict) else ""
+
+
+def writer(word: str) -> str:
+    """Return the name of the framework whose files a run has that `word`, as in `find`, names."""
+    return (base_of(word) or word).partition(":")[0]
 
 
 def variant(name: str, which: str) -> Framework:
@@ -147,17 +186,27 @@ def circumstances(graph: Graph | None, cluster: Cluster | None, precision: str =
     return told
 
 
-def for_problem(word: str, graph: Graph | None, cluster: Cluster | None, precision: str = "") -> Framework:
+def for_problem(
+    word: str, graph: Graph | None, cluster: Cluster | None, precision: str = "", which: str = ""
+) -> Framework:  # fmt: skip
     """Return the framework that a word names, in the variant that suits a model on a cluster.
 
-    `word`: as in `find`; empty for `ASSUMED`.
+    `word`, `which`: as in `find`; an empty word for `ASSUMED`.
 
     Raises
     ------
     InputError
         As `find`.
     """
-    return find(word or ASSUMED, circumstances(graph, cluster, precision))
+    return find(word or ASSUMED, circumstances(graph, cluster, precision), which)
+
+
+def recognised(text: str) -> tuple[str, ...]:
+    """Return the frameworks that say of a file's text that it is a configuration of their own."""
+    modules = registry.asked(
+        "frameworks", "framework", lambda module: hasattr(module, "recognises") and module.recognises(text)
+    )
+    return tuple(name for name, _, its_own in modules if its_own)
 
 
 def refusals(framework: Framework, plan: Plan, problem: Problem) -> tuple[str, ...]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.identity import ById
 from meshwright.network import in_switch, packing, routes
 from meshwright.network.alpha_beta import AlphaBeta
 from meshwright.network.orders import GroupLayout, double_binary_tree, grid, layout, rings
@@ -29,6 +31,9 @@ far partners cross the whole network.
 
 MOST_PAIRS = 1 << 22
 """How many pairs of an all-to-all are routed at once; more are done in rounds of offsets."""
+
+REMEMBERED_WALKS = 32
+"""Of how many sets of rings a process remembers what they load: an all-reduce and its two halves ask one after the other."""
 
 LIBRARY_PAIR = 1.0
 """Share of the bytes that a tree of a communication library sends over its edge between two nodes: both halves of the double
@@ -106,16 +111,29 @@ def _rings(cluster: Wired, shape: GroupLayout, kind: str) -> list[CollectiveAlgo
     size = shape.groups.shape[1]
     n_steps = {"all_reduce": 2 * (size - 1), "broadcast": size - 1}.get(kind, size - 1)
     share = 1.0 if kind == "broadcast" else n_steps / size
-    source, target = walks.reshape(-1, size), np.roll(walks, -1, axis=-1).reshape(-1, size)
-    if kind == "broadcast":
-        source, target = source[:, :-1], target[:, :-1]
-    amount = share / len(walks)
-    load, latency = routes.load(cluster, source.ravel(), target.ravel(), amount)
-    around = float(latency.reshape(source.shape).sum(axis=1).max()) * n_steps / source.shape[1]
-    both = 0.5 * load + routes.load(cluster, target.ravel(), source.ravel(), 0.5 * amount)[0]  # half goes each way
+    n_hops = size - 1 if kind == "broadcast" else size
+    ahead, back, slowest_walk = _walked(ById(cluster), walks.reshape(-1, size).tobytes(), size, n_hops)
+    load, around = share / len(walks) * ahead, slowest_walk * n_steps / n_hops
+    both = 0.5 * load + 0.5 * share / len(walks) * back  # half goes each way
     found = [_way(cluster, "ring", around, load), _way(cluster, "bidirectional_ring", around, both)]
     quicker = found[1].line.seconds_per_byte < found[0].line.seconds_per_byte * (1 - 1e-9)
     return found if quicker else found[:1]
+
+
+@lru_cache(maxsize=REMEMBERED_WALKS)
+def _walked(
+    cluster: ById[Wired], walks: bytes, size: int, n_hops: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Return what links carry when every member of walks sends 1 to the next, and to the one before; and the longest latency.
+
+    `walks`: bytes of an int64 array of devices, shape (n_walks, size); the first `n_hops` of their hops count.
+    """
+    source = np.frombuffer(walks, dtype=np.int64).reshape(-1, size)
+    target = np.roll(source, -1, axis=1)[:, :n_hops]
+    source = source[:, :n_hops]
+    ahead, latency = routes.load(cluster.of, source.ravel(), target.ravel())
+    back, _ = routes.load(cluster.of, target.ravel(), source.ravel())
+    return ahead, back, float(latency.reshape(source.shape).sum(axis=1).max())
 
 
 def _packed_rings(cluster: Wired, groups: NDArray[np.int64], kind: str) -> list[CollectiveAlgorithm]:

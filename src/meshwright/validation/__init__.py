@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from meshwright.validation._calibration import Calibration, calibrate
 from meshwright.validation._calibration import write as write_calibration
-from meshwright.validation._logs import MeasuredRun, is_log, measured_run, measured_runs
+from meshwright.validation._logs import MeasuredRun, alike, is_log, measured_run, measured_runs
 from meshwright.validation._logs.traces import TraceCauses, beside, is_trace, trace_causes
 from meshwright.validation._page import page
 from meshwright.validation._page import write as write_page
@@ -33,6 +33,7 @@ __all__ = [
     "Report",
     "Skipped",
     "TraceCauses",
+    "alike",
     "as_json",
     "beside",
     "calibrate",

@@ -22,7 +22,7 @@ from meshwright.validation._logs import is_log
 from meshwright.validation._points import CellError, Point, Skipped
 from meshwright.validation.own_runs import OwnRun
 
-__all__ = ["SPREAD", "Calibration", "calibrate", "write"]
+__all__ = ["GRID", "SPREAD", "Calibration", "calibrate", "errors", "fitted", "write"]
 
 SPREAD = 0.09
 """Standard deviation of log(measured / predicted) inside a set, root of the mean square over the built-in sets
@@ -112,6 +112,7 @@ def calibrate(
     -----
     Of n runs whose log(measured / predicted) has mean m and variance s^2 (`SPREAD` at least), the share
     ``max(0, 1 - s^2 / (n m^2))`` of m is believed [1]: one run that is 5 % off says nothing, five that are 20 % off nearly all.
+    Where each run is predicted no better with what the others say, nothing is believed.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     told: list[OwnRun | Skipped] = []
@@ -122,19 +123,20 @@ def calibrate(
         places += [str(path) if is_log(path) else f"{path}: row {own.row}, column step_seconds" for own in found]
     runs, notes = _distinct(told, places)
     names = ", ".join(str(path) for path in given)
-    word = _framework(list(runs.values()), names)
-    seconds, timed = _predicted({place: own for place, own in runs.items() if math.isfinite(own.measured_seconds)})
+    word = _framework(list(runs.values()), names, notes)
+    seconds, timed, unknown = _predicted({place: own for place, own in runs.items() if math.isfinite(own.measured_seconds)})
     if not len(timed):
-        reasons = [own.reason for own in told if isinstance(own, Skipped)][:1]
+        reasons = [*unknown, *(own.reason for own in told if isinstance(own, Skipped))][:1]
         raise InputError(f"{names}: no row was timed and predicted; {'; '.join(reasons) or 'they failed for memory'}")
-    ratio = _ratio(seconds, timed)
+    ratio, left_out = fitted(seconds, timed)
+    before = float(errors(seconds, timed, 1.0).mean())
     if not GRID[0] * 1.001 < ratio < GRID[-1] / 1.001:
         notes.append(f"the runs ask for more than can be told by one figure: {ratio:g} is the end of its range")
-    others = [np.arange(len(timed)) != i for i in range(len(timed))] if len(timed) > 1 else []
-    left_out = [_errors(seconds[i : i + 1], timed[i : i + 1], _ratio(seconds[o], timed[o]))[0] for i, o in enumerate(others)]
+    if ratio == 1.0 and len(left_out) and left_out.mean() > before:
+        notes.append("what the others say predicts each run no better: one figure does not tell what is off, none is taken")
     return Calibration(
-        word, names, len(timed), len(told) - len(timed), ratio, float(_errors(seconds, timed, 1.0).mean()),
-        float(_errors(seconds, timed, ratio).mean()), float(np.mean(left_out)) if left_out else None,
+        word, names, len(timed), len(told) - len(timed), ratio, before,
+        float(errors(seconds, timed, ratio).mean()), float(left_out.mean()) if len(left_out) else None,
         (*dict.fromkeys(own.note for own in runs.values() if own.note), *notes),
     )  # fmt: skip
 
@@ -160,8 +162,7 @@ def _of_table(path: str | Path, framework: str) -> list[OwnRun | Skipped]:
     if measured.kind != "own_runs":
         raise InputError(f"{file}: has the columns of {measured.kind}; calibrate takes runs of your own, see validate")
     rows = [
-        {**row, "framework": row.get("framework", "").strip() or row.get("program", "").strip() or framework}
-        for row in _table.located(file, measured.rows, own_runs.PATHS)
+        {**row, "framework": own_runs.named(row) or framework} for row in _table.located(file, measured.rows, own_runs.PATHS)
     ]
     for word in (row["framework"] for row in rows if row["framework"].endswith(".toml")):
         raise InputError(f"{file}: framework {word} is a file; calibrate starts from a built-in one")
@@ -181,7 +182,7 @@ def _of_log(path: str | Path, framework: str, model: str, cluster: str, config: 
     try:
         (own,) = own_runs.told([row])
     except CellError as error:
-        hint = "" if config or error.column in ("log", "framework", "config") else (
+        hint = "" if config or not str(error).endswith("is not given") else (
             "; the log does not tell it: add --config FILE, or write a CSV row with the log in its column `log`"
         )  # fmt: skip
         raise InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}{hint}") from None
@@ -217,25 +218,31 @@ def _distinct(told: Sequence[OwnRun | Skipped], places: Sequence[str]) -> tuple[
     return kept, notes
 
 
-def _framework(runs: Sequence[OwnRun], files: str) -> str:
-    """Return the one framework that all runs name."""
+def _framework(runs: Sequence[OwnRun], files: str, notes: list[str]) -> str:
+    """Return the one framework that all runs name; without its variants, and a note, where configurations start several."""
     named = {own.framework for own in runs}
     if named == {""}:
         raise InputError(f"{files}: no row says which framework trained; give it with --for NAME or in a column `framework`")
-    if len(named) > 1:
+    plain = {word.partition(":")[0] for word in named}
+    if len(plain) > 1:
         words = ", ".join(sorted(word or "none" for word in named))
         raise InputError(f"{files}: rows name several frameworks ({words}); calibrate one at a time")
-    return min(named, default="")
+    if len(named) > 1:
+        notes.append(
+            f"runs of {', '.join(sorted(named))}: what was found is for all of them, and --for starts from {min(plain)}"
+        )
+    return min(named if len(named) == 1 else plain, default="")
 
 
-def _predicted(runs: Mapping[str, OwnRun]) -> tuple[Floats, Floats]:
-    """Return the seconds of every timed run at each ratio of `GRID`, shape (n_runs, n_ratios), and the measured ones.
+def _predicted(runs: Mapping[str, OwnRun]) -> tuple[Floats, Floats, list[str]]:
+    """Return the seconds of every timed run at each ratio of `GRID`, shape (n_runs, n_ratios), the measured ones, and why the
+    others are not predicted.
 
     `runs`: by where they stand, which is said of one that took `FARTHEST` times longer or shorter than predicted.
     """
-    seconds, measured = [], []
+    seconds, measured, unknown = [], [], list[str]()
     for place, own in runs.items():
-        found = []
+        found: list[Point | Skipped] = []
         for ratio in GRID:
             framework = replace(own.run.framework, compute_ratio=ratio)
             found.append(own_runs.predicted(replace(own, run=replace(own.run, framework=framework))))
@@ -248,7 +255,33 @@ def _predicted(runs: Mapping[str, OwnRun]) -> tuple[Floats, Floats]:
                     "is it in seconds (not milliseconds), of this model, batch, length and cluster?"
                 )
             measured.append(own.measured_seconds)
-    return np.array(seconds).reshape(-1, len(GRID)), np.array(measured)
+        unknown += [point.reason for point in found[:1] if isinstance(point, Skipped)]
+    return np.array(seconds).reshape(-1, len(GRID)), np.array(measured), unknown
+
+
+def fitted(seconds: Floats, measured: Floats) -> tuple[float, Floats]:
+    """Return the ratio that runs ask for, and the error of each with what the others say, shape (n_runs,); none for one run.
+
+    Parameters
+    ----------
+    seconds : ndarray
+        Predicted at each ratio of `GRID`, shape (n_runs, n_ratios).
+    measured : ndarray
+        Shape (n_runs,).
+
+    Notes
+    -----
+    A ratio with which runs that it was not fitted to are predicted no better than with 1 is not taken.
+    """
+    if len(measured) == 1:
+        return _ratio(seconds, measured), np.zeros(0)
+    others = [np.arange(len(measured)) != i for i in range(len(measured))]
+    left_out = np.array([
+        errors(seconds[i : i + 1], measured[i : i + 1], _ratio(seconds[other], measured[other]))[0]
+        for i, other in enumerate(others)
+    ])  # fmt: skip
+    better = left_out.mean() < errors(seconds, measured, 1.0).mean()
+    return _ratio(seconds, measured) if better else 1.0, left_out
 
 
 def _at(seconds: Floats, ratio: float) -> Floats:
@@ -256,8 +289,8 @@ def _at(seconds: Floats, ratio: float) -> Floats:
     return np.array([np.interp(np.log(ratio), np.log(GRID), row) for row in np.log(seconds)])
 
 
-def _errors(seconds: Floats, measured: Floats, ratio: float) -> Floats:
-    """Return the absolute error of every row at a ratio."""
+def errors(seconds: Floats, measured: Floats, ratio: float) -> Floats:
+    """Return the absolute error of every row at a ratio, shape (n_runs,); `seconds`, `measured`: as of `fitted`."""
     return np.asarray(np.abs(np.exp(_at(seconds, ratio)) / measured - 1.0))
 
 

@@ -60,7 +60,7 @@ def completed(run: Run) -> Predicted:
 def _fits_with_room(run: Run) -> bool:
     """Tell whether some deal of a run's layers fits with the room that ``plan`` leaves."""
     try:
-        complete(run, peaks.peaks(run.framework.name).share(peaks.RISK))
+        complete(run, peaks.peaks(run.framework.holds_as).share(peaks.RISK))
     except InputError:
         return False
     return True

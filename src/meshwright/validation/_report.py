@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright import frameworks
 from meshwright.base import registry
 from meshwright.base.errors import InputError
-from meshwright.validation import _sets, _table
+from meshwright.validation import _sets, _table, own_runs
 from meshwright.validation._coverage import coverage
 from meshwright.validation._points import CellError, Point, Skipped, fitted
 
@@ -77,13 +79,8 @@ def validate(path: str | Path, *, framework: str = "") -> Report:
     plugin = registry.load("validation", kind, "measured set")
     if framework and "framework" not in getattr(plugin, "OPTIONAL", ()):
         raise InputError(f"--for {framework}: the rows of {path} say which framework trained them; it is for runs of one's own")
-    if framework and all(row.get("framework", "").strip() for row in rows):
-        raise InputError(
-            f"--for {framework}: every row of {path} names its framework, so it changes nothing; leave it out, or empty the "
-            "column 'framework' of the rows that it is meant for"
-        )
     if framework:
-        rows = tuple({**row, "framework": row.get("framework", "").strip() or framework} for row in rows)
+        rows = _trained_by(rows, framework, path)
     try:
         found = plugin.points(_table.located(path, rows, getattr(plugin, "PATHS", ())))
     except CellError as error:
@@ -97,6 +94,18 @@ def validate(path: str | Path, *, framework: str = "") -> Report:
         tuple(_table.describe(row, (*plugin.COLUMNS, *getattr(plugin, "OPTIONAL", ()))) for row in rows),
         _unused(rows, plugin.COLUMNS, getattr(plugin, "OPTIONAL", None)),
     )
+
+
+def _trained_by(rows: Sequence[Mapping[str, str]], word: str, path: Path) -> tuple[Mapping[str, str], ...]:
+    """Return the rows with a framework where they name none, and a file of one's own also where they name its base."""
+    base = frameworks.base_of(word)
+    meant = [own_runs.named(row) in ("", *({base, base.partition(":")[0]} if base else ())) for row in rows]
+    if not any(meant):
+        raise InputError(
+            f"--for {word}: every row of {path} names {'another' if base else 'its'} framework, so it changes nothing; leave "
+            "it out, or empty the columns 'framework' and 'program' of the rows that it is meant for"
+        )
+    return tuple({**row, "framework": word} if own else row for row, own in zip(rows, meant, strict=True))
 
 
 def _unused(rows: Sequence[Mapping[str, str]], columns: Sequence[str], optional: Sequence[str] | None) -> tuple[str, ...]:
@@ -241,7 +250,7 @@ def explain(reports: Sequence[Report]) -> str:
             line += f" {_percent(held[key] if isinstance(held, dict) else None):>{width - 1}}"
         lines.append(line)
         if report.unused:
-            lines.append(f"  columns that no prediction uses: {', '.join(report.unused)}")
+            lines.append(f"  columns that no prediction uses: {', '.join(map(_unused_column, report.unused))}")
         for note in dict.fromkeys(point.note for point in report.points if point.note):
             lines.append(f"  {note} ({sum(point.note == note for point in report.points)} rows)")
         if regret and regret["max_ratio"] > 0.0:
@@ -256,6 +265,12 @@ def explain(reports: Sequence[Report]) -> str:
             shown = ", ".join(map(str, rows[:6])) + (", ..." if len(rows) > 6 else "")
             lines.append(f"  not predicted: {reason} ({len(rows)} rows: {shown})")
     return "\n".join(lines)
+
+
+def _unused_column(name: str) -> str:
+    """Return a column of one's own, and which one it may be a slip for."""
+    close = difflib.get_close_matches(name.strip().lower(), (*own_runs.COLUMNS, *own_runs.OPTIONAL), n=1, cutoff=0.75)
+    return f"{name} (is '{close[0]}' meant?)" if close else name
 
 
 def _of_memory(report: Report, memory: Mapping[str, float | int | None] | None) -> list[str]:

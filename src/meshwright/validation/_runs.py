@@ -247,9 +247,11 @@ def fits(run: Run) -> bool:
 
 
 def _told(training: MixedPrecision) -> MixedPrecision:
-    """Return what a user can tell of a training: precision, bytes of gradients and of optimizer state."""
-    usual = MixedPrecision.of(training.precision)
-    return replace(usual, gradient_bytes=training.gradient_bytes, optimizer_bytes=training.optimizer_bytes)
+    """Return what a user can tell of a training: precision, optimizer, bytes of gradients and of optimizer state."""
+    return replace(
+        MixedPrecision.of(training.precision), gradient_bytes=training.gradient_bytes,
+        optimizer_bytes=training.optimizer_bytes, optimizer=training.optimizer, state_bytes=training.state_bytes,
+    )  # fmt: skip
 
 
 def as_planned(run: Run, plan: Plan) -> Predicted | None:
@@ -277,7 +279,7 @@ def _predicted(run: Run, plan: Plan, change: Callable[[StageCost], StageCost] | 
     timeline = sim.simulate(problem, plan, stage_costs)
     ranks = plan.ranks()
     fits = sim.excess_bytes(problem, plan, timeline.peak_bytes) <= 0.0
-    share = peaks.peaks(run.framework.name).share(peaks.RISK)
+    share = peaks.peaks(run.framework.holds_as).share(peaks.RISK)
     safe = sim.excess_bytes(problem, plan, timeline.peak_bytes, share) <= 0.0
     fullest = max(range(len(ranks)), key=lambda rank: timeline.peak_bytes[rank])
     kind = kind_of(run.graph, run.cluster, plan, stage_costs, run.framework.name)

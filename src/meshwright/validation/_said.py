@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from meshwright import frameworks
+from meshwright import frameworks, schedules
 from meshwright.base import files
 from meshwright.base.errors import InputError
+from meshwright.core import plan_fields
 from meshwright.core.flops import model_flops
 from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan
+from meshwright.core.plan_forms import inner_words
+from meshwright.core.problem import MixedPrecision
 from meshwright.core.run_config import RunConfig
-from meshwright.validation._logs import MeasuredRun, measured_run
-from meshwright.validation._points import CellError
+from meshwright.validation._logs import MeasuredRun, alike, measured_run
+from meshwright.validation._points import CellError, count, counts
 from meshwright.writers import plan_json
 
 __all__ = ["Said", "check_work", "configured", "of_log"]
+
+DEGREES = ("data", "tensor", "context", "expert", "pipeline")
+"""What a log tells of a plan for certain; the rest of it may be assumed."""
 
 MOST_WORK = 2.0
 """FLOPs of a step as a log's rate has them, over the model's own: what formulas differ by (recomputation, attention, the
@@ -59,11 +67,12 @@ def of_log(fields: Mapping[str, str]) -> Said:
         log = measured_run(path)
     except InputError as error:
         raise CellError("log", str(error)) from None
-    told = {name: text for name, text in log.settings.items() if name != "devices"} if not fields.get("config") else {}
+    taken = ("precision",) if fields.get("config", "").strip() else set(log.settings) - {"devices"}
+    told = {name: text for name, text in log.settings.items() if name in taken}
     told |= {"global_batch": str(log.global_batch)} if log.global_batch else {}
     told |= {"sequence_length": log.options["--seq-length"][0]} if log.options.get("--seq-length") else {}
     if not fields.get("program", "").strip():
-        told["framework"] = log.framework
+        told["framework"] = _writer(log.framework, fields.get("config", "").strip())
     for name, text in told.items():
         own = fields.get(name, "").strip()
         if own and name != "framework" and own.replace(",", "") != text:
@@ -73,6 +82,15 @@ def of_log(fields: Mapping[str, str]) -> Said:
     if not any(fields.get(name, "").strip() for name in (*held, "nvidia_smi_gib")):
         filled |= {name: f"{n_bytes / 2.0**30:.6g}" for name, n_bytes in held.items() if n_bytes}
     return Said({**fields, **filled}, log)
+
+
+def _writer(framework: str, config: str) -> str:
+    """Return what wrote a log: the framework whose configuration stands beside it, where its log may be of that kind."""
+    try:
+        found = frameworks.recognised(files.read_text(config)) if config else ()
+    except InputError:
+        return framework  # whoever reads the configuration says what is wrong with it
+    return found[0] if len(found) == 1 and found[0] != framework and alike(framework, found[0]) else framework
 
 
 def configured(said: Said, word: str, graph: Graph, n_devices: int) -> RunConfig | None:
@@ -92,15 +110,19 @@ def configured(said: Said, word: str, graph: Graph, n_devices: int) -> RunConfig
     elif said.log and "--num-layers" in said.log.options:
         from meshwright.frameworks.megatron import told
 
-        found = told.config_of(said.log.options, said.log.file, graph, n_devices)
+        path = said.log.file
+        found = told.config_of(said.log.options, path, graph, n_devices)
+        if said.log.framework == "megatron":
+            found = replace(found, warnings=(*found.warnings, *told.unset_overlaps(said.log.options, path, found.plan)))
     else:
         return None
-    batch = said.fields.get("global_batch", "").strip().replace(",", "")
-    if batch and batch != str(found.plan.global_batch):
-        where = path or (said.log.file if said.log else "")
-        raise CellError(
-            "global_batch", f"global_batch is {batch}, but {where} says {found.plan.global_batch}; correct one of them"
-        )
+    _check_cells(said.fields, found.plan, graph, path)
+    if said.log:
+        degrees = {name: text for name, text in said.log.settings.items() if name in DEGREES}
+        try:
+            _check_cells(degrees, found.plan, graph, path)
+        except CellError as error:
+            raise CellError("config", f"by {said.log.file} {error}") from None
     return found
 
 
@@ -109,14 +131,66 @@ def _of_file(path: str, word: str, graph: Graph, n_devices: int) -> RunConfig:
     if path.endswith(".json"):
         entry = files.read_json(path)
         if isinstance(entry, dict) and entry.get("format") == plan_json.FORMAT:
-            plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(graph.ops)}, path)
-            return RunConfig(plan, str(entry.get("training", {}).get("precision", "")))
-    name = frameworks.find(word).name if word.endswith(".toml") else word.partition(":")[0]
+            return _of_plan(entry, graph, path)
+    name = frameworks.writer(word)
     module = frameworks.load(name) if name in frameworks.names() else None
     if module is None or not hasattr(module, "read"):
         raise CellError("config", f"{path}: there is no reader of the configuration of {word}; name a plan file of ours")
     found: RunConfig = module.read(path, graph, n_devices)
     return found
+
+
+def _of_plan(entry: dict[str, Any], graph: Graph, path: str) -> RunConfig:
+    """Return what a plan file of ours says: the plan, and of the question all that a prediction takes."""
+    plan_fields.check(entry, path)
+    if not entry.get("feasible"):
+        raise InputError(f"{path}: holds the answer that nothing fits, so there is no plan to predict")
+    plan = plan_json.plan_from_json(entry, {op.name: i for i, op in enumerate(graph.ops)}, path)
+    known = MixedPrecision.__dataclass_fields__
+    training = MixedPrecision(**{key: value for key, value in entry.get("training", {}).items() if key in known})
+    freeze, lora, objective = plan_json.trained_part(entry)
+    documents = entry["model"].get("pairs_ratio", 1.0) != 1.0
+    warnings = (f"{path}: its documents of unlike length are predicted as full samples",) if documents else ()
+    return RunConfig(
+        plan, training.precision, int(entry.get("batch", {}).get("sequence_length", 0)), warnings, lora=lora,
+        training=training, objective=objective, freeze=freeze, framework=str(entry.get("for") or ""),
+    )  # fmt: skip
+
+
+def _check_cells(fields: Mapping[str, str], plan: Plan, graph: Graph, path: str) -> None:
+    """Refuse a cell that says otherwise than the plan of a configuration or a log; what both leave to a default is not told."""
+    one, n_ranks = plan.stages[0].strategy, len(plan.ranks())
+    words = inner_words(plan, graph)
+    said: dict[str, object] = {
+        "global_batch": plan.global_batch, "micro_batch": plan.micro_batch, "pipeline": n_ranks,
+        "virtual": len(plan.stages) // n_ranks, "context": one.context,
+    }  # fmt: skip
+    if len({stage.strategy for stage in plan.stages}) == 1:
+        said |= {"data": one.data, "tensor": one.tensor, "expert": one.expert}
+        said |= {"shard": one.shard} if one.data * one.context > 1 else {}
+        said |= {"shard_degree": one.shard_degree or one.data} if one.shard else {}
+        said |= {"sp": int(one.sequence_parallel)} if one.tensor > 1 else {}
+    for name, value in said.items():
+        least = 0 if name in ("shard", "shard_degree", "sp") else 1
+        if fields.get(name, "").strip() and count(fields, name, least) not in (value, 0 if name == "shard_degree" else value):
+            raise _contradicted(fields, name, value, path)
+    if fields.get("layers", "").strip() and counts(fields, "layers") != [len(stage) for stage in words]:
+        raise _contradicted(fields, "layers", "|".join(str(len(stage)) for stage in words), path)
+    every = {word for stage in words for word in stage}
+    recompute, schedule = fields.get("recompute", "").strip(), schedules.word(fields.get("schedule", "").strip())
+    if recompute and "+".join(sorted(recompute.split("+"))) not in every:
+        raise _contradicted(fields, "recompute", " and ".join(sorted(every)), path)
+    if fields.get("recompute_layers", "").strip():
+        some, told = counts(fields, "recompute_layers"), [sum(word != "none" for word in stage) for stage in words]
+        if (some * len(told) if len(some) == 1 else some) != told:
+            raise _contradicted(fields, "recompute_layers", "|".join(map(str, told)), path)
+    if schedule and schedule != plan.schedule and (schedule, plan.schedule) != ("1f1b", "interleaved_1f1b"):
+        raise _contradicted(fields, "schedule", plan.schedule, path)
+
+
+def _contradicted(fields: Mapping[str, str], name: str, value: object, path: str) -> CellError:
+    """Return the error of a cell that says otherwise than a file."""
+    return CellError(name, f"{name} is {fields[name].strip()}, but {path} says {value}; correct one of them")
 
 
 def check_work(log: MeasuredRun, graph: Graph, global_batch: int, n_devices: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from meshwright import frameworks, models, schedules
@@ -12,7 +13,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework
 from meshwright.core.graph import Graph
-from meshwright.core.plan_forms.exceeded import exceeded, exceeded_by_any
+from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import RECOMPUTE, Strategy, is_recompute
@@ -21,7 +22,7 @@ from meshwright.validation._domains import spread
 from meshwright.validation._points import CellError, Point, Skipped, count, counts, ratio
 from meshwright.validation._runs import Clusters, Predicted, Run, clusters, laid_out, layers_of_stages, point, predict
 
-__all__ = ["COLUMNS", "OPTIONAL", "PATHS", "OwnRun", "points", "predicted", "told"]
+__all__ = ["COLUMNS", "OPTIONAL", "PATHS", "OwnRun", "named", "points", "predicted", "told"]
 
 COLUMNS = ("model", "cluster", "global_batch", "micro_batch", "data", "tensor", "pipeline", "step_seconds")
 
@@ -52,6 +53,10 @@ PATHS = ("model", "cluster", "config", "log")
 
 FAILED = ("inf", "oom", "failed")
 """What a run that failed for memory has for seconds."""
+
+MOST_BYTES: Mapping[str, int] = MappingProxyType({"gradient_bytes": 8, "optimizer_bytes": 16})
+"""Columns of bytes a weight, and the most that they may hold: bf16 gradients beside fp32 ones have 6, fp32 copy, momentum,
+variance and one more average 16."""
 
 PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "fp4", "tf32", "fp32")
 """Precisions of products that a row may name."""
@@ -171,41 +176,71 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
             graphs[model] = models.read(model[0], sequence_length=model[1]).graph
         graph, cluster = graphs[model], place(fields["cluster"].strip())
         found = _said.configured(said, word, graph, cluster.n_devices)
+        which = ""
         if found is not None:
             graph, training = _as_configured(fields, found, graph, training)
             notes += found.warnings
+            which = found.variant
+            if note and found.framework:
+                word, note = found.framework, ""
+                notes = notes[1:]
         words = SHARDED if word in SHARDED and note and found is None else (word,)
-        some = [(word, _framework(word, graph, cluster, training.precision)) for word in words]
+        some = [(word, _framework(word, graph, cluster, training.precision, which)) for word in words]
         framework = some[0][1]
-        outside = () if len(some) > 1 else exceeded_by_any(framework.limits, graph, training.precision)
-        notes += [f"outside what {word} runs: {reason}; predicted as if it did" for reason in outside]
+        if plain and not framework.limits.sequence_parallel and not fields.get("sp", "").strip():
+            plain["strategies"] = tuple(replace(one, sequence_parallel=False) for one in plain["strategies"])
         common: dict[str, Any] = {"training": training, "overlap": True, "framework": framework}
         if found is None:
             run = _dealt(fields, Run(graph, cluster, **plain, **common))
         else:
             run = Run(graph, cluster, (), global_batch=found.plan.global_batch, plan=found.plan, **common)
         n_devices = found.plan.n_devices if found else run.strategies[0].n_devices * run.pipeline
-        if n_devices > cluster.n_devices:
-            raise InputError(f"the plan needs {n_devices} devices; {cluster.name} has {cluster.n_devices}")
-        run = replace(run, used_of_domain=spread(cluster, n_devices))
+        run = _placed(run, n_devices, fields, column)
+        notes += () if len(some) > 1 else _outside(word, run)
         if not timed and said.log:
             measured = _said.check_work(said.log, graph, run.global_batch, n_devices)
     except CellError:
         raise
     except InputError as error:
         return Skipped(row, str(error))
-    group = fields.get("job", "").strip() or f"{model} {fields['cluster']} {run.global_batch} {training.precision}"
+    trained = [found.lora, found.objective, *found.freeze] if found else []
+    work = f"{' '.join(filter(None, (str(model), *trained)))} {fields['cluster']} {run.global_batch} {training.precision}"
+    group = fields.get("job", "").strip() or work
     maybe = tuple(some) if len(some) > 1 else ()
     if maybe:
         notes = notes[1:]
         maybe = _that_run(run, maybe) or maybe
-    named = "" if note else word
-    return OwnRun(row, run, measured, held, memory, group, "; ".join(filter(None, notes)), named, maybe)
+    trained_by = "" if note else framework.word if which and framework.word == f"{word}:{which}" else word
+    return OwnRun(row, run, measured, held, memory, group, "; ".join(filter(None, notes)), trained_by, maybe)
+
+
+def _placed(run: Run, n_devices: int, fields: Mapping[str, str], column: str) -> Run:
+    """Return a run on its nodes, where they are enough and hold what was measured; `column`: of memory, empty for none."""
+    cluster = run.cluster
+    if n_devices > cluster.n_devices:
+        raise InputError(f"the plan needs {n_devices} devices; {cluster.name} has {cluster.n_devices}")
+    most = max(kind.memory_bytes for kind in cluster.kinds) / 2.0**30
+    if column and ratio(fields, column) > 1.02 * most:  # what is sold as 80 GB is told in either unit
+        raise CellError(column, f"{column} is {fields[column].strip()}; a device of {cluster.name} has {most:.4g} GiB")
+    return replace(run, used_of_domain=spread(cluster, n_devices))
+
+
+def _outside(word: str, run: Run) -> list[str]:
+    """Return what of a run its framework does not run, in sentences; which devices its ranks take is our own guess."""
+    limits = replace(run.framework.limits, any_order=True, layouts=("pipeline", "data"))
+    try:
+        plan = laid_out(run)
+    except InputError:
+        return []
+    reasons = exceeded(limits, plan, run.graph, run.training.precision, run.training.optimizer)
+    if len(plan.stages) > 1 == len(plan.ranks()):
+        reasons += ("virtual stages on one pipeline rank, which follow each other",)
+    return [f"outside what {word} runs: {reason}; predicted as if it did" for reason in reasons]
 
 
 def _degrees(fields: Mapping[str, str]) -> dict[str, Any]:
     """Return what the cells tell of the plan, as fields of `Run`."""
-    recompute = fields.get("recompute", "").strip() or "none"
+    recompute = "+".join(sorted(fields.get("recompute", "").strip().split("+"))) or "none"
     if not is_recompute(recompute):
         raise CellError(
             "recompute", f"recompute is '{recompute}'; it must be one of {', '.join(RECOMPUTE)}, or a framework's setting"
@@ -233,6 +268,8 @@ def _dealt(fields: Mapping[str, str], run: Run) -> Run:
         if len(run.layers_per_stage) != n_stages:
             raise CellError("layers", f"layers has {len(run.layers_per_stage)} numbers; there are {n_stages} stages")
     if fields.get("recompute_layers", "").strip():
+        if run.recompute == "none" and any(counts(fields, "recompute_layers")):
+            raise CellError("recompute_layers", f"recompute_layers is {fields['recompute_layers']}, but recompute says none")
         sizes, some = layers_of_stages(run), counts(fields, "recompute_layers")
         some = some * len(sizes) if len(some) == 1 else some
         if len(some) != len(sizes) or any(n > size for n, size in zip(some, sizes, strict=False)):
@@ -247,12 +284,17 @@ def _dealt(fields: Mapping[str, str], run: Run) -> Run:
 
 def _training(fields: Mapping[str, str]) -> MixedPrecision:
     """Return precision, bytes of gradients and of optimizer state."""
-    training = MixedPrecision.of(_word(fields, "precision", PRECISIONS, "bf16"))
-    return replace(
-        training,
-        gradient_bytes=count(fields, "gradient_bytes", training.gradient_bytes),
-        optimizer_bytes=count(fields, "optimizer_bytes", training.optimizer_bytes),
-    )
+    return _held(fields, MixedPrecision.of(_word(fields, "precision", PRECISIONS, "bf16")))
+
+
+def _held(fields: Mapping[str, str], training: MixedPrecision) -> MixedPrecision:
+    """Return a training with the bytes of gradients and of optimizer state that the cells tell."""
+    gradient = count(fields, "gradient_bytes", training.gradient_bytes)
+    state = count(fields, "optimizer_bytes", training.optimizer_bytes)
+    for name, n_bytes in (("gradient_bytes", gradient), ("optimizer_bytes", state)):
+        if n_bytes > MOST_BYTES[name]:
+            raise CellError(name, f"{name} is {n_bytes}; it counts bytes a weight, {MOST_BYTES[name]} at most")
+    return replace(training, gradient_bytes=gradient, optimizer_bytes=state)
 
 
 def _as_configured(
@@ -262,7 +304,9 @@ def _as_configured(
     told = fields.get("precision", "").strip()
     if told and found.precision and told != found.precision:
         raise CellError("precision", f"precision is {told}, but the configuration says {found.precision}; correct one of them")
-    if found.precision and not told:
+    if found.training:
+        training = _held(fields, found.training)
+    elif found.precision:
         training = _training({**fields, "precision": found.precision})
     length = count(fields, "sequence_length", 0)
     if found.sequence_length and length not in (0, found.sequence_length):
@@ -270,21 +314,28 @@ def _as_configured(
             "sequence_length",
             f"sequence_length is {length}, but the configuration says {found.sequence_length}; correct one of them",
         )
-    if found.sequence_length and found.sequence_length != graph.sequence_length:
-        graph = models.read(fields["model"].strip(), sequence_length=found.sequence_length).graph
+    length = found.sequence_length or length
+    if found.attention or found.lora or found.objective or found.freeze or (length and length != graph.sequence_length):
+        graph = models.read(
+            fields["model"].strip(), sequence_length=length, attention=found.attention, freeze=found.freeze, lora=found.lora,
+            objective=found.objective,
+        ).graph  # fmt: skip
     return graph, training
 
 
 def _word_of_framework(fields: Mapping[str, str], plain: Mapping[str, Any]) -> tuple[str, str]:
     """Return the framework that a row names, or one that is assumed and a note that says so."""
-    word = fields.get("framework", "").strip()
-    if not word and _known(fields.get("program", "").strip()):
-        word = fields["program"].strip()
-    if word:
+    if word := named(fields):
         return word, ""
     sharded = bool(plain) and plain["strategies"][0].shard >= 2 and plain["pipeline"] == 1
     word = SHARDED[0] if sharded else ANY
     return word, f"framework is not told: {word} assumed"
+
+
+def named(fields: Mapping[str, str]) -> str:
+    """Return the framework that a row names in its columns; empty for none."""
+    word, program = (fields.get(name, "").strip() for name in ("framework", "program"))
+    return word or (program if _known(program) else "")
 
 
 def _known(program: str) -> bool:
@@ -292,11 +343,13 @@ def _known(program: str) -> bool:
     return program.partition(":")[0] in frameworks.names() or program.startswith(EXPERTS)
 
 
-def _framework(word: str, graph: Graph, cluster: Cluster, precision: str) -> Framework:
-    """Return the framework that a row names, in the variant that suits what it trained where."""
+def _framework(word: str, graph: Graph, cluster: Cluster, precision: str, which: str) -> Framework:
+    """Return the framework that a row names, in the variant that its configuration starts (`which`) or that suits what it
+    trained where.
+    """
     name = "megatron" if word.startswith(EXPERTS) else word
     try:
-        return frameworks.for_problem(name, graph, cluster, precision)
+        return frameworks.for_problem(name, graph, cluster, precision, which)
     except InputError as error:
         raise CellError("framework", str(error)) from None
 

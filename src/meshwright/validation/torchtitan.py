@@ -10,10 +10,10 @@ from functools import partial
 
 from meshwright import frameworks
 from meshwright.base.errors import InputError
-from meshwright.core.graph import Graph, Operator
+from meshwright.core.graph import Graph
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import Strategy
+from meshwright.core.strategy import ALTERNATE, Strategy
 from meshwright.validation._points import Point, Skipped, count, ratio
 from meshwright.validation._runs import Clusters, Run, built_in, clusters, point, predict
 
@@ -61,16 +61,16 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, programs: tuple
             data, tensor, context, 1, tensor > 1, shard=sharded, shard_degree=degree if sharded and degree < data else 0
         )
         virtual = VIRTUAL if "interleaved" in fields["schedule"].lower() else 1
-        recompute = {"full": "full", "none": "none", "": "none"}.get(fields["ac"], "selective")
+        recompute = {"full": "full", "none": "none", "": "none"}.get(fields["ac"], ALTERNATE)
         training = MixedPrecision(
             "fp8" if fields["float8"] in FAST_FLOAT8 else "bf16", loss_bytes=_loss_bytes(graph, tensor),
             fragmentation_ratio=0.0,  # its launcher asks for expandable segments, which take any freed memory again
         )  # fmt: skip
         run = Run(
-            _by_operator(graph) if recompute == "selective" else graph, place(_cluster(fields["gpu"], gpus)), (strategy,),
+            graph, place(_cluster(fields["gpu"], gpus)), (strategy,),
             pipeline=pipeline, virtual=virtual, micro_batch=max(1, batch // data // (pipeline * virtual if pipeline > 1 else
             1)), global_batch=batch, recompute=recompute, training=training, overlap=True,
-            framework=programs[fields.get("async_tp", "0") == "1"], graph_as_read=graph,
+            framework=programs[fields.get("async_tp", "0") == "1"],
         )  # fmt: skip
         predicted = predict(run, partial(_piped, tensor=tensor) if sharded == 1 else None)
     except InputError as error:
@@ -96,62 +96,6 @@ def _piped(load: StageCost, tensor: int) -> StageCost:
         load,
         activation_bytes=load.activation_bytes + 2.0 * load.output_bytes,
         working_bytes=load.working_bytes + (load.output_bytes * tensor if tensor > 1 else 0.0),
-    )
-
-
-def _by_operator(graph: Graph) -> Graph:
-    """Return a Llama as torchtitan runs it under selective checkpointing by operator.
-
-    Products are not fused; outputs of attention and of every other product are kept (query, value, gate, the second of the
-    block), everything between is computed again.
-    """
-    bodies: dict[int, tuple[Operator, ...]] = {}
-    ops = []
-    for op in graph.ops:
-        if op.kind in ("embedding", "head"):
-            ops.append(op)
-            continue
-        if id(op.body) not in bodies:
-            bodies[id(op.body)] = tuple(part for operator in op.body for part in _parts(operator))
-        ops.append(replace(op, body=bodies[id(op.body)]))
-    return replace(graph, ops=tuple(ops))
-
-
-def _parts(operator: Operator) -> tuple[Operator, ...]:
-    """Return an operator of a Llama layer as torchtitan runs it, marked `selective` where what it saves is dropped."""
-    name = operator.name.rpartition(".")[2]
-    columns, tokens = operator.size("out"), operator.size("sequence")
-    if name == "query_key_value":
-        query = operator.size("in")
-        key = (columns - query) // 2
-        return tuple(
-            _columns(operator, f"attention.{part}", size, part == "key")
-            for part, size in (("query", query), ("key", key), ("value", key))
-        )
-    if name == "in":
-        return _columns(operator, "mlp.gate", columns // 2, False), _columns(operator, "mlp.up", columns // 2, True)
-    if operator.kind in ("attention", "causal_attention"):
-        width = operator.size("heads") * operator.size("value")
-        return (replace(operator, saved_elements=operator.saved_elements + tokens * width),)
-    if name == "output":  # its input is the output of attention, which keeps it
-        return (replace(operator, saved_elements=0, selective=True),)
-    if operator.name == "attention.residual":
-        return (replace(operator, selective=True),)
-    if operator.name == "mlp.residual":  # the layer's output and the one of the second product
-        return (replace(operator, saved_elements=2 * operator.saved_elements),)
-    return (replace(operator, selective=True),) if operator.kind in ("norm", "elementwise") else (operator,)
-
-
-def _columns(operator: Operator, name: str, columns: int, selective: bool) -> Operator:
-    """Return the product of some of the columns of a product."""
-    whole = operator.size("out")
-    return replace(
-        operator,
-        name=name,
-        dims=tuple((axis, columns if axis == "out" else size) for axis, size in operator.dims),
-        n_parameters=operator.n_parameters * columns // whole,
-        saved_elements=operator.saved_elements * columns // whole,
-        selective=selective,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import meshwright as mw
+from meshwright import validation
 from meshwright.base.errors import InputError
 
 SCRIPT = """torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 \\
@@ -113,3 +114,19 @@ def test_a_log_of_another_framework_than_the_file_is_said(meshwright: Any, tmp_p
     ):
         (tmp_path / "train.log").write_text("".join(line.format(i=i) + "\n" for i in range(1, 9)))
         assert (said in meshwright(*words).out) == foreign
+
+
+def test_a_log_of_another_configuration_is_said(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.json").write_text('{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}}')
+    head = "[2023-12-29 13:02:00,000] [INFO] [config.py:1003:print]   {} .... {}\n"
+    line = (
+        "[2023-12-29 13:02:{:06.3f}] [INFO] [timer.py:260:stop] epoch=0/micro_step=0/global_step={}, RunningAvgSamplesPerSec=1"
+    )
+    said = (("train_batch_size", 8), ("world_size", 8), ("fp16_enabled", True))
+    steps = (f"{line.format(step, 10 * step)}, CurrSamplesPerSec=80, MaxMemAllocated=3.5GB\n" for step in range(1, 9))
+    (tmp_path / "run.log").write_text("".join((*(head.format(*cells) for cells in said), *steps)))
+    log = str(tmp_path / "run.log")
+    measured = mw.advise(str(tmp_path / "a.json"), "dgx-h100:4", model="gpt2", framework="deepspeed", against=log).measured
+    assert isinstance(measured, validation.MeasuredRun)
+    assert f"{log}: data 8, for a configuration with 4" in measured.notes
+    assert f"{log}: products in fp16, for a configuration with bf16" in measured.notes

@@ -73,6 +73,14 @@ def test_json_is_one_object_and_the_same_for_any_number_of_workers(meshwright: R
     assert {"days", "days_interval", "money", "kwh", "goodput_ratio"} <= set(point)
 
 
+def test_a_time_limit_stops_each_size_and_the_answer_says_so(meshwright: Run) -> None:
+    done = meshwright(*WORDS, "--time-limit", "1ms", "--json")
+    assert done.code == 0
+    (said,) = [note for note in done.json["notes"] if "time was up" in note]
+    assert said == "time was up for 4 sizes, whose best plan so far counts: dgx-h100:16, dgx-h100:8, g6-l4:16, g6-l4:8"
+    assert not [note for note in meshwright(*WORDS, "--json").json["notes"] if "time was up" in note]
+
+
 def test_nothing_within_the_limits_is_an_answer(meshwright: Run, tmp_path: pathlib.Path) -> None:
     done = meshwright(*WORDS, "--within", "1min", "--out", "page.html")
     assert done.code == 3 and "Nothing is within the limits. Nearest of those planned: dgx-h100:16" in done.out

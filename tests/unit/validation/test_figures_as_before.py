@@ -317,7 +317,7 @@ def test_ratios_of_runs_are_those_that_bring_back_what_was_put_in() -> None:
     seconds = np.outer([1.0, 2.0, 5.0], grid)  # steps as long as operators
     assert _calibration._at(seconds, 1.0) == pytest.approx(np.log([1.0, 2.0, 5.0]))
     assert _calibration._at(seconds, 1.6) == pytest.approx(np.log([1.6, 3.2, 8.0]))
-    assert _calibration._errors(seconds, np.array([2.0, 2.0, 4.0]), 1.0) == pytest.approx([0.5, 0.0, 0.25])
+    assert _calibration.errors(seconds, np.array([2.0, 2.0, 4.0]), 1.0) == pytest.approx([0.5, 0.0, 0.25])
     assert _calibration._ratio(seconds, seconds[:, 3]) == 1.0
     n, mean = 3, math.log(1.5)
     believed = 1.0 - _calibration.SPREAD**2 / (n * mean**2)

@@ -58,6 +58,17 @@ def test_megatron_lines_give_the_median_after_warm_up_and_the_arguments(tmp_path
     assert "1 of them more than 1.5 times as long" in run.words and "10 before them left out" in run.words
 
 
+@pytest.mark.parametrize(
+    "before", ["0: ", "node-1.cluster: ", "2024-05-01T12:00:00.123Z stdout F ", "(Actor pid=1) ", "[default0]:"]
+)
+def test_what_launchers_write_before_a_line_hides_no_argument(before: str, tmp_path: pathlib.Path) -> None:
+    lines = [*ARGUMENTS.splitlines(), *(megatron(step, 3000.0) for step in range(1, 16))]
+    bare = validation.measured_run(stored(tmp_path, *lines))
+    found = validation.measured_run(stored(tmp_path, *(before + line for line in lines)))
+    assert found.options == bare.options and found.options["--world-size"] == ("8",)
+    assert (found.settings, found.step_seconds) == (bare.settings, bare.step_seconds)
+
+
 def test_lines_that_cannot_be_read_are_said_with_their_row_and_other_batches_left_out(tmp_path: pathlib.Path) -> None:
     ramp = [megatron(step, 1000.0, 128) for step in range(11, 15)]
     good = [megatron(step, 2000.0) for step in range(15, 20)]
@@ -106,7 +117,7 @@ def titan(step: int, moment: str, rate: str = "1,425") -> str:
 def test_torchtitan_lines_are_timed_by_their_moments_and_rates_agree(tmp_path: pathlib.Path) -> None:
     steps = [titan(2, "22:00,096"), titan(3, "22:05,838"), titan(4, "22:11,584"), titan(5, "22:17,321")]
     run = validation.measured_run(stored(tmp_path, TITAN, *steps))
-    assert run.framework == "torchtitan" and run.step_seconds == pytest.approx(5.742)
+    assert run.framework == "torchtitan:eager" and run.step_seconds == pytest.approx(5.742)
     assert run.reserved_bytes == pytest.approx(15.45 * 2**30) and run.device_tokens_per_second == 1425.0
     assert run.settings == {
         "global_batch": "48", "sequence_length": "4096", "devices": "24", "data": "24", "context": "1", "tensor": "1",
@@ -116,6 +127,24 @@ def test_torchtitan_lines_are_timed_by_their_moments_and_rates_agree(tmp_path: p
     assert run.seconds_of(48, 4096, 24) == run.step_seconds
     with pytest.raises(InputError, match=r"1425 tokens/s a device make 11.5 s for 96 samples .* another batch"):
         run.seconds_of(96, 4096, 24)
+
+
+EIGHT_BITS = {
+    "Float8 training active": "fp8", "Float8 tensorwise scaled training active": "fp8", "Swapped to Float8Linear layers": "fp8",
+    "Swapped to MXLinear layers": "mxfp8", "Loaded a tokenizer": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", EIGHT_BITS)
+def test_a_log_of_torchtitan_tells_precision_and_whether_blocks_are_compiled(line: str, tmp_path: pathlib.Path) -> None:
+    steps = [titan(2, "22:00,096"), titan(3, "22:05,838"), titan(4, "22:11,584"), titan(5, "22:17,321")]
+    compiled = "[rank0]:2025-01-31 10:12:50,571 - root - INFO - Compiling each TransformerBlock with torch.compile\n"
+    said = compiled.replace("Compiling each TransformerBlock with torch.compile", line)
+    run = validation.measured_run(stored(tmp_path, TITAN, said, compiled, *steps))
+    assert (run.framework, run.settings.get("precision", "")) == ("torchtitan", EIGHT_BITS[line])
+    beside = compiled.replace("Compiling each TransformerBlock with torch.compile", "Async TP is enabled")
+    assert validation.measured_run(stored(tmp_path, TITAN, beside, compiled, *steps)).framework == "torchtitan:async_tensor"
+    assert validation.measured_run(stored(tmp_path, *steps)).framework == "torchtitan"  # its head is not there
 
 
 def test_a_single_step_of_torchtitan_tells_a_rate_only(tmp_path: pathlib.Path) -> None:

@@ -9,7 +9,8 @@ import re
 
 import pytest
 
-from meshwright import api, schedules, validation
+from meshwright import api, models, schedules, validation
+from meshwright.api import advise
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch
 from meshwright.models.readers import huggingface
@@ -128,7 +129,11 @@ def test_files_that_a_row_names_lie_beside_the_csv_and_unused_columns_are_told(
     assert "no such file" in report.skipped[0].reason and str(folder) in report.skipped[0].reason
     assert report.descriptions[0].startswith("model models/small.json, cluster machine.yaml")  # as the file says it
     assert report.unused == ("note",) and report.points[0].framework == "megatron"
-    assert "columns that no prediction uses: note" in validation.explain([report])
+    assert "columns that no prediction uses: note\n" in validation.explain([report])
+    slips = ",".join([*RUN, "precison", "Sharding"]) + "\n" + ",".join([*RUN.values(), "fp16", "3"]) + "\n"
+    (folder / "slips.csv").write_text(slips)
+    said = "columns that no prediction uses: precison (is 'precision' meant?), Sharding (is 'shard' meant?)"
+    assert said in validation.explain([validation.validate(folder / "slips.csv")])
 
 
 def test_a_row_names_its_framework_or_one_is_assumed_and_said() -> None:
@@ -208,7 +213,8 @@ def test_uneven_layers_and_layers_that_recompute_are_told_by_stage() -> None:
     assert _point(**plan, recompute="full", recompute_layers="3|3") == half
     for cells, words in (
         ({"layers": "4|4|4"}, "layers has 3 numbers; there are 2 stages"),
-        ({"recompute_layers": "3|9"}, "the stages have 6|6 layers"),
+        ({"recompute": "full", "recompute_layers": "3|9"}, "the stages have 6|6 layers"),
+        ({"recompute_layers": "3"}, "recompute_layers is 3, but recompute says none"),
     ):
         with pytest.raises(CellError, match=re.escape(words)):
             _point(**plan, **cells)
@@ -233,6 +239,99 @@ def test_a_configuration_or_a_plan_file_beside_the_row_tells_its_plan(tmp_path: 
         (tmp_path / "runs.csv").write_text(f"{header}\n{line}\n")
         with pytest.raises(InputError, match=rf"row 1, column {column}: "):
             validation.validate(tmp_path / "runs.csv")
+
+
+SCRIPT = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 12 --seq-length 1024 --micro-batch-size 1 --global-batch-size 16 "
+    "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer --overlap-grad-reduce "
+    "--overlap-param-gather --bf16 {}\n"
+)
+
+
+def test_what_a_configuration_says_of_the_program_counts(tmp_path: pathlib.Path) -> None:
+    """As `advise` prices it: overlap of the tensor axis, bytes of gradients, the optimizer, attention that is not fused."""
+
+    def found(options: str = "", **cells: str) -> Point:
+        (tmp_path / "run.sh").write_text(SCRIPT.format(options))
+        row = dict.fromkeys(RUN, "") | {"model": "gpt2", "cluster": "dgx-a100:8", "step_seconds": "0.5"}
+        config = {"framework": "megatron", "config": str(tmp_path / "run.sh"), "nvidia_smi_gib": "9"}
+        (point,) = own_runs.points([row | config | cells])
+        assert isinstance(point, Point)
+        return point
+
+    plain, overlapped = found(), found("--tp-comm-overlap")
+    advised = advise.advise(str(tmp_path / "run.sh"), "dgx-a100:8", "gpt2").result.timeline
+    assert advised is not None and overlapped.predicted_seconds == pytest.approx(advised.step_seconds)
+    assert overlapped.predicted_seconds < plain.predicted_seconds
+    mine = tmp_path / "mine.toml"
+    mine.write_text('base = "megatron"\n[how]\ncompute_ratio = 1.2\n')
+    for options, built_in in (("", plain), ("--tp-comm-overlap", overlapped)):
+        own = found(options, framework=str(mine)).predicted_seconds
+        advised = advise.advise(str(tmp_path / "run.sh"), "dgx-a100:8", "gpt2", framework=str(mine)).result.timeline
+        assert advised is not None and own == pytest.approx(advised.step_seconds) and own > built_in.predicted_seconds
+    narrow, sgd = found("--grad-reduce-in-bf16"), found("--optimizer sgd --sgd-momentum 0")
+    assert narrow.planned_bytes < plain.planned_bytes > sgd.planned_bytes and sgd.predicted_bytes == sgd.planned_bytes
+    unfused = found("--attention-backend unfused")
+    assert unfused.predicted_seconds > plain.predicted_seconds and unfused.predicted_bytes > plain.predicted_bytes
+    same = {"tensor": "2", "data": "4", "sp": "1", "shard": "1", "shard_degree": "4", "layers": "12", "recompute": "none"}
+    assert found(**same, schedule="1f1b", micro_batch="1", virtual="1") == plain
+    wrong = {"sp": "0", "shard": "2", "layers": "11", "recompute": "full", "recompute_layers": "3", "schedule": "gpipe"}
+    counts = ("tensor", "data", "context", "expert", "pipeline", "virtual", "micro_batch", "shard_degree")
+    for column, cell in (wrong | dict.fromkeys(counts, "3")).items():
+        with pytest.raises(CellError, match=rf"{column} is {cell}, but .*run.sh says .*; correct one of them") as caught:
+            found(**{column: cell})
+        assert caught.value.column == column
+
+
+def test_a_plan_file_tells_its_length_its_training_and_what_runs_it(tmp_path: pathlib.Path) -> None:
+    row = dict.fromkeys(RUN, "") | {"model": "gpt2", "cluster": "dgx-a100:8", "step_seconds": "0.5"}
+    model = models.read("gpt2", sequence_length=512, lora="r=8,targets=mlp")
+    planned = api.plan(model, "dgx-a100:8", batch=Batch(global_batch=16), framework="fsdp2")
+    plan_json.write(planned, str(tmp_path / "plan.json"))
+    (point,) = own_runs.points([row | {"config": str(tmp_path / "plan.json"), "nvidia_smi_gib": "9"}])
+    assert isinstance(point, Point) and planned.timeline is not None
+    assert (point.framework, point.note) == ("fsdp2", "")
+    assert point.predicted_seconds == pytest.approx(planned.timeline.step_seconds)
+    assert point.planned_bytes == pytest.approx(max(planned.timeline.peak_bytes))
+
+
+def test_what_of_a_plan_the_framework_does_not_run_is_said() -> None:
+    for cells, words in (
+        ({"framework": "megatron", "schedule": "gpipe", "pipeline": "2", "data": "4"}, "schedule gpipe; it has 1f1b"),
+        ({"framework": "fsdp2", "pipeline": "2", "data": "4"}, "pipeline degree 2; it has no pipeline parallelism"),
+        ({"framework": "megatron_deepspeed", "shard": "3"}, "sharding level 3 of the data axis; it has 0, 1"),
+        ({"framework": "megatron", "recompute": "selective"}, "recomputation 'selective'; it has none, layernorm"),
+        ({"framework": "deepspeed", "tensor": "2", "data": "4", "sp": "1"}, "it has no sequence parallelism"),
+        ({"framework": "megatron", "virtual": "2"}, "virtual stages on one pipeline rank, which follow each other"),
+    ):  # fmt: skip
+        found = _point(**cells)
+        assert isinstance(found, Point) and f"outside what {cells['framework']} runs: " in found.note and words in found.note
+    alike = [_point(framework="megatron", recompute=word) for word in ("core_attn+mlp", "mlp+core_attn")]
+    assert alike[0] == alike[1] and getattr(alike[0], "note", None) == ""
+    assert getattr(_point(framework="deepspeed", tensor="2", data="4"), "note", None) == ""  # nothing is split that is not told
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "words"),
+    [
+        ("gradient_bytes", "32", "8 at most"),
+        ("optimizer_bytes", "120", "16 at most"),
+        ("reserved_gib", "6610", "has 79.15 GiB"),
+    ],
+)
+def test_a_cell_in_another_unit_is_refused(column: str, cell: str, words: str) -> None:
+    with pytest.raises(CellError, match=rf"{column} is {cell}; .*{words}"):
+        _point(**{column: cell})
+
+
+def test_a_framework_in_the_column_program_counts_over_the_one_given(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "runs.csv"
+    header = [*RUN, "program"]
+    path.write_text("\n".join(",".join(line) for line in (header, [*RUN.values(), "megatron"], [*RUN.values(), "mine"])) + "\n")
+    assert [point.framework for point in validation.validate(path, framework="torchtitan").points] == ["megatron", "torchtitan"]
+    path.write_text("\n".join(",".join(line) for line in (header, [*RUN.values(), "megatron"])) + "\n")
+    with pytest.raises(InputError, match=r"every row of .* names its framework, so it changes nothing"):
+        validation.validate(path, framework="torchtitan")
 
 
 def test_the_seconds_of_a_row_may_stand_in_its_log(tmp_path: pathlib.Path) -> None:

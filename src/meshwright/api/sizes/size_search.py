@@ -11,7 +11,7 @@ from meshwright import api
 from meshwright.api import executors
 from meshwright.base import amounts, units
 from meshwright.base.errors import InputError
-from meshwright.core.problem import Problem
+from meshwright.core.problem import Problem, Stop
 from meshwright.sim import fits
 from meshwright.sizing import lower_bounds, points
 from meshwright.sizing.goodput import checkpoint_bytes
@@ -55,14 +55,22 @@ class SizeSearch:
     """Candidates, what was planned of them, and what was left out; limits are infinite where there are none."""
 
     def __init__(
-        self, within_seconds: float, budget: float, n_steps: int, settings: dict[str, str], seed: int, once: bool
+        self,
+        within_seconds: float,
+        budget: float,
+        n_steps: int,
+        settings: dict[str, str],
+        seed: int,
+        once: bool,
+        limit_seconds: float = 0.0,
     ) -> None:
         self.within_seconds, self.budget, self.n_steps = within_seconds, budget, n_steps
-        self.settings, self.seed, self.once = settings, seed, once
+        self.settings, self.seed, self.once, self.limit_seconds = settings, seed, once, limit_seconds
         self.waves: list[tuple[tuple[float, float, str], list[SizeCandidate]]] = []
         self.planned: list[SizePoint] = []
         self.beyond: list[SizeCandidate] = []
         self.left_out: list[LeftOut] = []
+        self.stopped: list[str] = []
 
     def consider(
         self, kind: ClusterKind, tariff: Tariff, counts: Sequence[int], first: Problem, least_seconds: float, upkeep: Upkeep
@@ -122,12 +130,14 @@ class SizeSearch:
 
     def _plan(self, run: executors.Runner, going: Sequence[SizeCandidate]) -> None:
         """Plan sizes; take up those that have a plan."""
-        calls = [(one.problem, one.cluster, self.settings, self.seed, self.once) for one in going]
+        calls = [(one.problem, one.cluster, self.settings, self.seed, self.once, self.limit_seconds) for one in going]
         for candidate, found in zip(going, run(_planned, calls), strict=True):
             if isinstance(found, str):
                 self.left_out.append(LeftOut(candidate.cluster, found))
             else:
                 self.planned.append(_point(candidate, found, self.n_steps))
+                if found["plan"]["stopped_early"]:
+                    self.stopped.append(candidate.cluster)
 
     def nearest(self, run: executors.Runner) -> SizePoint | None:
         """Return the size that is beyond the limits by least; those that bounds ruled out are planned where one may be it."""
@@ -151,9 +161,11 @@ def _gap_ratio(result: Result) -> float:
     return 0.0 if bound is None or objective is None else bound.gap_ratio(objective)
 
 
-def _planned(problem: Problem, cluster: str, settings: dict[str, str], seed: int, once: bool) -> dict[str, Any] | str:
-    """Plan one size, and once more with more plans played where few proved too little (but `once`); return what a
-    point needs, or why there is no plan. Runs in a worker.
+def _planned(
+    problem: Problem, cluster: str, settings: dict[str, str], seed: int, once: bool, limit_seconds: float
+) -> dict[str, Any] | str:
+    """Plan one size, and once more with more plans played where few proved too little (but `once`, or where time was up);
+    return what a point needs, or why there is no plan. Runs in a worker.
     """
     from meshwright import clusters
     from meshwright.core.formatting import describe, step_interval, utilization
@@ -161,9 +173,12 @@ def _planned(problem: Problem, cluster: str, settings: dict[str, str], seed: int
 
     try:
         question = replace(problem, cluster=clusters.cluster(cluster))
-        result = api.plan(question, search="best", settings=settings, seed=seed)
-        if not once and result.feasible and _gap_ratio(result) > ENOUGH:
-            result = api.plan(question, search="best", settings=settings | {"evaluations": MORE_PLANS}, seed=seed)
+        stop = Stop(seconds=limit_seconds)
+        result = api.plan(question, search="best", settings=settings, seed=seed, stop=stop)
+        more = not once and result.feasible and _gap_ratio(result) > ENOUGH and not result.answer.extra.get("stopped_early")
+        if more:
+            more_plans = settings | {"evaluations": MORE_PLANS}
+            result = api.plan(question, search="best", settings=more_plans, seed=seed, stop=stop)
     except InputError as error:
         return str(error)
     if not result.feasible or result.timeline is None:

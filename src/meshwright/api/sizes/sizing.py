@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from meshwright import api, clusters
@@ -69,6 +69,8 @@ def size(  # noqa: PLR0913  as many as the command line has
     jobs: int = 1,
     backend: str = "loky",
     scheduler: str = "",
+    time_limit_seconds: float = 0.0,
+    done: Callable[[int, int], None] | None = None,
 ) -> Sizing:
     """Return which sizes of which clusters are worth having for a training run: the Pareto front of days, money and energy.
 
@@ -108,6 +110,10 @@ def size(  # noqa: PLR0913  as many as the command line has
         Seed of everything random.
     jobs, backend, scheduler
         What plans the sizes, as of `meshwright.api.executors.workers`; the answer is the same whoever does.
+    time_limit_seconds : float
+        When the search for the plan of a size stops, with its best so far; 0 for none.
+    done : callable or None
+        Told how many of how many sizes of a kind are planned.
 
     Returns
     -------
@@ -153,7 +159,7 @@ def size(  # noqa: PLR0913  as many as the command line has
     n_steps = math.ceil(n_tokens / (batch.global_batch * spec.graph.n_tokens))
     chosen_settings = dict(USUAL_SETTINGS) | dict(settings or {})
     options.parse(registry.load("search", "best", "search").Params, chosen_settings, "search best")  # wrong ones are said here
-    state = SizeSearch(limit, most, n_steps, chosen_settings, seed, "evaluations" in (settings or {}))
+    state = SizeSearch(limit, most, n_steps, chosen_settings, seed, "evaluations" in (settings or {}), time_limit_seconds)
     for kind, tariff in zip(chosen, paid, strict=True):
         node = clusters.cluster(f"{kind.name}:{kind.devices_per_node}")
         lacks = _lacks(node, training)
@@ -166,7 +172,7 @@ def size(  # noqa: PLR0913  as many as the command line has
         )  # fmt: skip
         least = lower_bounds.device_seconds(spec.graph, node.kinds[0], first.training, first.framework)
         state.consider(kind, tariff, counts, first, least, upkeep)
-    with executors.workers(jobs, backend, scheduler) as run:
+    with executors.workers(jobs, backend, scheduler, done=done) as run:
         state.plan_all(run)
         near = state.nearest(run)
     inside = [point for point in state.planned if points.excess_ratio(point.outlay, limit, most) <= 1.0]
@@ -176,7 +182,8 @@ def size(  # noqa: PLR0913  as many as the command line has
         (point.without_plan() for point in state.planned if point.cluster not in on_front),
         key=lambda point: (point.outlay.seconds, point.cluster),
     )
-    notes = _notes(spec, chosen, paid, upkeep, batch, pricing, told_batch=bool(global_batch)) + _gaps(best)
+    notes = _notes(spec, chosen, paid, upkeep, batch, pricing, told_batch=bool(global_batch))
+    notes += _gaps(best, state.stopped)
     return Sizing(
         spec.name, n_tokens, batch.sequence_length, batch.global_batch, n_steps, best, tuple(others),
         tuple(sorted(state.left_out, key=lambda entry: entry.cluster)), None if best else near, limit, most, chosen, paid,
@@ -269,11 +276,12 @@ def _global_batch(told: int, sequence_length: int) -> int:
     return told or 2 ** int(math.log2(max(1, USUAL_TOKENS // sequence_length)))
 
 
-def _gaps(best: Sequence[SizePoint]) -> tuple[str, ...]:
-    """Return a sentence about sizes whose plans may be bettered by more than is enough; none where there are none."""
+def _gaps(best: Sequence[SizePoint], stopped: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence about sizes whose plans may be bettered by more than is enough, and one where time was up."""
     wide = ", ".join(f"{point.cluster} {point.gap_ratio:.0%}" for point in best if point.gap_ratio > ENOUGH)
     said = f"a better plan may exist than those shown, by at most: {wide}; --set evaluations=120 looks longer"
-    return (said,) if wide else ()
+    late = f"time was up for {len(stopped)} sizes, whose best plan so far counts: {', '.join(sorted(stopped))}"
+    return ((said,) if wide else ()) + ((late,) if stopped else ())
 
 
 def _notes(

@@ -17,7 +17,7 @@ from meshwright.frameworks._shell_words import is_open
 from meshwright.frameworks.megatron import aside, contradictions, parser, pipeline, shape
 from meshwright.frameworks.megatron.options import EXCHANGES, OVERLAP
 
-__all__ = ["config_of", "plan_of", "read", "variant_of"]
+__all__ = ["config_of", "plan_of", "read", "unset_overlaps", "variant_of"]
 
 FLAGS = ("--sequence-parallel", "--use-tp-pp-dp-mapping", "--use-distributed-optimizer", "--use-megatron-fsdp")
 """Options without a value that a plan depends on."""
@@ -52,20 +52,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     for name, what in noted:
         place = f"line {found.lines[name]}: " if name in found.lines else ""
         warnings.append(f"{path}: {place}{aside.sentence(name, what)}")
-    optimizer = _OPTIMIZERS.get(" ".join(options.get("--optimizer", ("adam",))), "")
-    if optimizer == "sgd-momentum" and not " ".join(options.get("--sgd-momentum", ("0.9",))).strip("0."):
-        optimizer = "sgd"
-    if not optimizer:
-        raise InputError(f"{path}: --optimizer is {' '.join(options['--optimizer'])}; priced are {', '.join(_OPTIMIZERS)}")
-    variant, overlap = variant_of(graph, said.plan, "--tp-comm-overlap" in options)
-    if overlap:
-        warnings.append(f"{path}: --tp-comm-overlap {overlap}")
-    training = _optimizers.held(said.precision, optimizer)
-    if _reduced_in_half(options):
-        training = (training or MixedPrecision.of(said.precision)).updated_by(gradient_bytes=2)
-    return replace(
-        said, warnings=tuple(warnings), variant=variant, training=training, attention=shape.attention_of(options)
-    )  # fmt: skip
+    return replace(said, warnings=(*warnings, *said.warnings))
 
 
 def _with_devices(found: _command_line.CommandLine, path: str, n_devices: int) -> tuple[dict[str, tuple[str, ...]], list[str]]:
@@ -78,6 +65,14 @@ def _with_devices(found: _command_line.CommandLine, path: str, n_devices: int) -
             what = f"{name} is {word}, which is not known; all {n_devices} devices of the cluster are taken"
             warnings.append(f"{path}: line {found.lines[name]}: {what}")
     return options, warnings
+
+
+def unset_overlaps(options: Mapping[str, tuple[str, ...]], path: str, plan: Plan) -> tuple[str, ...]:
+    """Return, in sentences, which collectives of the data axis run by themselves and are priced beside computing.
+
+    `path`: where the options stand.
+    """
+    return tuple(f"{path}: {aside.sentence(name, what)}" for name, what in aside.overlaps(options, plan))
 
 
 def _reduced_in_half(options: Mapping[str, tuple[str, ...]]) -> bool:
@@ -114,8 +109,26 @@ def config_of(options: Mapping[str, tuple[str, ...]], path: str, graph: Graph, n
             f"{path}: --num-layers: makes {n_layers} layers, but {graph.name} has {len(graph.ops) - 2}: another model?"
         )
     _head_ranks(options, plan, graph, path)
-    length = shape.length_of(options, path)
-    return RunConfig(plan, _precision(options), length)
+    length, precision = shape.length_of(options, path), _precision(options)
+    variant, overlap = variant_of(graph, plan, "--tp-comm-overlap" in options)
+    warnings = (f"{path}: --tp-comm-overlap {overlap}",) if overlap else ()
+    return RunConfig(
+        plan, precision, length, warnings, variant, training=_training(options, precision, path),
+        attention=shape.attention_of(options),
+    )  # fmt: skip
+
+
+def _training(options: Mapping[str, tuple[str, ...]], precision: str, path: str) -> MixedPrecision | None:
+    """Return how numbers are held and updated; None for as usual with the precision."""
+    optimizer = _OPTIMIZERS.get(" ".join(options.get("--optimizer", ("adam",))), "")
+    if optimizer == "sgd-momentum" and not " ".join(options.get("--sgd-momentum", ("0.9",))).strip("0."):
+        optimizer = "sgd"
+    if not optimizer:
+        raise InputError(f"{path}: --optimizer is {' '.join(options['--optimizer'])}; priced are {', '.join(_OPTIMIZERS)}")
+    training = _optimizers.held(precision, optimizer)
+    if _reduced_in_half(options):
+        training = (training or MixedPrecision.of(precision)).updated_by(gradient_bytes=2)
+    return training
 
 
 def _precision(options: Mapping[str, tuple[str, ...]]) -> str:

@@ -17,7 +17,7 @@ from meshwright.base.errors import InputError
 from meshwright.validation._logs import deepspeed, maxtext, megatron, nanotron, nemo, torchtitan, trainer
 from meshwright.validation._logs.entries import Line, Reading, TimedLine
 
-__all__ = ["MeasuredRun", "is_log", "measured_run", "measured_runs"]
+__all__ = ["MeasuredRun", "alike", "is_log", "measured_run", "measured_runs"]
 
 WARM_UP_STEPS = 10
 """First steps that are left out: kernels are chosen and compiled, the allocator and communicators set up in them."""
@@ -39,6 +39,13 @@ AGREEMENT = 0.1
 
 KNOWN = "Megatron-LM's iteration lines, NeMo's, nanotron's, torchtitan's, MaxText's, DeepSpeed's or the Hugging Face Trainer's"
 """Whose lines are read, in words."""
+
+ALIKE = (
+    {"megatron", "megatron_bridge", "megatron_deepspeed"},
+    {"deepspeed", "megatron_deepspeed", "transformers", "accelerate"},
+    {"accelerate", "transformers", "fsdp2", "deepspeed"},
+)
+"""Frameworks of which one's log may time another's configuration: one starts the other, or prints its lines."""
 
 Read = Callable[[Sequence[Line]], Reading | None]
 """A reader of one kind of log."""
@@ -143,6 +150,11 @@ class MeasuredRun:
             f"{time}, the median of {self.n_entries} timed line{'s' * (self.n_entries != 1)}{slow}"
             f" (quartiles {self.spread_ratio:.1%} apart){left}"
         )
+
+
+def alike(one: str, other: str) -> bool:
+    """Tell whether the log of one framework may time the configuration of another."""
+    return one == other or any({one, other} <= names for names in ALIKE)
 
 
 def is_log(path: str | Path) -> bool:

@@ -11,7 +11,7 @@ from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine
 __all__ = ["reading"]
 
 _ITERATION = re.compile(r"iteration[:= ]\s*(\d+)\s*/\s*\d+\s*\|(.*)")
-_ARGUMENT = re.compile(r"^(?:\[[^\]]*\]:?\s*)*\s*(\w+) \.{2,} ?(.*?)\s*$")
+_ARGUMENT = re.compile(r"(?:^|[\s:\]])(\w+) \.{2,} ?(.*?)\s*$")  # launchers write ranks, hosts and moments before it
 _MEMORY = re.compile(r"memory \((MB|GB)\) \|(.*)")
 
 _LENGTHS = (("ms", 1e-3), ("s", 1.0))  # units, and their length in seconds
@@ -31,7 +31,7 @@ def reading(lines: Sequence[Line]) -> Reading | None:
                 found.begun.append(start)
         elif re.search(r"-{5,} arguments -{5,}", text):
             inside, start, before, arguments = True, row, arguments, {}
-        elif inside and (match := _ARGUMENT.match(text)):
+        elif inside and (match := _ARGUMENT.search(text)):
             arguments[match[1]] = match[2]
         elif match := _ITERATION.search(text):
             _iteration(found, row, int(match[1]), match[2])

@@ -21,6 +21,15 @@ _TRAINER = re.compile(
 )
 _CHECKPOINTING = re.compile(r"Applied (selective|full|SelectiveAC|FullAC)\b.*activation checkpointing", re.I)
 
+_STARTS = re.compile(
+    r"Training starts at step \d+, with local batch size (\d+), global batch size (\d+), sequence length (\d+)"
+)
+_EIGHT_BITS = (("mxfp8", re.compile(r"Swapped to MXLinear|MXFP8 training active")),
+               ("fp8", re.compile(r"[Ff]loat8 [\w ]*training active|Swapped to \w*Float8Linear")))  # fmt: skip
+_COMPILED = re.compile(r"torch\.compile")
+_APPLIED = re.compile(r"Applied (FSDP|HSDP|DDP|fully_shard)|Applied \w* ?activation checkpointing", re.I)
+_ASYNC = re.compile(r"Async TP is enabled|Applied [\w ]*Async Tensor Parallelism", re.I)
+
 _AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 
 
@@ -33,6 +42,7 @@ def reading(lines: Sequence[Line]) -> Reading | None:
     steps: list[tuple[TimedLine, float]] = []
     sizes: dict[str, int] = {}
     batch, checkpointing, first = (0, 0, 0), "", ""
+    how: set[str] = set()
     for row, text in lines:
         rank = found_rank[1] if (found_rank := _RANK.match(text)) else ""
         if match := _STEP.search(text):
@@ -47,19 +57,41 @@ def reading(lines: Sequence[Line]) -> Reading | None:
             found.reserved_bytes = max(found.reserved_bytes, number(match[2]) * 2.0**30)
         elif _STARTED.search(text):
             found.notes.append(f"line {row}: the line of a step without its memory or rate; left out")
-        elif match := _TRAINER.search(text):
-            batch = int(match[1]), int(match[2]), int(match[4])
+        elif match := _TRAINER.search(text) or _STARTS.search(text):
+            numbers = [int(number) for number in match.groups()]
+            batch = numbers[0], numbers[1], numbers[-1]
         elif own := _mesh(text):
             if steps and sizes and own != sizes:
                 found.begun.append(row)
             sizes = own
         elif match := _CHECKPOINTING.search(text):
             checkpointing = match[1].lower()
+        how |= _how(text)
     if not steps and not found.notes:
         return None
     found.entries = list(between(steps, found.notes)) or [entry for entry, _ in steps]
     _settings(found, sizes, batch, checkpointing)
+    _program(found, how | ({"applied"} if checkpointing else set()))
     return found
+
+
+def _how(text: str) -> set[str]:
+    """Return what a line says of how the program runs: 8-bit products, blocks compiled or sharded, an async tensor axis."""
+    found = {word for word, line in _EIGHT_BITS if line.search(text)}
+    others = (("compiled", _COMPILED), ("async_tensor", _ASYNC), ("applied", _APPLIED))
+    return found | {word for word, line in others if line.search(text)}
+
+
+def _program(found: Reading, how: set[str]) -> None:
+    """Say precision and variant; ``applied``: the log has the lines between which blocks are compiled."""
+    precisions = [word for word, _ in _EIGHT_BITS if word in how]
+    if precisions:
+        found.settings["precision"] = precisions[0]
+    if "async_tensor" in how:
+        found.framework = "torchtitan:async_tensor"
+    elif "applied" in how and "compiled" not in how:
+        found.framework = "torchtitan:eager"
+        found.notes.append("no line says that blocks are compiled: torchtitan:eager is assumed")
 
 
 def _mesh(text: str) -> dict[str, int]:
