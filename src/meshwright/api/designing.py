@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from meshwright.base.errors import InputError
@@ -103,7 +105,13 @@ def codesign(  # noqa: PLR0913  as many as the command line has
     targets.whole_only(model_spec.graph, room, "codesign")
     if model_spec.format == "taskgraph_fbuf":
         keep_to_network(settings or {}, f"the task graph {model_spec.spec}")
-    return room.design(
+    found = room.design(
         model_spec, wires, params, Sources(measures, measure, say, strategy), names=topologies, budget=budget, seed=seed,
         stop=stop or Stop(),
     )  # fmt: skip
+    question = {
+        "model": model if isinstance(model, str) else model.spec, "format": file_format, "measures": measures,
+        "measure": measure, "strategy": strategy, "topologies": list(topologies), "budget": budget,
+        "settings": dict(settings or {}),
+    }  # fmt: skip
+    return replace(found, question=MappingProxyType(question))

@@ -13,7 +13,7 @@ from meshwright.api.evaluation import judged
 from meshwright.base import fields, files, options, registry
 from meshwright.base.errors import InputError
 from meshwright.core import peaks, plan_fields
-from meshwright.core.problem import Batch, MixedPrecision, Problem
+from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Answer, Bound, Objective, Result
 from meshwright.models.documents import masked
 from meshwright.writers import plan_json
@@ -71,8 +71,7 @@ def load(path: str, cluster: str = "", model: str = "", *, framework: str = "") 
         spec, file_format = (model, "") if model else (entry["model"]["spec"], entry["model"]["format"])
         length = entry.get("batch", {}).get("sequence_length", 0)
         batch = Batch(entry["schedule"]["global_batch"], entry["schedule"]["micro_batch"], length)
-        known = MixedPrecision.__dataclass_fields__
-        training = MixedPrecision(**{key: value for key, value in entry.get("training", {}).items() if key in known})
+        training = plan_json.training_from_json(entry)
         memory_risk = peaks.risk(entry.get("memory_risk", peaks.PLAIN_RISK), f"{path}: memory_risk")
         search, seed, costs = str(entry["search"]), int(entry["seed"]), str(entry["costs"])
         planning_seconds, run_by = float(entry["planning_seconds"]), framework or str(entry.get("for") or "")

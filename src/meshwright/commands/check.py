@@ -1,5 +1,5 @@
-"""``meshwright check``: verifies a certificate of optimality, or a plan file whose search says how,
-without running any solver.
+"""``meshwright check``: verifies an answer by its search's own check, by judging it anew and asking again where there is
+none, or a certificate of optimality.
 """
 
 from __future__ import annotations
@@ -13,15 +13,11 @@ import typer
 from meshwright.commands import _options
 
 if TYPE_CHECKING:
-    from meshwright.core.problem import Problem
+    from meshwright.core.problem import Batch, Problem
+    from meshwright.core.result import AnswerVerdict
     from meshwright.solvers.pairwise.certificate import Verdict
 
 __all__ = ["register"]
-
-_FIGURES = (
-    "stages", "schedule", "step_seconds", "samples_per_second", "tokens_per_second", "model_flops_utilization_ratio",
-    "model_flops_utilization_causal_ratio",
-)  # fmt: skip
 
 
 def posed_again(entry: dict[str, Any], place: str) -> Problem:
@@ -42,11 +38,12 @@ def posed_again(entry: dict[str, Any], place: str) -> Problem:
     return api.make_problem(model, cluster, batch=batch, training=precision)
 
 
-def _verdict(entry: Any, place: str, model: str) -> Verdict:
+def _verdict(entry: Any, place: str, model: str) -> Verdict | AnswerVerdict:
     """Return what is found of a certificate, or of a plan file."""
     from meshwright.api import plan_files
     from meshwright.base import registry
     from meshwright.base.errors import InputError
+    from meshwright.commands import _asking_again
     from meshwright.writers import plan_json
 
     file_format = entry.get("format") if isinstance(entry, dict) else None
@@ -55,48 +52,53 @@ def _verdict(entry: Any, place: str, model: str) -> Verdict:
             return _nothing_fits(entry, place, model)
         result = plan_files.load(place, model=model)
         check_plan = getattr(registry.load("search", result.search, "search"), "check_plan", None)
-        if check_plan is None:
-            known = ", ".join(name for name, module in registry.each("search", "search") if hasattr(module, "check_plan"))
-            raise InputError(
-                f"{place}: is a plan of --search {result.search}; plans are checked of --search {known}, and of pase by "
-                "the file that --set certificate=FILE writes"
-            )
-        verdict: Verdict = check_plan(result, entry, place)
+        verdict: Verdict | AnswerVerdict | None = check_plan(result, entry, place) if check_plan else None
+        if verdict is None:
+            return _asking_again.check_plan(result, entry)
         if verdict.valid and not hasattr(verdict, "not_checked"):
-            changed = _changed(plan_json.as_json(result), entry)
+            changed = _asking_again.changed(plan_json.as_json(result), entry)
             return replace(verdict, valid=not changed, reason=changed)
         return verdict
+    if file_format == "meshwright/codesign/1":
+        return _design(entry, place, model)
     if model:
         raise InputError("--model is for plan files; a certificate holds its question")
     if file_format != "meshwright/certificate/1":
         raise InputError(
-            f'{place}: is neither a certificate nor a plan of ours: its "format" must be "meshwright/certificate/1" or '
-            '"meshwright/plan/1"'
+            f'{place}: is no answer of ours: its "format" must be "meshwright/plan/1", "meshwright/codesign/1" or '
+            '"meshwright/certificate/1"'
         )
     problem = posed_again(entry, place) if entry.get("kind") == "sharding" else None
     found: Verdict = registry.load("search", "pase", "search").check_certificate(entry, place, problem)
     return found
 
 
-def _changed(expected: Any, found: Any, place: str = "") -> str:
-    """Return which field of a plan file is not what the plan gives, in a sentence; empty for none.
+def _design(entry: dict[str, Any], place: str, model: str) -> AnswerVerdict:
+    """Return what is found of an answer of ``codesign``."""
+    from meshwright.api import reading
+    from meshwright.base.errors import InputError, MeshwrightError
+    from meshwright.planners.topoopt.check.designs import check_design
 
-    `expected`: the same plan as JSON, judged anew; figures of stages and of the step are compared, and what is not in the file
-    is not missed.
-    """
-    if isinstance(expected, dict) and isinstance(found, dict):
-        keys = _FIGURES if not place else tuple(expected)
-        parts = [(f"{place}.{key}".lstrip("."), expected.get(key), found[key]) for key in keys if key in found]
-    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        parts = [(f"{place}[{i}]", *both) for i, both in enumerate(zip(expected, found, strict=True))]
-    else:
-        numbers = [one for one in (expected, found) if isinstance(one, (int, float)) and not isinstance(one, bool)]
-        same = expected == found or (len(numbers) == 2 and math.isclose(*numbers, rel_tol=1e-9))
-        return "" if same else f"{place} is {found!r} in the file, and {expected!r} by the plan in it"
-    return next((reason for part, one, other in parts if (reason := _changed(one, other, part))), "")
+    question = entry.get("question")
+    if not isinstance(question, dict):
+        raise InputError(
+            f"{place}: does not hold its question, so it cannot be asked again; plan anew with 'meshwright codesign'"
+        )
+    if question.get("measure"):
+        raise InputError(
+            f"{place}: its operators were measured when it was made (--measure); to have it checked, write them with "
+            "--measures-out FILE and design with --measures FILE"
+        )
+    try:
+        spec = reading.model(model) if model else reading.model(str(question["model"]), file_format=str(question["format"]))
+        return check_design(entry, spec)
+    except MeshwrightError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise InputError(f"{place}: a field is missing or of the wrong kind: {error!r}") from None
 
 
-def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
+def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict | AnswerVerdict:
     """Return what is found of the answer that nothing fits."""
     from functools import partial
 
@@ -104,6 +106,7 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
     from meshwright.api.plan_files import problem_as_long
     from meshwright.base import registry
     from meshwright.base.errors import InputError
+    from meshwright.commands import _asking_again
     from meshwright.core import plan_fields
     from meshwright.core.problem import Batch
     from meshwright.models.documents import masked
@@ -116,23 +119,33 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict:
         search, costs = str(entry["search"]), str(entry["costs"])
         spec, file_format = (model, "") if model else (str(entry["model"]["spec"]), str(entry["model"]["format"]))
         check = getattr(registry.load("search", search, "search"), "check_infeasible", None)
-        if check is None:
-            raise InputError(f"{place}: that nothing fits cannot be checked of --search {search}; of --search best it can")
-        length = int(entry["certificate"]["question"]["sequence_length"])
+        certified = entry["certificate"]["question"] if check is not None else {}
+        batch = Batch(sequence_length=int(certified["sequence_length"])) if certified else _asked_batch(entry)
         framework, memory_risk = str(entry.get("for") or ""), float(entry.get("memory_risk", 0.5))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     cluster = plan_json.cluster_from_json(entry, place)
     freeze, lora, objective = plan_json.trained_part(entry)
     problem = problem_as_long(partial(
-        api.make_problem, spec, cluster, file_format=file_format, freeze=freeze, lora=lora, costs=costs, framework=framework,
-        memory_risk=memory_risk, objective=objective,
-    ), Batch(sequence_length=length))  # fmt: skip
+        api.make_problem, spec, cluster or None, file_format=file_format, freeze=freeze, lora=lora, costs=costs,
+        framework=framework, memory_risk=memory_risk, objective=objective,
+        training="" if check is not None else plan_json.training_from_json(entry),
+    ), batch)  # fmt: skip
     pairs_ratio = float(entry["model"].get("pairs_ratio", 1.0))
     if pairs_ratio != 1.0:
         problem = replace(problem, model_spec=masked(problem.model_spec, pairs_ratio))
+    if check is None:
+        return _asking_again.check_infeasible(problem, entry, place)
     found: Verdict = check(problem, entry, place)
     return found
+
+
+def _asked_batch(entry: dict[str, Any]) -> Batch:
+    """Return the samples that an answer without a plan was asked for."""
+    from meshwright.core.problem import Batch
+
+    told = entry["batch"]
+    return Batch(int(told["asked_global_batch"]), int(told["asked_micro_batch"]), int(told["sequence_length"]))
 
 
 def register(app: typer.Typer) -> None:
@@ -141,13 +154,13 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def check(
         certificate: str = typer.Argument(
-            help="An answer of --search best (also that nothing fits), a plan file of --search piper, partition or "
-            "stage_mapping, or a file written by --set certificate=FILE."
+            help="An answer of 'meshwright plan' or 'codesign' (--out), also that nothing fits, or a file written by --set "
+            "certificate=FILE."
         ),
         model: str = typer.Option("", help="Where the model of a plan lies, if no longer where the plan says."),
         json_: _options.AsJson = False,
     ) -> int:
-        """Verify that a plan costs what it says and that no plan costs less than its bound."""
+        """Verify that an answer costs what it says and that none costs less than its bound; say what was not looked at."""
         import json
 
         from meshwright.base.errors import InputError

@@ -17,7 +17,7 @@ from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import Timeline
 
-__all__ = ["Alternative", "Answer", "Bound", "Objective", "Result"]
+__all__ = ["Alternative", "Answer", "AnswerVerdict", "Bound", "Objective", "Result"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,3 +245,29 @@ def _rebuilt(noun: Answer | Result) -> tuple[Any, ...]:
     """Return how to build a noun anew, for pickles and copies: mappings that cannot be written to do not pickle."""
     values = [getattr(noun, name) for name in noun.__dataclass_fields__]
     return type(noun), tuple(dict(value) if isinstance(value, MappingProxyType) else value for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerVerdict:
+    """What the check of an answer found.
+
+    Parameters
+    ----------
+    valid : bool
+        Whether all that is listed in `checked` holds, and it is all that the answer claims of optimality.
+    value : float
+        What the plan costs, mostly its step in seconds; nan where nothing fits.
+    bound_value : float
+        The bound that the check proves itself; nan where it proves none.
+    reason : str
+        Why it is refused; empty when valid.
+    checked, not_checked : tuple of str
+        What was confirmed, and what nobody looked at.
+    """
+
+    valid: bool
+    value: float
+    bound_value: float
+    reason: str = ""
+    checked: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()

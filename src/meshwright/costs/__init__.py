@@ -66,7 +66,7 @@ def with_functions(name: str, functions: tuple[str, ...], search: str) -> Module
     lacking = [function for function in functions if not hasattr(module, function)]
     if lacking:
         raise InputError(
-            f"search {search}: needs {', '.join(functions)} of a cost model; {name} has no {' and no '.join(lacking)}: take "
-            "another of the two (--costs analytic)"
+            f"search {search}: cannot price its plans by costs {name}, which lacks {', '.join(lacking)}; take another search, "
+            "or other costs where the model has them (--costs analytic)"
         )
     return module

@@ -89,7 +89,7 @@ def chosen(select: str) -> tuple[BenchProblem, ...]:
             families = ", ".join(dict.fromkeys(one.family for one in every))
             raise InputError(
                 f"--problems {word}: names no problem; write quick, full, a family ({families}) or a pattern of ids such as "
-                "'models/llama*' (meshwright bench --list shows all)"
+                "'models/llama*' (meshwright bench --list --problems full shows all)"
             )
         found.update(mine)
     return tuple(one for one in every if one.id in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from meshwright.base import fields, files
@@ -13,7 +14,7 @@ from meshwright.core.cluster import Cluster
 from meshwright.core.formatting import fullest, peak_margin, shown_risk, step_interval, utilization, utilization_causal
 from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import ModelSpec
+from meshwright.core.problem import MixedPrecision, ModelSpec
 from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
 
@@ -27,6 +28,7 @@ __all__ = [
     "plan_from_json",
     "stage_json",
     "trained_part",
+    "training_from_json",
     "write",
 ]
 
@@ -113,6 +115,7 @@ def as_json(result: Result) -> dict[str, Any]:
         entry["infeasible_proven"] = answer.infeasible_proven
     else:
         entry |= _plan_json(result, answer.plan)
+    entry |= _asked_json(result)
     entry["alternatives"] = [
         {
             "objective": {"name": other.objective.name, "value": other.objective.value},
@@ -220,18 +223,33 @@ def _schedule_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
-    """Return the fields that only a feasible answer has."""
-    asked = (result.asked or result.problem).batch
-    entry: dict[str, Any] = {
-        "stages": [stage_json(result, plan, i) for i in range(len(plan.stages))],
-        "schedule": _schedule_json(plan),
+def _asked_json(result: Result) -> dict[str, Any]:
+    """Return the part of the question that is no name: samples asked for, and what trains them."""
+    asked, training = (result.asked or result.problem).batch, result.problem.training
+    return {
         "batch": {
             "sequence_length": result.problem.graph.sequence_length,
             "asked_global_batch": asked.global_batch,
             "asked_micro_batch": asked.micro_batch,
         },
-        "training": {name: getattr(result.problem.training, name) for name in result.problem.training.__dataclass_fields__},
+        "training": {name: getattr(training, name) for name in training.__dataclass_fields__},
+    }
+
+
+def training_from_json(entry: Mapping[str, Any]) -> MixedPrecision:
+    """Return what trains the plan of a file: numbers and optimizer; those of today's default where the file says nothing.
+
+    Raises `TypeError` or `ValueError` when a field is of the wrong kind.
+    """
+    known = MixedPrecision.__dataclass_fields__
+    return MixedPrecision(**{key: value for key, value in entry.get("training", {}).items() if key in known})
+
+
+def _plan_json(result: Result, plan: Plan) -> dict[str, Any]:
+    """Return the fields that only a feasible answer has."""
+    entry: dict[str, Any] = {
+        "stages": [stage_json(result, plan, i) for i in range(len(plan.stages))],
+        "schedule": _schedule_json(plan),
     }
     if result.timeline is not None:
         entry["step_seconds"] = result.timeline.step_seconds

@@ -208,7 +208,7 @@ def test_a_cost_model_of_one_function_is_planned_with_and_one_that_prices_layers
     size = api.Batch(8)
     found = meshwright.plan("gpt2", "flat:2", search="stage_mapping", costs="whole", batch=size)
     assert found.feasible and found.bound is None
-    with pytest.raises(InputError, match=r"search best: needs .* of a cost model; whole has no illegal"):
+    with pytest.raises(InputError, match=r"search best: cannot price its plans by costs whole, which lacks illegal"):
         meshwright.plan("gpt2", "flat:2", costs="whole", batch=size)
     with pytest.raises(InputError, match="costs whole know no frameworks"):
         meshwright.plan("gpt2", "flat:2", costs="whole", batch=size, framework="megatron")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.commands import check
+from meshwright.commands import _asking_again
 
 
 def small(folder: pathlib.Path) -> pathlib.Path:
@@ -75,16 +75,9 @@ def test_a_plan_of_the_greedy_choice_is_confirmed(meshwright: Any, tmp_path: pat
     assert done.code == 0 and "valid" in done.out
 
 
-def test_what_cannot_be_checked_is_told(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
-    path = str(small(tmp_path))
-    meshwright("plan", path, "--search", "piper_equal_split", "--set", "layers=true", "--out", "plan.json", "--json")
-    done = meshwright("check", "plan.json")
-    assert done.code == 2 and "is a plan of --search piper_equal_split" in done.err
-
-
 def test_figures_that_differ_by_more_than_rounding_are_named_with_both() -> None:
     plan = {"step_seconds": 2.0, "stages": [{"bytes": 3, "fits": True}, {"bytes": 5, "fits": True}]}
-    assert set(plan) <= set(check._FIGURES)
+    assert set(plan) <= set(_asking_again._FIGURES)
     for found, said in (
         (plan, ""), ({}, ""), ({"step_seconds": 2.0 + 1e-12}, ""), ({"step_seconds": 2}, ""),
         ({"step_seconds": 2.1}, "step_seconds is 2.1 in the file, and 2.0 by the plan in it"),
@@ -94,4 +87,4 @@ def test_figures_that_differ_by_more_than_rounding_are_named_with_both() -> None
         ({"stages": [{"bytes": 3}, {"bytes": 6}]}, "stages[1].bytes is 6 in the file, and 5 by the plan in it"),
         ({"stages": []}, f"stages is [] in the file, and {plan['stages']!r} by the plan in it"),
     ):  # fmt: skip
-        assert check._changed(plan, found) == said, found
+        assert _asking_again.changed(plan, found) == said, found

@@ -213,8 +213,11 @@ def alternate(
             for shape in dict.fromkeys((plan, moves.silent_last(step.space, plan))):
                 found.append((step.seconds(shape, fabric, 2.0 * limit), n_used, shape, fabric))
                 n_used += 1
+        best_seconds = min(entry[0] for entry in found)
         if not math.isfinite(first_seconds):
-            first_seconds = min(entry[0] for entry in found)
+            first_seconds = best_seconds
+        # what is not near the best cannot become a state: its network, tens of MB for 512 servers, is let go
+        found = [entry for entry in found if entry[0] <= NEAR_RATIO * best_seconds]
     states, n_idle, n_done = _distinct(found), 0, 0
     coarse = step.space.servers.n_servers >= COARSE_SERVERS and step.model_of_traffic == "segments"
     walked = Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES) if coarse else step

@@ -5,7 +5,9 @@ and keep the proofs beside the answers.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -23,7 +25,7 @@ from meshwright.planners.topoopt.step import Step
 from meshwright.planners.topoopt.task_graphs.graph import TaskGraph
 from meshwright.planners.topoopt.workloads.workload import Workload
 
-__all__ = ["Design", "Entry", "Params", "design", "parse"]
+__all__ = ["Design", "Entry", "Params", "design", "missing_bytes", "parse", "step_of"]
 
 MOST_SERVERS = 1024
 MOST_GPUS = 64
@@ -84,6 +86,8 @@ class Design:
         Wall time.
     notes : tuple of str
         Sentences the user should read.
+    question : mapping of str to object
+        What was asked, as typed, for `meshwright check`; empty where it cannot be asked again from a file.
     """
 
     workload: Workload
@@ -98,6 +102,7 @@ class Design:
     seed: int
     planning_seconds: float
     notes: tuple[str, ...]
+    question: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def entry(self) -> Entry:
@@ -132,7 +137,7 @@ def design(
     """
     started = time.perf_counter()
     _check(wires, names)
-    step = _step(model_spec, wires, params, sources)
+    step = step_of(model_spec, wires, params, sources)
     workload, choices = step.space.workload, step.space
     known = components.prices(params.components)
     notes = [note for note in model_spec.notes if "codesign" not in note] + list(choices.notes)
@@ -140,7 +145,7 @@ def design(
         notes.append("the plan is given: only networks are searched, and --budget is not used")
     if isinstance(step, GivenStep):
         notes.append("times are those of the file, which does not say what servers hold or how many samples a step has")
-    missing = _missing(choices)
+    missing = missing_bytes(choices)
     proven = missing > 0
     entries, left_out = list[tuple[str, Entry]](), list[str]()
 
@@ -182,7 +187,7 @@ def design(
     )
 
 
-def _step(model_spec: ModelSpec, wires: NetworkParts, params: Params, sources: Sources) -> Step:
+def step_of(model_spec: ModelSpec, wires: NetworkParts, params: Params, sources: Sources) -> Step:
     """Return what is asked again and again: how long a step of a plan, or of the one plan that is given, takes on a network."""
     if isinstance(model_spec.instance, TaskGraph):
         if sources.measures or sources.measure or sources.strategy:
@@ -280,7 +285,7 @@ def _injection(wires: NetworkParts) -> float:
     return wires.degree * wires.bytes_per_second
 
 
-def _missing(choices: SplitSpace) -> float:
+def missing_bytes(choices: SplitSpace) -> float:
     """Return how many bytes the fullest server lacks in every plan: not below the mean of what is held where every operator
     takes the least, nor below the smallest part of any operator.
     """

@@ -194,6 +194,25 @@ class Fabric:
             at += n
         return made
 
+    def lay(
+        self, n_ways: NDArray[np.int64], first: NDArray[np.int64], links: NDArray[np.int64], shares: NDArray[np.float64]
+    ) -> None:
+        """Take routes as given, in place of those chosen.
+
+        `n_ways`, shape (n_servers ** 2,): routes of every pair. `first`, `links`: links of every place for a route, as many
+        places for each pair. `shares`: where the part of every route ends; -1 for equal parts.
+        """
+        self.pair_ways, self.pair_first, self.pair_link, self.pair_share = n_ways, first, links, shares
+        self.groups.clear()
+        self._flows.clear()
+        self._network = None
+
+    def lay_rings(self, members: tuple[int, ...], flows: list[Flow]) -> None:
+        """Take the flows of one more all-reduce group as given."""
+        self.groups[members] = len(self._flows)
+        self._flows.append(flows)
+        self._network = None
+
     def pair(self, a: int, b: int) -> tuple[int, ...]:
         """Return the links of the first route from server `a` to `b`."""
         return self.ways(a, b)[0]

@@ -244,3 +244,15 @@ def test_a_question_of_a_certificate_counts_in_whole_numbers_from_one_on(certifi
 def test_what_a_certificate_claims_is_finite(certificate: dict, name: str, value: object) -> None:
     with pytest.raises(InputError, match=f"{name} is .*; it must be a finite number"):
         check_certificate({**certificate, name: value}, "c")
+
+
+def test_the_search_is_timed_and_profiled_where_asked(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.txt"
+    problem = api.make_problem("pase:alexnet", None)
+    settings = {"n_processors": "4", "measure": "true", "profile": str(profile)}
+    answer = api.plan(problem, search="pase", settings=settings).answer
+    measured = answer.extra["measured"]
+    assert measured["warm_ups"] == 2 and len(measured["run_seconds"]) == 5  # type: ignore[index]
+    assert min(measured["run_seconds"]) <= measured["mean_seconds"] <= max(measured["run_seconds"])  # type: ignore[index]
+    assert any("mean of 5 runs after 2 warm-ups" in note for note in answer.notes)
+    assert "cumulative" in profile.read_text() and "pase.py" in profile.read_text()

@@ -60,5 +60,4 @@ def test_what_is_wrong_with_typed_stages_is_said(text: str, says: str) -> None:
 
 def test_a_typed_plan_has_no_bound_to_check() -> None:
     result = plan_files.given(BERT, "2x4:2x4r", settings=LIMITS)
-    with pytest.raises(InputError, match="a plan that was given, without a bound"):
-        check_plan(result, plan_json.as_json(result), "plan.json")
+    assert check_plan(result, plan_json.as_json(result), "plan.json") is None

@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_no_answer(tmp_path: Path, recorded: Recorded) -> N
     step = answer(tmp_path, n=2, degree=1).step
     servers = step.space.servers
     tight = replace(step.space, servers=replace(servers, gpu=replace(DEVICE, memory_bytes=20e3)))
-    recorded([design_module._missing(step.space), design_module._missing(tight)], "missing")
+    recorded([design_module.missing_bytes(step.space), design_module.missing_bytes(tight)], "missing")
 
 
 @pytest.mark.parametrize(

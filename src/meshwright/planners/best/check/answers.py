@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from meshwright import sim
 from meshwright.base.errors import InputError
 from meshwright.core.framework import FrameworkLimits
 from meshwright.core.problem import Batch, Framework, MixedPrecision, Problem
-from meshwright.core.result import Result
+from meshwright.core.result import AnswerVerdict, Result
 from meshwright.planners.best.check.member import outside
 from meshwright.planners.best.check.proof import MOST_OPEN, ROUNDING, BoundProof, MeshShape
 from meshwright.planners.best.check.space import Form, inside
@@ -28,32 +28,6 @@ _NOT_CHECKED = (
     "the cost model itself, which both search and check go by",
 )
 _NO_SPACE = ("within_ratio", "alternatives")  # which plans are shown, not which there are
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerVerdict:
-    """What the check found; fields as of `meshwright.solvers.pairwise.certificate.AnswerVerdict`.
-
-    Parameters
-    ----------
-    valid : bool
-        Whether all that is listed in `checked` holds, and it is all that the answer claims of optimality.
-    value : float
-        The simulated step of the plan; nan where nothing fits.
-    bound_value : float
-        The bound that the check proves itself; nan where it proves none.
-    reason : str
-        Why it is refused; empty when valid.
-    checked, not_checked : tuple of str
-        What was confirmed, and what nobody looked at.
-    """
-
-    valid: bool
-    value: float
-    bound_value: float
-    reason: str = ""
-    checked: tuple[str, ...] = ()
-    not_checked: tuple[str, ...] = ()
 
 
 class _Refused(Exception):

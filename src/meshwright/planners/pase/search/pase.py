@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import cProfile
+import io
 import json
+import pstats
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from meshwright.base import files, units
@@ -31,6 +35,9 @@ GIVEN = ("n_processors", "batch", "model", "flops", "bandwidth")
 
 STOPS_EARLY = True
 
+N_WARM_UPS, N_RUNS = 2, 5
+"""Of ``measure``: those of the published program."""
+
 
 @dataclass(frozen=True, slots=True)
 class Params:
@@ -52,6 +59,10 @@ class Params:
         File to write the proof to; empty for none. ``meshwright check FILE`` verifies it.
     dump : str
         File to draw the graph to with the splits chosen: DOT, or a picture where it ends in ``.svg``; empty for none.
+    profile : str
+        File to write Python's profile of the search to, by cumulative time; empty for none.
+    measure : bool
+        Whether the question is solved again, twice to warm up and five times on the clock, as the published program does.
     """
 
     n_processors: int = field(default=0, metadata={"minimum": 1})
@@ -65,6 +76,8 @@ class Params:
     gap_ratio: float | None = field(default=None, metadata={"minimum": 0.0})
     certificate: str = ""
     dump: str = ""
+    profile: str = ""
+    measure: bool = False
 
 
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
@@ -86,20 +99,50 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     memory where this takes milliseconds. On other models it is seconds per step, see `meshwright.costs.sharded.operator`. The
     method is the same: `meshwright.solvers.pairwise.labelling`.
     """
-    for path, option in ((params.certificate, "--set certificate"), (params.dump, "--set dump")):
+    for path, option in (
+        (params.certificate, "--set certificate"),
+        (params.dump, "--set dump"),
+        (params.profile, "--set profile"),
+    ):
         if path:
             files.check_target(path, option)
-    if isinstance(problem.model_spec.instance, PaseInstance):
-        answer, graph = _on_pase_graph(problem, params, stop)
-    else:
-        from meshwright.planners.pase import our_models  # published graphs need neither costs of ours nor the simulator
-
-        answer, graph = our_models.on_mesh(problem, _mesh_settings(problem, params), stop)
+    profiler = cProfile.Profile() if params.profile else None
+    with profiler or contextlib.nullcontext():
+        answer, graph = _solved(problem, params, stop)
+    if profiler is not None:
+        text = io.StringIO()
+        pstats.Stats(profiler, stream=text).sort_stats("cumulative").print_stats()
+        files.write(params.profile, text.getvalue())
+    if params.measure:
+        answer = _measured(answer, lambda: _solved(problem, params, stop))
     if params.certificate and answer.certificate is not None:
         files.write(params.certificate, json.dumps(dict(answer.certificate)) + "\n")
     if params.dump and answer.plan is not None:
         files.write(params.dump, drawing(graph, answer, params.dump))
     return answer
+
+
+def _solved(problem: Problem, params: Params, stop: Stop) -> tuple[Answer, Graph]:
+    """Return the splits of least cost, of a published graph or on a mesh."""
+    if isinstance(problem.model_spec.instance, PaseInstance):
+        return _on_pase_graph(problem, params, stop)
+    from meshwright.planners.pase import our_models  # published graphs need neither costs of ours nor the simulator
+
+    return our_models.on_mesh(problem, _mesh_settings(problem, params), stop)
+
+
+def _measured(answer: Answer, solve: Callable[[], object]) -> Answer:
+    """Return an answer with the seconds of solving its question again: after warm-ups, as the published program measures."""
+    seconds = []
+    for _ in range(N_WARM_UPS + N_RUNS):
+        started = time.perf_counter()
+        solve()
+        seconds.append(time.perf_counter() - started)
+    runs = seconds[N_WARM_UPS:]
+    mean = sum(runs) / N_RUNS
+    measured = {"warm_ups": N_WARM_UPS, "run_seconds": runs, "mean_seconds": mean}
+    note = f"the search takes {units.format_seconds(mean)} (mean of {N_RUNS} runs after {N_WARM_UPS} warm-ups)"
+    return replace(answer, notes=(*answer.notes, note), extra={**answer.extra, "measured": measured})
 
 
 def given(problem: Problem, params: Params, text: str) -> Answer:

@@ -30,6 +30,9 @@ SMALLEST = 1e-9
 MOST = 1e100
 """Largest time and number of bytes: sums of larger ones, over the smallest bandwidth, would not be numbers any more."""
 
+LONG_SECONDS = 100.0
+"""A micro-batch that takes longer on one device is told: times are perhaps no seconds."""
+
 _TOP = ("maxMemoryPerDevice", "maxDevices", "mbsInBatch", "maxBatchSize", "bandwidth", "nodes", "edges", "name")
 _NODE = ("id", "name", "TMPCs")
 _CHOICE = ("id", "timePerSample", "parameterSize", "memoryUsageA", "memoryUsageB", "syncTimeFw", "syncTimeBw")
@@ -110,12 +113,20 @@ def _changed(instance: PiperInstance, fragment: str, place: str) -> PiperInstanc
 
 
 def _warnings(instance: PiperInstance) -> tuple[str, ...]:
-    """Name the nodes that cannot run on one device."""
+    """Name the nodes that cannot run on one device, and times that are hardly seconds."""
+    notes = []
     lacking = [str(node.id) for node in instance.nodes if not node.at(1)]
-    if not lacking:
-        return ()
-    some = ", ".join(lacking[:8]) + (", ..." if len(lacking) > 8 else "")
-    return (f"nodes without a choice at tensor degree 1: {some}",)
+    if lacking:
+        some = ", ".join(lacking[:8]) + (", ..." if len(lacking) > 8 else "")
+        notes.append(f"nodes without a choice at tensor degree 1: {some}")
+    sample = sum(min(choice.seconds for choice in node.at(1)) for node in instance.nodes if node.at(1))
+    if sample > LONG_SECONDS:
+        notes.append(
+            f"times are taken as seconds, and one micro-batch takes {sample:.4g} of them on one device: the format names no "
+            "unit; where the file has milliseconds, steps are a thousand times shorter, and transfers, in bytes per second, "
+            "count for too little"
+        )
+    return tuple(notes)
 
 
 def graph_of(instance: PiperInstance, name: str) -> Graph:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from meshwright.base import units
+from meshwright.base import files, units
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Bound, Objective
@@ -54,6 +54,8 @@ class Params:
         ``choose``, ``never`` or ``always``.
     curve : str
         Also answer for every smaller number of ``devices``, or of ``replicas`` in all; ``none`` for no curve.
+    knapsacks : str
+        File to write a third of the inner choices' knapsacks to (JSON), as the paper's appendix C has them; empty for none.
     any_replicas, tensor_once, shard_optimizer, layer_buffers, fill_drain, node_size, node_bytes_per_second
         What is counted otherwise than published: `meshwright.planners.piper.problem.Counting`. Off by default for Piper files;
         `shard_optimizer` and `fill_drain` are on for other models, whose links and buffers our cost model counts by itself.
@@ -69,6 +71,7 @@ class Params:
     tensor_parallel: bool = True
     recompute: str = field(default="choose", metadata={"choices": ("choose", "never", "always")})
     curve: str = field(default="none", metadata={"choices": ("none", "devices", "replicas")})
+    knapsacks: str = ""
     any_replicas: bool = False
     tensor_once: bool = False
     shard_optimizer: bool | None = None
@@ -81,7 +84,8 @@ class Params:
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer:
     """Return the plan whose slowest stage is fastest; among those the one of fewest stages, then devices, then memory.
 
-    `problem` is read from a Piper file; `seed` and `stop` are not used: the search is exact and ends by itself. The objective
+    `problem` is read from a Piper file; `seed` draws `knapsacks` only, and `stop` is not used: the search is exact and ends by
+    itself. The objective
     is in Piper's cost model; the bound is exact where all downsets of the graph could be searched.
     Raises `InputError` when the problem is no Piper file, or options contradict each other.
 
@@ -94,6 +98,10 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     Same optimum as the paper's dynamic program over downsets, devices and replicas, reached by a search on the threshold: see
     ``docs/explanation/piper.md``.
     """
+    if params.knapsacks:
+        files.check_target(params.knapsacks, "--set knapsacks")
+        if problem.costs in ("analytic", "sharded"):
+            raise InputError(f"--set knapsacks={params.knapsacks}: is for Piper's files, which have choices of their own")
     if problem.costs in ("analytic", "sharded"):
         return _on_model(problem, params)
     instance = instance_of(problem, "piper", params.max_devices, params.n_microbatches, params.bandwidth, params.memory)
@@ -104,6 +112,10 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     solution = solve.solve(instance, options, nearly_ratio=NEARLY_RATIO)
     changed = problem_of(problem, instance)
     extra: dict[str, object] = {}
+    if params.knapsacks:
+        from meshwright.planners.piper import knapsacks
+
+        extra["n_knapsacks"] = knapsacks.write(instance, options, seed, params.knapsacks)
     if params.curve != "none":
         extra["curve"] = {"over": params.curve, "points": solve.curve(instance, options, params.curve)}
     if not solution.stages:

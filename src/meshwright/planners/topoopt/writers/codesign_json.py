@@ -38,6 +38,7 @@ def as_json(design: Design) -> dict[str, Any]:
             "n_parameters": design.workload.n_parameters,
             "global_batch": design.workload.global_batch or None,
         },
+        "question": dict(design.question) or None,
         "servers": wires.n_servers,
         "degree": wires.degree,
         "link_bytes_per_second": wires.bytes_per_second,
@@ -206,7 +207,15 @@ def plan_json(design: Design, entry: Entry) -> dict[str, Any]:
         for members, n_bytes in traffic.group_bytes
     ]
     peak = None if isinstance(step, GivenStep) else step.memory_bytes(found.placement).tolist()
-    return {"operators": operators, "peak_bytes": peak, "routes": routes, "rings": rings}
+    return {
+        "operators": operators,
+        "peak_bytes": peak,
+        "link_bytes_per_second": fabric.bytes_per_second,
+        "link_latency_seconds": fabric.latency_seconds,
+        "links": [[a, b, width] for (a, b), width in zip(ends, fabric.count.tolist(), strict=True)],
+        "routes": routes,
+        "rings": rings,
+    }
 
 
 def write(design: Design, path: str) -> None:
