@@ -118,6 +118,11 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     Raises `InputError` when the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
     """
     check_weights(model, place)
+    if hasattr(model, "_orig_mod"):
+        raise InputError(
+            f"{place}: the model is what torch.compile(model) gives, which cannot be cut between stages; compile its blocks, "
+            "which run compiled: for block in model.layers: block.compile()"
+        )
     units = cut(model, names, sample)
     if getattr(units[-1], "routing", None) is not None:
         routers.check(model, units, repeated(sample), place)

@@ -25,6 +25,7 @@ from meshwright.runtime.ranks import alike, message_order
 from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.meshes import StageGroups, stage_groups
 from meshwright.runtime.ranks.plan_file import read_plan
+from meshwright.runtime.ranks.random_numbers import TensorRandom
 from meshwright.runtime.step.autocast import autocast
 from meshwright.runtime.step.executor import Executor, Span, StageRun
 from meshwright.runtime.step.feed import Feed
@@ -68,6 +69,8 @@ class Trainer:
         Of the whole model's weights and buffers.
     holdings : tuple of HeldTensor
         Which parts of them this rank holds.
+    random : TensorRandom
+        Its random numbers beside those of its tensor group.
 
     Attributes
     ----------
@@ -102,8 +105,9 @@ class Trainer:
         optimizer: torch.optim.Optimizer,
         names: ModelNames,
         holdings: tuple[HeldTensor, ...],
+        random: TensorRandom,
     ) -> None:
-        self.executor, self.weights, self.optimizer = executor, weights, optimizer
+        self.executor, self.weights, self.optimizer, self.random = executor, weights, optimizer, random
         self.names, self.holdings = names, holdings
         self.layout = executor.layout
         self.rank = executor.rank
@@ -142,7 +146,8 @@ class Trainer:
         # a loss scale looks after gradients that overflow, and skips the step
         finite = share.isfinite() & (squared.isfinite() if self.loss_scale is None else True)
         loss, n_broken, n_asking, squares, *told = self._everywhere(share, ~finite, self.asked_to_stop, squared)
-        unlike = alike.unlike_share(told)
+        self.random.check(told[3 * self.n_parts :])
+        unlike = alike.unlike_share(told[: 3 * self.n_parts])
         if unlike >= 0:
             who = f"processes of data rank {unlike}" if self.n_parts > 1 else "processes"
             raise InputError(
@@ -227,6 +232,7 @@ class Trainer:
         """Run forward and backward passes of what is fed, without an update; return this rank's share of the loss."""
         for weights in self.weights.values():
             weights.zero()
+        self.random.begin()
         scale = self.loss_scale
         self.executor.loss_factor_ratio = 1.0 if scale is None else scale.value
         loss = self.executor.run(feed)
@@ -243,7 +249,7 @@ class Trainer:
         last = self.layout.n_stages - 1
         counts = last in self.layout.stages_of(self.rank) and self.layout.seat(self.rank, last).inner == 0
         own = share.double() if counts else torch.zeros_like(share, dtype=torch.float64)
-        told = own.new_tensor(alike.votes(self.mark, self.n_parts))
+        told = own.new_tensor([*alike.votes(self.mark, self.n_parts), *self.random.votes()])
         total = torch.cat([torch.stack([own, broken.double(), torch.full_like(own, float(asked)), squared]), told])
         dist.all_reduce(total)
         return total.tolist()
@@ -340,7 +346,9 @@ def assemble(
     routing, last = getattr(units[-1], "routing", None), places.n_stages - 1
     if routing is not None and last in groups:
         executor.routers = RouterLoss(routing.coefficient_ratio, groups[last].data.everyone)
-    trainer = Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer), in_model, holdings)
+    random = TensorRandom(places, rank, groups, device)
+    random.align()
+    trainer = Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer), in_model, holdings, random)
     trainer.notes += told
     return trainer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import warnings
 import re
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,13 @@ class Layer(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return x + self.drop(torch.tanh(self.linear(self.norm(x))))
+
+
+def compiled() -> Any:
+    """Return a model compiled as a whole."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # what PyTorch imports for it
+        return torch.compile(Model())
 
 
 class Model(nn.Module):
@@ -273,6 +281,7 @@ def test_a_plan_of_one_stage_takes_samples_of_any_length() -> None:
         (lambda: meshwright.parallelize(lambda: 3, PLAN), "the model's function gave a int"),
         (lambda: meshwright.parallelize(Model, plan_of([(9, [0], {})])), "has 2 layers|holds 2 layers"),
         (lambda: meshwright.parallelize(lambda: Model().half(), PLAN), "is float16, in which updates are rounded away"),
+        (lambda: meshwright.parallelize(compiled(), PLAN), "compile its blocks, which run compiled"),
         (lambda: meshwright.parallelize(Model, {**PLAN, "training": {"optimizer": "muon"}}), "works on whole tensors"),
         (lambda: meshwright.parallelize(Model, PLAN).step((tokens(), tokens())), "there is no optimizer yet"),
         (lambda: meshwright.parallelize(Model, PLAN).schedule(lambda _: None), "there is no optimizer yet"),
