@@ -76,6 +76,6 @@ class TensorRandom:
         unlike = alike.unlike_share(sums)
         if unlike >= 0:
             raise InputError(
-                f"ranks {', '.join(map(str, self.ranks[unlike]))} of one tensor group drew unlike random numbers (dropout?) for "
-                "values that all of them hold: seed them alike, as torch.manual_seed(seed + engine.data_rank) does"
+                f"ranks {', '.join(map(str, self.ranks[unlike]))} of one tensor group drew unlike random numbers (dropout?) "
+                "for values that all of them hold: seed them alike, as torch.manual_seed(seed + engine.data_rank) does"
             )

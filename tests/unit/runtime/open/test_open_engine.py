@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-import warnings
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
