@@ -28,6 +28,7 @@ def parallelize(
     clip_norm: float = 0.0,
     skip_non_finite: bool = False,
     seed: int = 0,
+    loss_parallel: bool = False,
 ) -> Engine:
     """Cut, place and wrap a model as a plan says, for a training loop of your own; called in every process of a job.
 
@@ -50,6 +51,10 @@ def parallelize(
         Whether a step whose loss or gradients are not finite is left out; else it raises.
     seed : int
         Of the random numbers with which a function builds the model.
+    loss_parallel : bool
+        Under a tensor degree that splits the head by words: whether losses of your own take logits as a ``DTensor`` of which
+        each rank has some classes (`torch.nn.functional.cross_entropy` does: what they run in is PyTorch's ``loss_parallel``);
+        else they are given all classes, put together on every rank. The default losses never put them together.
 
     Returns
     -------
@@ -76,7 +81,14 @@ def parallelize(
     from meshwright.runtime.open import building
 
     return building.build(
-        model, plan, example=example, precision=precision, clip_norm=clip_norm, skip_non_finite=skip_non_finite, seed=seed
+        model,
+        plan,
+        example=example,
+        precision=precision,
+        clip_norm=clip_norm,
+        skip_non_finite=skip_non_finite,
+        seed=seed,
+        loss_parallel=loss_parallel,
     )
 
 

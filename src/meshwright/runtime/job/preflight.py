@@ -18,7 +18,7 @@ from meshwright.runtime.job.job import Job
 from meshwright.runtime.model import routers
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, repeated
-from meshwright.runtime.parallel import shard_equivalence, tensor_parallel
+from meshwright.runtime.parallel import shard_equivalence, tensor_parallel, vocabulary
 from meshwright.runtime.parallel.context_parallel import spans_context
 from meshwright.runtime.parallel.experts import experts_of
 from meshwright.runtime.ranks.layout import Layout
@@ -156,6 +156,10 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
                     units[op], entering[op], strategy.context, f"{stage_place}: layer '{names[op]}'"
                 )
             seen.add((strategy.context, alike))
+    head = vocabulary.vocabulary_split(units, plan, len(plan.stages) - 1, tp_plan).head
+    if head:
+        degree = plan.stages[-1].strategy.tensor
+        vocabulary.check_classes(units[-1], head, entering[-1], degree, f"{place}: layer '{names[-1]}'")
     return units
 
 
@@ -324,10 +328,11 @@ def notes_of(units: Sequence[nn.Module], plan: Plan, sample: Sample) -> list[str
     return found
 
 
-def priced_otherwise(entry: Mapping[str, Any], plan: Plan) -> list[str]:
+def priced_otherwise(entry: Mapping[str, Any], plan: Plan, units: Sequence[nn.Module], tp_plan: Mapping[str, str]) -> list[str]:
     """Return sentences about what analytic costs price otherwise than it runs here.
 
-    `entry`: the plan file. `plan`: its plan.
+    `entry`: the plan file. `plan`: its plan. `units`: the layers of the model, whole.
+    `tp_plan`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
     """
     if entry.get("costs") != "analytic":
         return []
@@ -337,12 +342,7 @@ def priced_otherwise(entry: Mapping[str, Any], plan: Plan) -> list[str]:
             "gradients of replicas are added up after a stage's last backward pass; the plan is priced with most of "
             "that beside it"
         )
-    if any(stage.strategy.tensor > 1 for stage in (plan.stages[0], plan.stages[-1])):
-        found.append(
-            "word table and head stay whole on every rank of a tensor group; the plan is priced with both split, in time and "
-            "memory"
-        )
-    return found
+    return [*found, *vocabulary.left_whole(units, plan, tp_plan)]
 
 
 def _draws(units: Sequence[nn.Module], sample: Sample) -> bool:

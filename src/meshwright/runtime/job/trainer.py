@@ -17,7 +17,7 @@ from meshwright.runtime.job.crossings import crossings_of
 from meshwright.runtime.job.holdings import HeldTensor, ModelNames, holdings_of, names_of, owners_of, strays
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, default_loss, example_of, repeated
-from meshwright.runtime.parallel import optimizer_probe, tensor_parallel
+from meshwright.runtime.parallel import optimizer_probe, tensor_parallel, vocabulary
 from meshwright.runtime.parallel.axes import split_layers
 from meshwright.runtime.parallel.sharding import StageWeights, Tie, optimizer_of, shard_fully
 from meshwright.runtime.parallel.tied_weights import first_holder, ties_of
@@ -336,7 +336,12 @@ def assemble(
     for stage in places.stages_of(rank):
         own = [units[op] for op in places.plan.stages[stage].ops]
         mine = [tie for tie in ties if first_holder(places, rank, units, tie) == stage]
-        runs[stage] = _stage_run(places, stage, own, groups[stage], tp_plan, (tied, mine), device)
+        found = vocabulary.vocabulary_split(units, places.plan, stage, tp_plan)
+        for unit in own:
+            unit.to(device)
+        vocabulary.split(units[0], units[-1], found, groups[stage].tensor_mesh)
+        classes = groups[stage].tensor_mesh if found.head else None
+        runs[stage] = _stage_run(places, stage, own, groups[stage], tp_plan, (tied, mine), classes)
     weights = {stage: run.weights for stage, run in runs.items()}
     holdings = (*holdings_of(places, rank, weights, owners, in_model), *strays(every, owners, in_model, rank))
     with autocast(device, precision):
@@ -368,14 +373,15 @@ def _stage_run(
     groups: StageGroups,
     tp_plan: dict[str, str],
     ties: tuple[set[nn.Parameter], list[Tie]],
-    device: torch.device,
+    classes: Any,
 ) -> StageRun:
-    """Return one stage, its layers split over its axes, recomputed and sharded as the plan says."""
+    """Return one stage, its layers split over its axes, recomputed and sharded as the plan says.
+
+    `classes`: see `meshwright.runtime.step.executor.StageRun`.
+    """
     plan = places.plan
     strategy = plan.stages[stage].strategy
     ops, n_layers = plan.stages[stage].ops, sum(len(part.ops) for part in plan.stages)
-    for unit in units:
-        unit.to(device)
     split = split_layers(units, [(op, n_layers) for op in ops], strategy, groups, tp_plan)
     module = StageModule(split.layers, plan.stages[stage].recompute, split.before).train()
     later = DeferredWeightGrad()
@@ -385,4 +391,4 @@ def _stage_run(
     elif bool((places.slots.phase == BACKWARD_WEIGHT).any()):
         delay_weight_gradients(module, later)
     shard = strategy.shard if groups.data.shard is not None else 0
-    return StageRun(module, StageWeights(module, shard, groups, split.partial, *ties), later, splits=not sharded)
+    return StageRun(module, StageWeights(module, shard, groups, split.partial, *ties), later, not sharded, classes)

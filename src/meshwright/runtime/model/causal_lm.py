@@ -253,6 +253,11 @@ class _Table(nn.Module):
         super().__init__()
         self.model, self.further = model, tuple(further)
 
+    @property
+    def token_table(self) -> str:
+        """Path of the word table."""
+        return _path_of(self, self.model.get_input_embeddings())  # type: ignore[operator]
+
     def forward(self, ids: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return what reaches the first layer, and the further inputs."""
         try:
@@ -314,6 +319,11 @@ class _Head(nn.Module):
         self.model, self.width, self.further, self.routing = model, width, tuple(further), routing
         self.given = (next(module for module in model.modules() if isinstance(module, _Given)),)
 
+    @property
+    def class_product(self) -> str:
+        """Path of the output product."""
+        return _path_of(self, self.model.get_output_embeddings())  # type: ignore[operator]
+
     def forward(self, hidden: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return logits, and the sums of routers, where there are any."""
         said = inputs[len(self.further) :]
@@ -325,6 +335,11 @@ class _Head(nn.Module):
             return (logits,) if self.routing is None or not said else (logits, self.routing.sums(said, mask))
         finally:
             self.given[0].value = None
+
+
+def _path_of(part: nn.Module, wanted: nn.Module | None) -> str:
+    """Return the path of a module in a part; empty where it has none."""
+    return next((path for path, module in part.named_modules() if module is wanted), "")
 
 
 def _drop_unused(part: nn.Module, given: torch.Tensor) -> None:

@@ -37,6 +37,21 @@ class Segment(nn.Module):
             if node.op in ("call_module", "get_attr"):
                 _register(self.parts, root, str(node.target))
 
+    @property
+    def token_table(self) -> str:
+        """Path of the first table that is looked up by what comes in; empty where there is none."""
+        tables = (node for node in self.plan_nodes if self._is_call(node, nn.Embedding))
+        return next((f"parts.{node.target}" for node in tables if set(node.all_input_nodes) <= set(self.plan_inputs)), "")
+
+    @property
+    def class_product(self) -> str:
+        """Path of the linear layer whose result is the first that goes out; empty where that is another's."""
+        node = self.plan_outputs[0] if self.plan_outputs else None
+        return f"parts.{node.target}" if node is not None and self._is_call(node, nn.Linear) else ""
+
+    def _is_call(self, node: fx.Node, kind: type[nn.Module]) -> bool:
+        return node.op == "call_module" and isinstance(self.parts.get_submodule(str(node.target)), kind)
+
     def forward(self, *carried: torch.Tensor) -> tuple[Any, ...]:
         """Return the values that later segments need, from those that earlier ones left."""
         values: dict[fx.Node, Any] = dict(zip(self.plan_inputs, carried, strict=True))

@@ -25,6 +25,7 @@ from meshwright.runtime.open.engine import Engine
 from meshwright.runtime.open.names import Names, Tensors
 from meshwright.runtime.open.own_batch import BatchReader
 from meshwright.runtime.open.shares import share_of
+from meshwright.runtime.parallel import tensor_parallel, vocabulary
 from meshwright.runtime.ranks import meshes, message_order
 from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.plan_file import PlanFile, plan_file_of, read_plan
@@ -52,6 +53,7 @@ def build(
     clip_norm: float = 0.0,
     skip_non_finite: bool = False,
     seed: int = 0,
+    loss_parallel: bool = False,
 ) -> Engine:
     """Return the engine of this process; see `meshwright.parallelize`."""
     _check(plan, precision, clip_norm, seed)
@@ -72,6 +74,11 @@ def build(
     units = preflight.check_model(module, read.names, read.plan, sample, place)
     of_stages = names.of_stages(units, places)
     notes = (*read.notes(), *preflight.notes_of(units, read.plan, sample))
+    tp_plan = tensor_parallel.wishes_of(module)
+    if read.entry.get("costs") == "analytic":
+        notes += tuple(vocabulary.left_whole(units, read.plan, tp_plan))
+    if not loss_parallel:
+        notes += tuple(f"{told} (loss_parallel=True: a DTensor)" for told in vocabulary.of_own_loss(units, read.plan, tp_plan))
     trainer = assemble(
         module, read.names, places, sample, optimizer=partial(torch.optim.SGD, lr=0.0), loss=default_loss, precision=precision
     )
@@ -82,7 +89,7 @@ def build(
     trainer.notes += notes
     trainer.clip_norm, trainer.skip_non_finite = clip_norm, skip_non_finite
     tensors = Tensors(names, of_stages, places, trainer.rank, trainer.weights, trainer.executor.device)
-    return Engine(trainer, share_of(places, trainer.rank), reader, tensors)
+    return Engine(trainer, share_of(places, trainer.rank), reader, tensors, loss_parallel)
 
 
 def _check(plan: object, precision: object, clip_norm: object, seed: object) -> None:

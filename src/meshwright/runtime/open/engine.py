@@ -38,6 +38,8 @@ class Engine:
         What of a batch the model takes.
     tensors : Tensors
         Its weights by name.
+    loss_parallel : bool
+        Whether losses of the user's own take logits of which each rank has some classes as they are.
 
     Attributes
     ----------
@@ -59,8 +61,11 @@ class Engine:
         Norm of the whole gradient of the last step, before it was scaled down.
     """
 
-    def __init__(self, trainer: Trainer, share: DataShare, reader: BatchReader, tensors: Tensors) -> None:
+    def __init__(
+        self, trainer: Trainer, share: DataShare, reader: BatchReader, tensors: Tensors, loss_parallel: bool = False
+    ) -> None:
         self.trainer, self._share, self._reader, self._tensors = trainer, share, reader, tensors
+        self._loss_parallel = loss_parallel
         self.rank, self.n_ranks = trainer.rank, trainer.layout.n_ranks
         self.data_rank, self.n_data_ranks, self.rows = share.rank, share.n_ranks, share.rows
         self.n_samples, self.global_batch = len(share.rows), trainer.layout.plan.global_batch
@@ -338,8 +343,8 @@ class Engine:
             self.trainer.mark = (self.data_rank, alike.fingerprint(tree_leaves(batch)))
             if chosen is None and self._share.last:
                 chosen = self._reader.loss_for(batch)
-        routers = self.trainer.executor.routers
-        return OwnBatch(batch, self._reader, chosen or _none, self._share, self.device, 1.0 / self._expected, routers)
+        told = (self.trainer.executor.routers, self._loss_parallel)
+        return OwnBatch(batch, self._reader, chosen or _none, self._share, self.device, 1.0 / self._expected, *told)
 
 
 def _of_group(

@@ -155,9 +155,11 @@ def test_too_few_queues_for_the_messages_of_a_pipeline_are_refused(monkeypatch: 
 
 def test_what_analytic_costs_price_otherwise_is_told() -> None:
     analytic: dict[str, Any] = {"costs": "analytic"}
-    told = [preflight.priced_otherwise(analytic, plan(**options)) for options in ({}, {"shard": 3}, {"tensor": 2})]
-    assert [len(one) for one in told] == [1, 0, 1] and "beside it" in told[0][0] and "word table" in told[2][0]
-    assert not preflight.priced_otherwise({"costs": "profiled"}, plan())
+    told = [
+        preflight.priced_otherwise(analytic, plan(**options), [nn.ReLU()], {}) for options in ({}, {"shard": 3}, {"tensor": 2})
+    ]
+    assert [len(one) for one in told] == [1, 0, 2] and "beside it" in told[0][0] and "word table" in told[2][0]
+    assert not preflight.priced_otherwise({"costs": "profiled"}, plan(), [], {})
 
 
 def test_an_optimizer_that_counts_on_the_models_weights_is_taken_where_it_gets_them() -> None:
