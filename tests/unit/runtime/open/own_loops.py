@@ -84,7 +84,7 @@ def llama() -> nn.Module:
 
     config = transformers.LlamaConfig(
         hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128,
-        vocab_size=101, max_position_embeddings=64, tie_word_embeddings=False, use_cache=False,
+        vocab_size=102, max_position_embeddings=64, tie_word_embeddings=False, use_cache=False,
     )  # fmt: skip
     return transformers.LlamaForCausalLM(config)
 
@@ -201,7 +201,8 @@ def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     build_one, batches, loss, names = parts_of(case)
     n_samples = case["plan"]["schedule"]["global_batch"]
     example = {name: batches(0, n_samples)[name] for name in reversed(names)}
-    engine = meshwright.parallelize(build_one, case["plan"], clip_norm=CLIP, example=example)
+    how = {"clip_norm": CLIP, "loss_parallel": case["loss_parallel"]}
+    engine = meshwright.parallelize(build_one, case["plan"], example=example, **how)
     groups = {name: told for name, told in GROUPS.items() if name != "*bias" or case["loss"] not in KINDS}  # a Llama has none
     engine.optimizer(optimizer, groups=groups if case["loss"] != "adapters" else None)
     schedule = engine.schedule(warming)
