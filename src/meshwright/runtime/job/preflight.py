@@ -15,7 +15,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.optimizers import OPTIMIZERS
 from meshwright.core.plan import Plan, Stage
 from meshwright.runtime.job.job import Job
-from meshwright.runtime.model import routers
+from meshwright.runtime.model import meta, routers
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, repeated
 from meshwright.runtime.parallel import shard_equivalence, tensor_parallel, vocabulary
@@ -118,6 +118,7 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     Raises `InputError` when the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
     """
     check_weights(model, place)
+    meta.check(model, place)
     if hasattr(model, "_orig_mod"):
         raise InputError(
             f"{place}: the model is what torch.compile(model) gives, which cannot be cut between stages; compile its blocks, "
@@ -159,7 +160,8 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     head = vocabulary.vocabulary_split(units, plan, len(plan.stages) - 1, tp_plan).head
     if head:
         degree = plan.stages[-1].strategy.tensor
-        vocabulary.check_classes(units[-1], head, entering[-1], degree, f"{place}: layer '{names[-1]}'")
+        with meta.filled(units[-1]):
+            vocabulary.check_classes(units[-1], head, entering[-1], degree, f"{place}: layer '{names[-1]}'")
     return units
 
 
@@ -235,7 +237,8 @@ def _check_boundaries(
             carried = tuple(_received(value, begins >= 0) for value in carried)
             entering.append(carried)
             try:
-                carried = unit.eval()(*carried)
+                with meta.filled(unit):
+                    carried = unit.eval()(*carried)
             except Exception as error:
                 raise InputError(
                     f"{place}: layer '{names[i]}' cannot run on {_shapes(carried)}: {type(error).__name__}: {error}"
@@ -352,7 +355,8 @@ def _draws(units: Sequence[nn.Module], sample: Sample) -> bool:
     with torch.no_grad(), torch.random.fork_rng([]):
         before = torch.get_rng_state()
         for unit in units:
-            carried = unit(*carried)
+            with meta.filled(unit):
+                carried = unit(*carried)
         after = torch.get_rng_state()
         for buffer, value in buffers:
             buffer.copy_(value)

@@ -19,6 +19,7 @@ from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, default_loss, example_of, repeated
 from meshwright.runtime.parallel import optimizer_probe, tensor_parallel, vocabulary
 from meshwright.runtime.parallel.axes import split_layers
+from meshwright.runtime.parallel.materialising import Materials
 from meshwright.runtime.parallel.sharding import StageWeights, Tie, optimizer_of, shard_fully
 from meshwright.runtime.parallel.tied_weights import first_holder, ties_of
 from meshwright.runtime.ranks import alike, message_order
@@ -333,15 +334,17 @@ def assemble(
     groups = stage_groups(places, rank, device.type)
     tied, ties = ties_of(places, rank, units)
     runs: dict[int, StageRun] = {}
+    answers = [first_holder(places, rank, units, tie) for tie in ties]
+    found = {stage: vocabulary.vocabulary_split(units, places.plan, stage, tp_plan) for stage in places.stages_of(rank)}
+    materials = Materials(device)
     for stage in places.stages_of(rank):
         own = [units[op] for op in places.plan.stages[stage].ops]
-        mine = [tie for tie in ties if first_holder(places, rank, units, tie) == stage]
-        found = vocabulary.vocabulary_split(units, places.plan, stage, tp_plan)
+        mine = [tie for tie, first in zip(ties, answers, strict=True) if first == stage]
         for unit in own:
-            unit.to(device)
-        vocabulary.split(units[0], units[-1], found, groups[stage].tensor_mesh)
-        classes = groups[stage].tensor_mesh if found.head else None
-        runs[stage] = _stage_run(places, stage, own, groups[stage], tp_plan, (tied, mine), classes)
+            materials.move(unit)
+        vocabulary.split(units[0], units[-1], found[stage], groups[stage].tensor_mesh)
+        classes = groups[stage].tensor_mesh if found[stage].head else None
+        runs[stage] = _stage_run(places, stage, own, groups[stage], tp_plan, (tied, mine), classes, materials)
     weights = {stage: run.weights for stage, run in runs.items()}
     holdings = (*holdings_of(places, rank, weights, owners, in_model), *strays(every, owners, in_model, rank))
     with autocast(device, precision):
@@ -374,10 +377,12 @@ def _stage_run(
     tp_plan: dict[str, str],
     ties: tuple[set[nn.Parameter], list[Tie]],
     classes: Any,
+    materials: Materials,
 ) -> StageRun:
     """Return one stage, its layers split over its axes, recomputed and sharded as the plan says.
 
     `classes`: see `meshwright.runtime.step.executor.StageRun`.
+    `materials`: makes weights that are on the meta device.
     """
     plan = places.plan
     strategy = plan.stages[stage].strategy
@@ -390,5 +395,7 @@ def _stage_run(
         shard_fully(module, module.layers, groups, ties[0])
     elif bool((places.slots.phase == BACKWARD_WEIGHT).any()):
         delay_weight_gradients(module, later)
+    materials.make(module)
     shard = strategy.shard if groups.data.shard is not None else 0
-    return StageRun(module, StageWeights(module, shard, groups, split.partial, *ties), later, not sharded, classes)
+    weights = StageWeights(module, shard, groups, split.partial, *materials.of_ties(*ties))
+    return StageRun(module, weights, later, not sharded, classes)

@@ -14,6 +14,7 @@ from torch import fx, nn
 from meshwright.base.errors import InputError
 from meshwright.runtime.model import causal_lm, seq2seq, stacked
 from meshwright.runtime.model.data import Sample
+from meshwright.runtime.model.meta import filled_in_turn
 from meshwright.runtime.model.naming import first_tensor, resolve
 
 __all__ = ["Segment", "cut"]
@@ -125,6 +126,12 @@ def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.
     -----
     The forward is traced down to the named layers with ``torch.fx``; what runs between two layers belongs to the earlier one.
     """
+    with filled_in_turn(model):
+        return _cut(model, names, sample)
+
+
+def _cut(model: nn.Module, names: Sequence[str], sample: Sample) -> list[nn.Module]:
+    """Do what `cut` does."""
     if seq2seq.recognises(model):
         return seq2seq.cut(model, names, max(1, len(sample)))
     if causal_lm.recognises(model):

@@ -8,6 +8,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,9 +18,9 @@ from torch import nn
 
 from meshwright.base.errors import InputError
 from meshwright.core.result import Result
-from meshwright.runtime.job import preflight
+from meshwright.runtime.job import preflight, weight_files
 from meshwright.runtime.job.trainer import assemble
-from meshwright.runtime.model import causal_lm, seq2seq, source
+from meshwright.runtime.model import causal_lm, meta, seq2seq, source
 from meshwright.runtime.model.data import Sample, default_loss, example_of, rows_of_inputs
 from meshwright.runtime.open.engine import Engine
 from meshwright.runtime.open.names import Names, Tensors
@@ -54,6 +55,7 @@ def build(
     skip_non_finite: bool = False,
     seed: int = 0,
     loss_parallel: bool = False,
+    weights: str | os.PathLike[str] | None = None,
 ) -> Engine:
     """Return the engine of this process; see `meshwright.parallelize`."""
     _check(plan, precision, clip_norm, seed)
@@ -65,7 +67,9 @@ def build(
     _join(places, place)
     if places.n_ranks != dist.get_world_size():
         raise InputError(f"{place}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
-    module = _module(model, seed)
+    with meta.weights_on_meta() if weights is not None else nullcontext():
+        module = _module(model, seed)
+    empty = meta.on_meta(module)
     named = _in_order(module, example) if isinstance(example, Mapping) else {}
     given = tuple(named.values()) if named else () if example is None else _tuple(example)
     sample = example_of(module, rows_of_inputs(given, 0, 1), read.sequence_length)
@@ -88,8 +92,10 @@ def build(
         notes += ("the process group has no NCCL: training runs on the CPU, though there are GPUs",)
     trainer.notes += notes
     trainer.clip_norm, trainer.skip_non_finite = clip_norm, skip_non_finite
+    if weights is not None:
+        weight_files.read_weights(trainer, os.fspath(weights))
     tensors = Tensors(names, of_stages, places, trainer.rank, trainer.weights, trainer.executor.device)
-    return Engine(trainer, share_of(places, trainer.rank), reader, tensors, loss_parallel)
+    return Engine(trainer, share_of(places, trainer.rank), reader, tensors, loss_parallel, waits=weights is None and empty)
 
 
 def _check(plan: object, precision: object, clip_norm: object, seed: object) -> None:

@@ -40,6 +40,8 @@ class Engine:
         Its weights by name.
     loss_parallel : bool
         Whether losses of the user's own take logits of which each rank has some classes as they are.
+    waits : bool
+        Whether weights have no values yet.
 
     Attributes
     ----------
@@ -62,10 +64,17 @@ class Engine:
     """
 
     def __init__(
-        self, trainer: Trainer, share: DataShare, reader: BatchReader, tensors: Tensors, loss_parallel: bool = False
+        self,
+        trainer: Trainer,
+        share: DataShare,
+        reader: BatchReader,
+        tensors: Tensors,
+        loss_parallel: bool = False,
+        *,
+        waits: bool = False,
     ) -> None:
         self.trainer, self._share, self._reader, self._tensors = trainer, share, reader, tensors
-        self._loss_parallel = loss_parallel
+        self._loss_parallel, self._waits = loss_parallel, waits
         self.rank, self.n_ranks = trainer.rank, trainer.layout.n_ranks
         self.data_rank, self.n_data_ranks, self.rows = share.rank, share.n_ranks, share.rows
         self.n_samples, self.global_batch = len(share.rows), trainer.layout.plan.global_batch
@@ -261,7 +270,7 @@ class Engine:
         InputError
             In every process, when names or shapes are not the model's.
         """
-        self._has_gradients = False
+        self._has_gradients, self._waits = False, self._waits and not strict
         whole_state.load_weights(self.trainer, state, strict=strict, place="load_state_dict")
 
     def optimizer_state_dict(self, *, everywhere: bool = False) -> dict[str, Any]:
@@ -312,7 +321,9 @@ class Engine:
         Raises `InputError` when there is no optimizer yet, or the checkpoint does not fit.
         """
         self._require_optimizer()
-        return checkpoints.load_newest_whole(self.trainer, folder)
+        steps = checkpoints.load_newest_whole(self.trainer, folder)
+        self._waits = self._waits and not steps
+        return steps
 
     def _require_optimizer(self) -> None:
         if not self._has_optimizer:
@@ -336,6 +347,11 @@ class Engine:
 
     def _feed(self, batch: Any, loss: Loss | None) -> OwnBatch:
         """Return what feeds a step, the batch checked where it is looked at."""
+        if self._waits:
+            raise InputError(
+                "the model was given on the meta device, and its weights have no values yet: parallelize(..., weights=FOLDER), "
+                "resume or load_state_dict gives them some"
+            )
         chosen = loss
         self.trainer.mark = None
         if self.needs_data:

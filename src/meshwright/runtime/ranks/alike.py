@@ -23,7 +23,7 @@ def make_alike(model: nn.Module) -> tuple[str, ...]:
 
     `model`: whole; called in every process at once.
     """
-    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers()) if not tensor.is_meta]
     if dist.get_world_size() == 1 or not tensors:
         return ()
     device = torch.device("cuda", torch.cuda.current_device()) if "cuda:nccl" in dist.get_backend_config() else None
