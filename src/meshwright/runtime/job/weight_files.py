@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -54,18 +54,19 @@ def read_weights(trainer: Trainer, folder: str) -> None:
 
 
 def _named(trainer: Trainer, pieces: Sequence[Slice], shapes: Mapping[str, tuple[int, ...]], place: str) -> list[Slice]:
-    """Return boxes under the names that files have for their tensors, which may be any of several."""
+    """Return boxes under the names that files have for their tensors, which may be any of several.
+
+    Every process looks for all tensors of the model, so that all refuse the same files.
+    """
     known = {name: name for name in trainer.names.shapes}
     known |= {name: alias for alias, name in trainer.names.aliases.items() if alias in shapes and name not in shapes}
-    found = []
-    for piece in pieces:
-        name = known[piece.name]
-        if name not in shapes:
+    for name, shape in trainer.names.shapes.items():
+        if known[name] not in shapes:
             raise InputError(f"weights {place}: there is no '{name}'; are they of another model?")
-        if tuple(shapes[name]) != piece.shape:
-            raise InputError(f"weights {place}: '{name}' has shape {tuple(shapes[name])}, but in the model {piece.shape}")
-        found.append(Slice((name,), piece.shape, piece.offset, piece.tensor))
-    return found
+        other = tuple(shapes[known[name]])
+        if other != tuple(shape):
+            raise InputError(f"weights {place}: '{name}' has shape {other}, but in the model {tuple(shape)}")
+    return [Slice((known[piece.name],), piece.shape, piece.offset, piece.tensor) for piece in pieces]
 
 
 def _read_safetensors(trainer: Trainer, pieces: Sequence[Slice], path: Path) -> None:
@@ -77,7 +78,7 @@ def _read_safetensors(trainer: Trainer, pieces: Sequence[Slice], path: Path) -> 
     index = path / "model.safetensors.index.json"
     names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else []
     files = [path] if path.is_file() else [path / name for name in names] or sorted(path.glob("*.safetensors"))
-    opened = [safe_open(file, "pt") for file in files]
+    opened: list[Any] = [safe_open(file, "pt") for file in files]
     holder = {name: file for file in opened for name in file.keys()}  # noqa: SIM118
     shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in holder.items()}
     for piece in _named(trainer, pieces, shapes, str(path)):

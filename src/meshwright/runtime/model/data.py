@@ -84,7 +84,8 @@ def share_of_loss(
     """
     own = targets[slice(*rows)]
     if loss is default_loss and not targets.is_floating_point():
-        return number(label_sum(output, own)) / (targets != IGNORED).sum()
+        total: torch.Tensor = number(label_sum(output, own))
+        return total / (targets != IGNORED).sum()
     value = loss(whole(output), own)
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"

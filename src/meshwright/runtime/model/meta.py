@@ -19,10 +19,10 @@ def weights_on_meta() -> Iterator[None]:
     """Let modules that are built hold their weights on the meta device, one after the other; buffers stay as they are."""
     register = nn.Module.register_parameter
 
-    def as_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and not parameter.is_meta:
-            parameter = nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
-        register(module, name, parameter)
+    def as_meta(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and not param.is_meta:
+            param = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+        register(self, name, param)
 
     nn.Module.register_parameter = as_meta  # type: ignore[method-assign]
     try:

@@ -46,7 +46,7 @@ class Materials:
                     self._made[parameter] = nn.Parameter(value, requires_grad=parameter.requires_grad)
                 part._parameters[name] = self._made[parameter]
         if found and isinstance(module, FSDPModule):
-            module._apply(lambda tensor: tensor)  # FSDP2 looks for weights that were replaced
+            module._apply(lambda tensor: tensor)  # type: ignore[no-untyped-call]  # FSDP2 looks for weights that were replaced
 
     def of_ties(self, tied: set[nn.Parameter], ties: list[Tie]) -> tuple[set[nn.Parameter], list[Tie]]:
         """Return weights that several stages hold, and a rank's share in them, as they were made."""

@@ -88,17 +88,15 @@ class _Pool:
         self.works: list[tuple[Any, torch.Tensor, list[torch.Tensor]]] = []
         self.flat: nn.Parameter | None = None
         if self.shard in (1, 2) and self.parameters:
-            self.flat = nn.Parameter(
-                self._chunk(_flatten([local(p.detach()) for p in self.parameters], self._padded())).clone()
-            )
+            size = self._padded() // self.replicas.n_shards
+            start = self.replicas.shard_index * size
+            own = TensorRow([local(parameter.detach()) for parameter in self.parameters]).between(start, start + size)
+            self.flat = nn.Parameter(torch.cat(own))
 
     def _padded(self) -> int:
         """Return the number of elements of all weights, rounded up to equal parts."""
         total = sum(local(parameter).numel() for parameter in self.parameters)
         return -(-total // self.replicas.n_shards) * self.replicas.n_shards
-
-    def _chunk(self, flat: torch.Tensor) -> torch.Tensor:
-        return flat.chunk(self.replicas.n_shards)[self.replicas.shard_index]
 
     def _pieces(self) -> Iterator[tuple[slice, list[tuple[int, int]]]]:
         """Yield a slice of every rank's part that is exchanged at once, and where it lies in the whole, rank by rank."""

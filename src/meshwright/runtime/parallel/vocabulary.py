@@ -46,22 +46,26 @@ def vocabulary_split(units: Sequence[nn.Module], plan: Plan, stage: int, tp_plan
         return VocabularySplit()
     n_pieces = strategy.tensor * ((strategy.shard_degree or strategy.data) if strategy.shard == 3 else 1)
     first, last = units[0], units[-1]
-    found = {}
-    if 0 in part.ops and getattr(first, "token_table", ""):
-        found["table"] = (first, first.token_table)
-    if len(units) - 1 in part.ops and getattr(last, "class_product", ""):
-        found["head"] = (last, last.class_product)
-    reasons = {name: _against(unit, str(path), n_pieces, tp_plan) for name, (unit, path) in found.items()}
-    chosen = {unit.get_submodule(str(path)) for name, (unit, path) in found.items() if not reasons[name]}
+    known = {"table": (first, "token_table", 0), "head": (last, "class_product", len(units) - 1)}
+    said = {name: (unit, _said(unit, word)) for name, (unit, word, op) in known.items() if op in part.ops}
+    found = {name: told for name, told in said.items() if told[1]}
+    reasons = {name: _against(unit, path, n_pieces, tp_plan) for name, (unit, path) in found.items()}
+    chosen = {unit.get_submodule(path) for name, (unit, path) in found.items() if not reasons[name]}
     holders = [module for unit in dict.fromkeys(units) for module in unit.modules()]
     for name, (unit, path) in found.items():
-        weight = unit.get_submodule(str(path)).weight
+        weight = unit.get_submodule(path).weight
         others = {module for module in holders if any(own is weight for own in module._parameters.values())} - chosen
         if not reasons[name] and others:
             reasons[name] = "its weights are those of a layer that is not split, or of another stage, too"
-    held = {name: str(path) for name, (_, path) in found.items() if not reasons[name]}
+    held = {name: path for name, (_, path) in found.items() if not reasons[name]}
     told = tuple(f"{path}: {reasons[name]}" for name, (_, path) in found.items() if reasons[name])
     return VocabularySplit(held.get("table", ""), held.get("head", ""), told)
+
+
+def _said(unit: nn.Module, word: str) -> str:
+    """Return the path that a layer says of itself; empty where it says none."""
+    found: Any = getattr(unit, word, None)
+    return str(found or "")
 
 
 def _against(unit: nn.Module, path: str, n_pieces: int, tp_plan: Mapping[str, str]) -> str:
@@ -91,7 +95,7 @@ def left_whole(units: Sequence[nn.Module], plan: Plan, tp_plan: Mapping[str, str
         if degree == 1 or (told.head if name == "head" else told.table):
             continue
         unit, attribute = (units[-1], "class_product") if name == "head" else (units[0], "token_table")
-        path = getattr(unit, attribute, "")
+        path = _said(unit, attribute)
         why = next((reason for reason in told.reasons if path and reason.startswith(f"{path}: ")), "none was recognised")
         found.append(
             f"the {name} stays whole on every rank of a tensor group ({why}); the plan is priced with it split, in time and "

@@ -194,6 +194,19 @@ def alone(case: dict[str, Any]) -> dict[str, Any]:
     return {"losses": losses, "norms": norms, "evaluated": evaluated, "state": model.state_dict(), "remembered": remembered}
 
 
+def written(case: dict[str, Any], folder: pathlib.Path) -> str:
+    """Write the weights that training begins with; return their folder."""
+    build_one, *_ = parts_of(case)
+    torch.manual_seed(0)
+    model, place = build_one(), folder / build_one.__name__
+    if not place.exists():
+        if hasattr(model, "save_pretrained"):
+            model.save_pretrained(place)
+        else:
+            torch.distributed.checkpoint.save(model.state_dict(), checkpoint_id=place, no_dist=True)
+    return str(place)
+
+
 def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     """Return what the same loop gives in this process of a plan."""
     import meshwright
@@ -201,7 +214,7 @@ def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     build_one, batches, loss, names = parts_of(case)
     n_samples = case["plan"]["schedule"]["global_batch"]
     example = {name: batches(0, n_samples)[name] for name in reversed(names)}
-    how = {"clip_norm": CLIP, "loss_parallel": case["loss_parallel"]}
+    how = {"clip_norm": CLIP, "loss_parallel": case["loss_parallel"], "weights": case.get("files")}
     engine = meshwright.parallelize(build_one, case["plan"], example=example, **how)
     groups = {name: told for name, told in GROUPS.items() if name != "*bias" or case["loss"] not in KINDS}  # a Llama has none
     engine.optimizer(optimizer, groups=groups if case["loss"] != "adapters" else None)
@@ -280,6 +293,8 @@ def main(folder: pathlib.Path, n_ranks: int) -> int:
     by_question: dict[tuple[Any, ...], Any] = {}
     for name, case in cases.items():
         schedule = case["plan"]["schedule"]
+        if case["read"]:
+            case["files"] = written(case, folder)
         question = (case["loss"], schedule["global_batch"], schedule["n_microbatches"] if case["loss"] == "routers" else 1)
         if question not in by_question:
             by_question[question] = alone(case)

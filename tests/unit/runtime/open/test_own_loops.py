@@ -26,9 +26,9 @@ TOLERANCE = 1e-5
 TWO = {
     "replicas of a batch that does not divide": plan_of([(4, [0, 1], {})], global_batch=13, n_microbatches=3),
     "a mean over samples, of a batch that does not divide": plan_of([(4, [0, 1], {})], global_batch=13, n_microbatches=3),
-    "optimizer state sharded": plan_of([(4, [0, 1], {"shard": 1})]),
+    "optimizer state sharded, read from files": plan_of([(4, [0, 1], {"shard": 1})]),
     "gradients sharded": plan_of([(4, [0, 1], {"shard": 2})]),
-    "weights sharded": plan_of([(4, [0, 1], {"shard": 3, "recompute": ["full"] * 4})]),
+    "weights sharded, read from files": plan_of([(4, [0, 1], {"shard": 3, "recompute": ["full"] * 4})]),
     "tensor": plan_of([(4, [0, 1], {"tensor": 2})]),
     "tensor, a loss of DTensors": plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
     "a pipeline, 1f1b": plan_of([(1, [0], {}), (3, [1], {})]),
@@ -39,8 +39,8 @@ TWO = {
 
 MASKED = {
     "replicas": plan_of([(4, [0, 1], {"shard": 3, "recompute": ["full"] * 4})]),
-    "a pipeline": plan_of([(2, [0], {}), (2, [1], {"recompute": ["full", "none"]})]),
-    "tensor and sequence": plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
+    "a pipeline, read from files": plan_of([(2, [0], {}), (2, [1], {"recompute": ["full", "none"]})]),
+    "tensor and sequence, read from files": plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
     "context": plan_of([(4, [0, 1], {"context": 2})]),
 }
 """A Llama with attention masks of sentences padded on the left, and their positions."""
@@ -83,7 +83,12 @@ def results(plans: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> dict[s
         name: next((kind for kind in kinds if name.startswith(kind)), "mean" if "mean" in name else "token") for name in plans
     }
     cases = {
-        name: {"plan": plan, "loss": losses[name].replace(kinds[0], "masked"), "loss_parallel": "DTensors" in name}
+        name: {
+            "plan": plan,
+            "loss": losses[name].replace(kinds[0], "masked"),
+            "loss_parallel": "DTensors" in name,
+            "read": "read from files" in name,
+        }
         for name, plan in plans.items()
     }
     (folder / "cases.json").write_text(json.dumps(cases))
