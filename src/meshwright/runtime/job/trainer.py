@@ -323,8 +323,7 @@ def assemble(
     optimizer, loss, precision
         See `apply`.
     """
-    rank = dist.get_rank()
-    device = _device()
+    rank, device = dist.get_rank(), _device()
     told = alike.make_alike(model)
     in_model = names_of(model)
     every = owners_of(model, in_model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from meshwright.base import files
 from meshwright.base.errors import InputError, MissingExtraError
 from meshwright.runtime.job import slices
 from meshwright.runtime.job.holdings import regions_of
@@ -76,9 +76,9 @@ def _read_safetensors(trainer: Trainer, pieces: Sequence[Slice], path: Path) -> 
     except ImportError:
         raise MissingExtraError("reading *.safetensors", "huggingface") from None
     index = path / "model.safetensors.index.json"
-    names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else []
-    files = [path] if path.is_file() else [path / name for name in names] or sorted(path.glob("*.safetensors"))
-    opened: list[Any] = [safe_open(file, "pt") for file in files]
+    names = sorted(set(files.read_json(index)["weight_map"].values())) if index.exists() else []
+    paths = [path] if path.is_file() else [path / name for name in names] or sorted(path.glob("*.safetensors"))
+    opened: list[Any] = [safe_open(file, "pt") for file in paths]
     holder = {name: file for file in opened for name in file.keys()}  # noqa: SIM118
     shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in holder.items()}
     for piece in _named(trainer, pieces, shapes, str(path)):
