@@ -391,7 +391,7 @@ def _stage_run(
     later = DeferredWeightGrad()
     sharded = strategy.shard == 3 and groups.data.shard is not None
     if sharded:
-        shard_fully(module, module.layers, groups, ties[0])
+        shard_fully(module, module.layers, groups, ties[0], alone=places.n_stages == 1)
     elif bool((places.slots.phase == BACKWARD_WEIGHT).any()):
         delay_weight_gradients(module, later)
     materials.make(module)

@@ -163,6 +163,8 @@ class Executor:
         finally:
             for part, training in modes:
                 part.training = training
+            for run in self.stages.values():
+                run.weights.reshard()
         return loss
 
     def run(self, feed: Feed) -> torch.Tensor:

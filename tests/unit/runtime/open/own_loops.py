@@ -223,7 +223,10 @@ def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     losses, norms = [], []
     for step in range(N_STEPS):
         mine = engine.own(batches(step, n_samples)) if engine.needs_data else None
-        losses.append(engine.step(mine, loss))
+        losses.append(engine.forward_backward(mine, loss))
+        if case["plan"]["stages"][0].get("shard") == 3:
+            engine.evaluate(engine.own(batches(99, n_samples)), loss)  # what it gathers must not outlive the update
+        engine.update()
         norms.append(engine.gradient_norm)
     evaluated = engine.evaluate(engine.own(batches(99, n_samples)), loss)
     groups = [{key: group[key] for key in ("lr", "weight_decay")} for group in engine.trainer.optimizer.param_groups]
