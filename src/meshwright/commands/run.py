@@ -33,7 +33,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     from meshwright.runtime.job.holdings import names_of
     from meshwright.runtime.model import source
     from meshwright.runtime.model.data import example_of
-    from meshwright.runtime.parallel import optimizer_probe
+    from meshwright.runtime.parallel import optimizer_probe, tensor_parallel, vocabulary
     from meshwright.runtime.ranks import meshes, message_order
     from meshwright.runtime.ranks.layout import layout
     from meshwright.runtime.step import autocast
@@ -53,9 +53,11 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     sample = example_of(model, examples, read.sequence_length)
     units = preflight.check_model(model, read.names, read.plan, sample, job.plan)
     differing = [] if predicted is None else preflight.check_same_model(units, read.names, predicted.problem.graph, job.plan)
+    tp_plan = tensor_parallel.wishes_of(model)
+    priced = [] if predicted is None else preflight.priced_otherwise(read.entry, read.plan, units, tp_plan)
     return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing,
             *preflight.notes_of(units, read.plan, sample),
-            *([] if predicted is None else preflight.priced_otherwise(read.entry, read.plan))]  # fmt: skip
+            *priced, *(vocabulary.of_own_loss(units, read.plan, tp_plan) if job.loss else [])]  # fmt: skip
 
 
 def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import os
+
     import torch
 
     from meshwright.runtime.job.trainer import Trainer
@@ -28,6 +30,8 @@ def parallelize(
     clip_norm: float = 0.0,
     skip_non_finite: bool = False,
     seed: int = 0,
+    loss_parallel: bool = False,
+    weights: str | os.PathLike[str] | None = None,
 ) -> Engine:
     """Cut, place and wrap a model as a plan says, for a training loop of your own; called in every process of a job.
 
@@ -50,6 +54,15 @@ def parallelize(
         Whether a step whose loss or gradients are not finite is left out; else it raises.
     seed : int
         Of the random numbers with which a function builds the model.
+    loss_parallel : bool
+        Under a tensor degree that splits the head by words: whether losses of your own take logits as a ``DTensor`` of which
+        each rank has some classes (`torch.nn.functional.cross_entropy` does: what they run in is PyTorch's ``loss_parallel``);
+        else they are given all classes, put together on every rank. The default losses never put them together.
+    weights : str or path, optional
+        A folder of ``*.safetensors`` under the model's own names, as ``save_pretrained`` writes them, or of
+        ``torch.distributed.checkpoint`` (checkpoints, too). The model's function is then run without making any weights, and
+        every process makes and reads its own part of them alone. A model on the meta device may be given without:
+        ``resume`` and ``load_state_dict`` read into it.
 
     Returns
     -------
@@ -76,7 +89,15 @@ def parallelize(
     from meshwright.runtime.open import building
 
     return building.build(
-        model, plan, example=example, precision=precision, clip_norm=clip_norm, skip_non_finite=skip_non_finite, seed=seed
+        model,
+        plan,
+        example=example,
+        precision=precision,
+        clip_norm=clip_norm,
+        skip_non_finite=skip_non_finite,
+        seed=seed,
+        loss_parallel=loss_parallel,
+        weights=weights,
     )
 
 

@@ -274,6 +274,7 @@ def _load(trainer: Trainer, path: Path, content: dict[str, Any]) -> int:
     state.finish()
     for piece in random:
         torch.set_rng_state(piece.tensor) if piece.path[-1] == "cpu" else torch.cuda.set_rng_state(piece.tensor)
+    trainer.random.align()
     _restore_schedules(trainer, path, content)
     if trainer.rank == 0:
         _tell_changes(trainer, path, content)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from meshwright.base.errors import InputError
 from meshwright.runtime.parallel.experts import ExpertParallel
 from meshwright.runtime.parallel.sharding import StageWeights, local
 from meshwright.runtime.ranks.layout import Layout
@@ -186,9 +187,13 @@ def strays(
     """Return the tensors of a model that none of its layers has, and that nothing trains: every rank holds them whole.
 
     `model`: of the whole model. `layers`: of every layer. `names`: of the whole model. `rank`: this process; the first writes.
+    Raises `InputError` when one is on the meta device: nothing would make it.
     """
     held = {owner.name for layer in layers for owner in layer}
     alone = {owner.name: owner for owner in model if owner.name not in held}
+    missing = next((name for name, owner in alone.items() if getattr(owner.module, owner.attribute).is_meta), "")
+    if missing:
+        raise InputError(f"'{missing}' is on the meta device, and no layer of the plan has it; build the model whole")
     return tuple(
         HeldTensor(name, shape, (0,) * len(shape), None, owner, rank == 0)
         for name, owner in alone.items() for shape in (names.shapes[name],)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
 from meshwright.runtime.job.holdings import Region
 from meshwright.runtime.job.slices import Slice
@@ -42,7 +41,5 @@ def flat_parts(trainer: Trainer, regions: Mapping[nn.Parameter, Sequence[Region]
 def begin_overwriting(trainer: Trainer) -> None:
     """Forget gradients, and what fully sharded layers gathered before: it would be used instead of what is written now."""
     for weights in trainer.weights.values():
-        for part in weights.module.modules():
-            if isinstance(part, FSDPModule):
-                part.reshard()
+        weights.reshard()
         weights.zero()

@@ -15,10 +15,10 @@ from meshwright.core.graph import Graph
 from meshwright.core.optimizers import OPTIMIZERS
 from meshwright.core.plan import Plan, Stage
 from meshwright.runtime.job.job import Job
-from meshwright.runtime.model import routers
+from meshwright.runtime.model import meta, routers
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, repeated
-from meshwright.runtime.parallel import shard_equivalence, tensor_parallel
+from meshwright.runtime.parallel import shard_equivalence, tensor_parallel, vocabulary
 from meshwright.runtime.parallel.context_parallel import spans_context
 from meshwright.runtime.parallel.experts import experts_of
 from meshwright.runtime.ranks.layout import Layout
@@ -118,6 +118,12 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     Raises `InputError` when the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
     """
     check_weights(model, place)
+    meta.check(model, place)
+    if hasattr(model, "_orig_mod"):
+        raise InputError(
+            f"{place}: the model is what torch.compile(model) gives, which cannot be cut between stages; compile its blocks, "
+            "which run compiled: for block in model.layers: block.compile()"
+        )
     units = cut(model, names, sample)
     if getattr(units[-1], "routing", None) is not None:
         routers.check(model, units, repeated(sample), place)
@@ -151,6 +157,11 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
                     units[op], entering[op], strategy.context, f"{stage_place}: layer '{names[op]}'"
                 )
             seen.add((strategy.context, alike))
+    head = vocabulary.vocabulary_split(units, plan, len(plan.stages) - 1, tp_plan).head
+    if head:
+        degree = plan.stages[-1].strategy.tensor
+        with meta.filled(units[-1]):
+            vocabulary.check_classes(units[-1], head, entering[-1], degree, f"{place}: layer '{names[-1]}'")
     return units
 
 
@@ -226,7 +237,8 @@ def _check_boundaries(
             carried = tuple(_received(value, begins >= 0) for value in carried)
             entering.append(carried)
             try:
-                carried = unit.eval()(*carried)
+                with meta.filled(unit):
+                    carried = unit.eval()(*carried)
             except Exception as error:
                 raise InputError(
                     f"{place}: layer '{names[i]}' cannot run on {_shapes(carried)}: {type(error).__name__}: {error}"
@@ -319,10 +331,11 @@ def notes_of(units: Sequence[nn.Module], plan: Plan, sample: Sample) -> list[str
     return found
 
 
-def priced_otherwise(entry: Mapping[str, Any], plan: Plan) -> list[str]:
+def priced_otherwise(entry: Mapping[str, Any], plan: Plan, units: Sequence[nn.Module], tp_plan: Mapping[str, str]) -> list[str]:
     """Return sentences about what analytic costs price otherwise than it runs here.
 
-    `entry`: the plan file. `plan`: its plan.
+    `entry`: the plan file. `plan`: its plan. `units`: the layers of the model, whole.
+    `tp_plan`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
     """
     if entry.get("costs") != "analytic":
         return []
@@ -332,12 +345,7 @@ def priced_otherwise(entry: Mapping[str, Any], plan: Plan) -> list[str]:
             "gradients of replicas are added up after a stage's last backward pass; the plan is priced with most of "
             "that beside it"
         )
-    if any(stage.strategy.tensor > 1 for stage in (plan.stages[0], plan.stages[-1])):
-        found.append(
-            "word table and head stay whole on every rank of a tensor group; the plan is priced with both split, in time and "
-            "memory"
-        )
-    return found
+    return [*found, *vocabulary.left_whole(units, plan, tp_plan)]
 
 
 def _draws(units: Sequence[nn.Module], sample: Sample) -> bool:
@@ -347,7 +355,8 @@ def _draws(units: Sequence[nn.Module], sample: Sample) -> bool:
     with torch.no_grad(), torch.random.fork_rng([]):
         before = torch.get_rng_state()
         for unit in units:
-            carried = unit(*carried)
+            with meta.filled(unit):
+                carried = unit(*carried)
         after = torch.get_rng_state()
         for buffer, value in buffers:
             buffer.copy_(value)

@@ -17,14 +17,16 @@ from meshwright.runtime.job.crossings import crossings_of
 from meshwright.runtime.job.holdings import HeldTensor, ModelNames, holdings_of, names_of, owners_of, strays
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, default_loss, example_of, repeated
-from meshwright.runtime.parallel import optimizer_probe, tensor_parallel
+from meshwright.runtime.parallel import optimizer_probe, tensor_parallel, vocabulary
 from meshwright.runtime.parallel.axes import split_layers
+from meshwright.runtime.parallel.materialising import Materials
 from meshwright.runtime.parallel.sharding import StageWeights, Tie, optimizer_of, shard_fully
 from meshwright.runtime.parallel.tied_weights import first_holder, ties_of
 from meshwright.runtime.ranks import alike, message_order
 from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.meshes import StageGroups, stage_groups
 from meshwright.runtime.ranks.plan_file import read_plan
+from meshwright.runtime.ranks.random_numbers import TensorRandom
 from meshwright.runtime.step.autocast import autocast
 from meshwright.runtime.step.executor import Executor, Span, StageRun
 from meshwright.runtime.step.feed import Feed
@@ -68,6 +70,8 @@ class Trainer:
         Of the whole model's weights and buffers.
     holdings : tuple of HeldTensor
         Which parts of them this rank holds.
+    random : TensorRandom
+        Its random numbers beside those of its tensor group.
 
     Attributes
     ----------
@@ -102,8 +106,9 @@ class Trainer:
         optimizer: torch.optim.Optimizer,
         names: ModelNames,
         holdings: tuple[HeldTensor, ...],
+        random: TensorRandom,
     ) -> None:
-        self.executor, self.weights, self.optimizer = executor, weights, optimizer
+        self.executor, self.weights, self.optimizer, self.random = executor, weights, optimizer, random
         self.names, self.holdings = names, holdings
         self.layout = executor.layout
         self.rank = executor.rank
@@ -142,7 +147,8 @@ class Trainer:
         # a loss scale looks after gradients that overflow, and skips the step
         finite = share.isfinite() & (squared.isfinite() if self.loss_scale is None else True)
         loss, n_broken, n_asking, squares, *told = self._everywhere(share, ~finite, self.asked_to_stop, squared)
-        unlike = alike.unlike_share(told)
+        self.random.check(told[3 * self.n_parts :])
+        unlike = alike.unlike_share(told[: 3 * self.n_parts])
         if unlike >= 0:
             who = f"processes of data rank {unlike}" if self.n_parts > 1 else "processes"
             raise InputError(
@@ -227,6 +233,7 @@ class Trainer:
         """Run forward and backward passes of what is fed, without an update; return this rank's share of the loss."""
         for weights in self.weights.values():
             weights.zero()
+        self.random.begin()
         scale = self.loss_scale
         self.executor.loss_factor_ratio = 1.0 if scale is None else scale.value
         loss = self.executor.run(feed)
@@ -243,7 +250,7 @@ class Trainer:
         last = self.layout.n_stages - 1
         counts = last in self.layout.stages_of(self.rank) and self.layout.seat(self.rank, last).inner == 0
         own = share.double() if counts else torch.zeros_like(share, dtype=torch.float64)
-        told = own.new_tensor(alike.votes(self.mark, self.n_parts))
+        told = own.new_tensor([*alike.votes(self.mark, self.n_parts), *self.random.votes()])
         total = torch.cat([torch.stack([own, broken.double(), torch.full_like(own, float(asked)), squared]), told])
         dist.all_reduce(total)
         return total.tolist()
@@ -316,8 +323,7 @@ def assemble(
     optimizer, loss, precision
         See `apply`.
     """
-    rank = dist.get_rank()
-    device = _device()
+    rank, device = dist.get_rank(), _device()
     told = alike.make_alike(model)
     in_model = names_of(model)
     every = owners_of(model, in_model)
@@ -327,10 +333,17 @@ def assemble(
     groups = stage_groups(places, rank, device.type)
     tied, ties = ties_of(places, rank, units)
     runs: dict[int, StageRun] = {}
+    answers = [first_holder(places, rank, units, tie) for tie in ties]
+    found = {stage: vocabulary.vocabulary_split(units, places.plan, stage, tp_plan) for stage in places.stages_of(rank)}
+    materials = Materials(device)
     for stage in places.stages_of(rank):
         own = [units[op] for op in places.plan.stages[stage].ops]
-        mine = [tie for tie in ties if first_holder(places, rank, units, tie) == stage]
-        runs[stage] = _stage_run(places, stage, own, groups[stage], tp_plan, (tied, mine), device)
+        mine = [tie for tie, first in zip(ties, answers, strict=True) if first == stage]
+        for unit in own:
+            materials.move(unit)
+        vocabulary.split(units[0], units[-1], found[stage], groups[stage].tensor_mesh)
+        classes = groups[stage].tensor_mesh if found[stage].head else None
+        runs[stage] = _stage_run(places, stage, own, groups[stage], tp_plan, (tied, mine), classes, materials)
     weights = {stage: run.weights for stage, run in runs.items()}
     holdings = (*holdings_of(places, rank, weights, owners, in_model), *strays(every, owners, in_model, rank))
     with autocast(device, precision):
@@ -340,7 +353,9 @@ def assemble(
     routing, last = getattr(units[-1], "routing", None), places.n_stages - 1
     if routing is not None and last in groups:
         executor.routers = RouterLoss(routing.coefficient_ratio, groups[last].data.everyone)
-    trainer = Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer), in_model, holdings)
+    random = TensorRandom(places, rank, groups, device)
+    random.align()
+    trainer = Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer), in_model, holdings, random)
     trainer.notes += told
     return trainer
 
@@ -360,21 +375,26 @@ def _stage_run(
     groups: StageGroups,
     tp_plan: dict[str, str],
     ties: tuple[set[nn.Parameter], list[Tie]],
-    device: torch.device,
+    classes: Any,
+    materials: Materials,
 ) -> StageRun:
-    """Return one stage, its layers split over its axes, recomputed and sharded as the plan says."""
+    """Return one stage, its layers split over its axes, recomputed and sharded as the plan says.
+
+    `classes`: see `meshwright.runtime.step.executor.StageRun`.
+    `materials`: makes weights that are on the meta device.
+    """
     plan = places.plan
     strategy = plan.stages[stage].strategy
     ops, n_layers = plan.stages[stage].ops, sum(len(part.ops) for part in plan.stages)
-    for unit in units:
-        unit.to(device)
     split = split_layers(units, [(op, n_layers) for op in ops], strategy, groups, tp_plan)
     module = StageModule(split.layers, plan.stages[stage].recompute, split.before).train()
     later = DeferredWeightGrad()
     sharded = strategy.shard == 3 and groups.data.shard is not None
     if sharded:
-        shard_fully(module, module.layers, groups, ties[0])
+        shard_fully(module, module.layers, groups, ties[0], alone=places.n_stages == 1)
     elif bool((places.slots.phase == BACKWARD_WEIGHT).any()):
         delay_weight_gradients(module, later)
+    materials.make(module)
     shard = strategy.shard if groups.data.shard is not None else 0
-    return StageRun(module, StageWeights(module, shard, groups, split.partial, *ties), later, splits=not sharded)
+    weights = StageWeights(module, shard, groups, split.partial, *materials.of_ties(*ties))
+    return StageRun(module, weights, later, not sharded, classes)

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.model.grafts import graft
+from meshwright.runtime.model.meta import device_of, on_meta
 from meshwright.runtime.model.routers import Routing, routing_of
 from meshwright.runtime.model.sequence import part_of_sequence
 
@@ -69,11 +70,13 @@ def cut(model: nn.Module, names: Sequence[str], further: Sequence[str] = ()) -> 
     routing = routing_of(model, _decoder(model))
     table = _Table(graft(model, {place: nn.ModuleList([_Stop()])}), further)
     weight = next(model.parameters())
-    ids = torch.zeros(1, 2, dtype=torch.long, device=weight.device)
+    ids = torch.zeros(1, 2, dtype=torch.long, device=device_of(weight))
     in_tuple, width = _gives_tuples(model, layers[0]), _table_width(model)
     records = [_Record(ends=layer is layers[-1], in_tuple=in_tuple) for layer in layers]
     shell = _Shell(graft(model, {place: nn.ModuleList(records), **_without_tables(model, place)}))
-    _drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=weight.device))
+    _drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=device_of(weight)))
+    if on_meta(shell):
+        raise InputError(f"{type(model).__name__}: what it hands its layers is computed by weights; build it whole")
     context = _Context(copy.deepcopy(shell).eval(), width, further)
     part = graft(model, {place: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, place)})
     head = _Head(part, width, further, routing)
@@ -102,7 +105,7 @@ def _gives_tuples(model: nn.Module, layer: nn.Module) -> bool:
     handle, training = layer.register_forward_hook(stop), model.training
     try:
         with torch.no_grad(), torch.random.fork_rng([]):
-            ids = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+            ids = torch.zeros(1, 2, dtype=torch.long, device=device_of(next(model.parameters())))
             _decoder(model.eval())(input_ids=ids, **_quiet(model))
     except _Stopped as stopped:
         return isinstance(stopped.hidden, tuple)
@@ -253,6 +256,11 @@ class _Table(nn.Module):
         super().__init__()
         self.model, self.further = model, tuple(further)
 
+    @property
+    def token_table(self) -> str:
+        """Path of the word table."""
+        return _path_of(self, self.model.get_input_embeddings())  # type: ignore[operator]
+
     def forward(self, ids: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return what reaches the first layer, and the further inputs."""
         try:
@@ -314,6 +322,11 @@ class _Head(nn.Module):
         self.model, self.width, self.further, self.routing = model, width, tuple(further), routing
         self.given = (next(module for module in model.modules() if isinstance(module, _Given)),)
 
+    @property
+    def class_product(self) -> str:
+        """Path of the output product."""
+        return _path_of(self, self.model.get_output_embeddings())  # type: ignore[operator]
+
     def forward(self, hidden: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return logits, and the sums of routers, where there are any."""
         said = inputs[len(self.further) :]
@@ -325,6 +338,11 @@ class _Head(nn.Module):
             return (logits,) if self.routing is None or not said else (logits, self.routing.sums(said, mask))
         finally:
             self.given[0].value = None
+
+
+def _path_of(part: nn.Module, wanted: nn.Module | None) -> str:
+    """Return the path of a module in a part; empty where it has none."""
+    return next((path for path, module in part.named_modules() if module is wanted), "")
 
 
 def _drop_unused(part: nn.Module, given: torch.Tensor) -> None:

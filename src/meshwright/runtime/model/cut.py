@@ -14,6 +14,7 @@ from torch import fx, nn
 from meshwright.base.errors import InputError
 from meshwright.runtime.model import causal_lm, seq2seq, stacked
 from meshwright.runtime.model.data import Sample
+from meshwright.runtime.model.meta import filled_in_turn
 from meshwright.runtime.model.naming import first_tensor, resolve
 
 __all__ = ["Segment", "cut"]
@@ -36,6 +37,21 @@ class Segment(nn.Module):
         for node in nodes:
             if node.op in ("call_module", "get_attr"):
                 _register(self.parts, root, str(node.target))
+
+    @property
+    def token_table(self) -> str:
+        """Path of the first table that is looked up by what comes in; empty where there is none."""
+        tables = (node for node in self.plan_nodes if self._is_call(node, nn.Embedding))
+        return next((f"parts.{node.target}" for node in tables if set(node.all_input_nodes) <= set(self.plan_inputs)), "")
+
+    @property
+    def class_product(self) -> str:
+        """Path of the linear layer whose result is the first that goes out; empty where that is another's."""
+        node = self.plan_outputs[0] if self.plan_outputs else None
+        return f"parts.{node.target}" if node is not None and self._is_call(node, nn.Linear) else ""
+
+    def _is_call(self, node: fx.Node, kind: type[nn.Module]) -> bool:
+        return node.op == "call_module" and isinstance(self.parts.get_submodule(str(node.target)), kind)
 
     def forward(self, *carried: torch.Tensor) -> tuple[Any, ...]:
         """Return the values that later segments need, from those that earlier ones left."""
@@ -110,6 +126,12 @@ def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.
     -----
     The forward is traced down to the named layers with ``torch.fx``; what runs between two layers belongs to the earlier one.
     """
+    with filled_in_turn(model):
+        return _cut(model, names, sample)
+
+
+def _cut(model: nn.Module, names: Sequence[str], sample: Sample) -> list[nn.Module]:
+    """Do what `cut` does."""
     if seq2seq.recognises(model):
         return seq2seq.cut(model, names, max(1, len(sample)))
     if causal_lm.recognises(model):

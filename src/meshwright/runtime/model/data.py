@@ -11,6 +11,7 @@ from torch import nn
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.model import causal_lm
+from meshwright.runtime.model.classes import number, whole
 from meshwright.runtime.model.naming import first_tensor
 
 __all__ = [
@@ -69,7 +70,8 @@ def share_of_loss(
         From output and targets to their mean loss. Of the default one every labelled class counts the same; of any other
         every sample.
     output : torch.Tensor
-        Of these samples.
+        Of these samples. Where each rank has some classes, the default loss of class numbers leaves them there; any other is
+        given all.
     targets : torch.Tensor
         Of all samples.
     rows : tuple of int
@@ -82,8 +84,9 @@ def share_of_loss(
     """
     own = targets[slice(*rows)]
     if loss is default_loss and not targets.is_floating_point():
-        return label_sum(output, own) / (targets != IGNORED).sum()
-    value = loss(output, own)
+        total: torch.Tensor = number(label_sum(output, own))
+        return total / (targets != IGNORED).sum()
+    value = loss(whole(output), own)
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
         raise InputError(

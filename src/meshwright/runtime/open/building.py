@@ -8,6 +8,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,12 +20,14 @@ from meshwright.base.errors import InputError
 from meshwright.core.result import Result
 from meshwright.runtime.job import preflight
 from meshwright.runtime.job.trainer import assemble
-from meshwright.runtime.model import causal_lm, seq2seq, source
+from meshwright.runtime.model import causal_lm, meta, seq2seq, source
 from meshwright.runtime.model.data import Sample, default_loss, example_of, rows_of_inputs
+from meshwright.runtime.open import weight_files
 from meshwright.runtime.open.engine import Engine
 from meshwright.runtime.open.names import Names, Tensors
 from meshwright.runtime.open.own_batch import BatchReader
 from meshwright.runtime.open.shares import share_of
+from meshwright.runtime.parallel import tensor_parallel, vocabulary
 from meshwright.runtime.ranks import meshes, message_order
 from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.plan_file import PlanFile, plan_file_of, read_plan
@@ -52,6 +55,8 @@ def build(
     clip_norm: float = 0.0,
     skip_non_finite: bool = False,
     seed: int = 0,
+    loss_parallel: bool = False,
+    weights: str | os.PathLike[str] | None = None,
 ) -> Engine:
     """Return the engine of this process; see `meshwright.parallelize`."""
     _check(plan, precision, clip_norm, seed)
@@ -63,7 +68,9 @@ def build(
     _join(places, place)
     if places.n_ranks != dist.get_world_size():
         raise InputError(f"{place}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
-    module = _module(model, seed)
+    with meta.weights_on_meta() if weights is not None else nullcontext():
+        module = _module(model, seed)
+    empty = meta.on_meta(module)
     named = _in_order(module, example) if isinstance(example, Mapping) else {}
     given = tuple(named.values()) if named else () if example is None else _tuple(example)
     sample = example_of(module, rows_of_inputs(given, 0, 1), read.sequence_length)
@@ -72,6 +79,11 @@ def build(
     units = preflight.check_model(module, read.names, read.plan, sample, place)
     of_stages = names.of_stages(units, places)
     notes = (*read.notes(), *preflight.notes_of(units, read.plan, sample))
+    tp_plan = tensor_parallel.wishes_of(module)
+    if read.entry.get("costs") == "analytic":
+        notes += tuple(vocabulary.left_whole(units, read.plan, tp_plan))
+    if not loss_parallel:
+        notes += tuple(f"{told} (loss_parallel=True: a DTensor)" for told in vocabulary.of_own_loss(units, read.plan, tp_plan))
     trainer = assemble(
         module, read.names, places, sample, optimizer=partial(torch.optim.SGD, lr=0.0), loss=default_loss, precision=precision
     )
@@ -81,8 +93,10 @@ def build(
         notes += ("the process group has no NCCL: training runs on the CPU, though there are GPUs",)
     trainer.notes += notes
     trainer.clip_norm, trainer.skip_non_finite = clip_norm, skip_non_finite
+    if weights is not None:
+        weight_files.read_weights(trainer, os.fspath(weights))
     tensors = Tensors(names, of_stages, places, trainer.rank, trainer.weights, trainer.executor.device)
-    return Engine(trainer, share_of(places, trainer.rank), reader, tensors)
+    return Engine(trainer, share_of(places, trainer.rank), reader, tensors, loss_parallel, waits=weights is None and empty)
 
 
 def _check(plan: object, precision: object, clip_norm: object, seed: object) -> None:

@@ -38,6 +38,10 @@ class Engine:
         What of a batch the model takes.
     tensors : Tensors
         Its weights by name.
+    loss_parallel : bool
+        Whether losses of the user's own take logits of which each rank has some classes as they are.
+    waits : bool
+        Whether weights have no values yet.
 
     Attributes
     ----------
@@ -59,8 +63,18 @@ class Engine:
         Norm of the whole gradient of the last step, before it was scaled down.
     """
 
-    def __init__(self, trainer: Trainer, share: DataShare, reader: BatchReader, tensors: Tensors) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        share: DataShare,
+        reader: BatchReader,
+        tensors: Tensors,
+        loss_parallel: bool = False,
+        *,
+        waits: bool = False,
+    ) -> None:
         self.trainer, self._share, self._reader, self._tensors = trainer, share, reader, tensors
+        self._loss_parallel, self._waits = loss_parallel, waits
         self.rank, self.n_ranks = trainer.rank, trainer.layout.n_ranks
         self.data_rank, self.n_data_ranks, self.rows = share.rank, share.n_ranks, share.rows
         self.n_samples, self.global_batch = len(share.rows), trainer.layout.plan.global_batch
@@ -256,7 +270,7 @@ class Engine:
         InputError
             In every process, when names or shapes are not the model's.
         """
-        self._has_gradients = False
+        self._has_gradients, self._waits = False, self._waits and not strict
         whole_state.load_weights(self.trainer, state, strict=strict, place="load_state_dict")
 
     def optimizer_state_dict(self, *, everywhere: bool = False) -> dict[str, Any]:
@@ -307,7 +321,9 @@ class Engine:
         Raises `InputError` when there is no optimizer yet, or the checkpoint does not fit.
         """
         self._require_optimizer()
-        return checkpoints.load_newest_whole(self.trainer, folder)
+        steps = checkpoints.load_newest_whole(self.trainer, folder)
+        self._waits = self._waits and not steps
+        return steps
 
     def _require_optimizer(self) -> None:
         if not self._has_optimizer:
@@ -331,6 +347,11 @@ class Engine:
 
     def _feed(self, batch: Any, loss: Loss | None) -> OwnBatch:
         """Return what feeds a step, the batch checked where it is looked at."""
+        if self._waits:
+            raise InputError(
+                "the model was given on the meta device, and its weights have no values yet: parallelize(..., weights=FOLDER), "
+                "resume or load_state_dict gives them some"
+            )
         chosen = loss
         self.trainer.mark = None
         if self.needs_data:
@@ -338,8 +359,8 @@ class Engine:
             self.trainer.mark = (self.data_rank, alike.fingerprint(tree_leaves(batch)))
             if chosen is None and self._share.last:
                 chosen = self._reader.loss_for(batch)
-        routers = self.trainer.executor.routers
-        return OwnBatch(batch, self._reader, chosen or _none, self._share, self.device, 1.0 / self._expected, routers)
+        told = (self.trainer.executor.routers, self._loss_parallel)
+        return OwnBatch(batch, self._reader, chosen or _none, self._share, self.device, 1.0 / self._expected, *told)
 
 
 def _of_group(

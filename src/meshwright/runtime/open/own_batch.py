@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.model import causal_lm, seq2seq
+from meshwright.runtime.model.classes import number, whole
 from meshwright.runtime.model.data import IGNORED, Sample, default_loss, label_sum
 from meshwright.runtime.open.shares import DataShare
 from meshwright.runtime.step.router_loss import RouterLoss
@@ -37,7 +38,7 @@ def next_token_loss(output: torch.Tensor, batch: Mapping[str, Any]) -> tuple[tor
 def class_loss(output: torch.Tensor, targets: torch.Tensor) -> Any:
     """Return the summed cross entropy of class numbers, and how many count; of other targets the mean loss of samples."""
     if targets.is_floating_point():
-        return default_loss(output, targets)
+        return default_loss(whole(output), targets)
     return label_sum(output, targets), (targets != IGNORED).sum()
 
 
@@ -50,6 +51,10 @@ def label_loss(output: torch.Tensor, batch: Mapping[str, Any]) -> tuple[torch.Te
     labels = batch["labels"]
     value = nn.functional.cross_entropy(output.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum")
     return value, (labels != IGNORED).sum()
+
+
+_OF_CLASSES = (next_token_loss, class_loss, label_loss)
+"""Losses of our own, which leave classes where they are."""
 
 
 class BatchReader:
@@ -150,6 +155,7 @@ class OwnBatch:
     `device`: where the model runs.
     `factor_ratio`: what sums are multiplied by for their backward pass.
     `routers`: what routers add, where the model asks for that: as much for every token or sample that counts.
+    `loss_parallel`: whether the user's loss takes logits of which each rank has some classes as they are, a DTensor.
 
     Attributes
     ----------
@@ -166,8 +172,9 @@ class OwnBatch:
         device: torch.device,
         factor_ratio: float,
         routers: RouterLoss | None = None,
+        loss_parallel: bool = False,
     ) -> None:
-        self.routers = routers
+        self.routers, self.loss_parallel = routers, loss_parallel
         self.batch, self.reader, self.loss_function, self.share = batch, reader, loss_function, share
         self.device, self.factor_ratio = device, factor_ratio
         self.total, self.count = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
@@ -183,9 +190,11 @@ class OwnBatch:
     def loss(self, microbatch: int, output: torch.Tensor, *sums: torch.Tensor) -> torch.Tensor:
         """Return what this rank's rows add to the loss, before it is divided by what is counted."""
         piece = self.share.last[microbatch]
+        if self.loss_function not in _OF_CLASSES and not self.loss_parallel:
+            output = whole(output)
         found = self.loss_function(output, self._rows(self.reader.for_loss(self.batch), piece))
         n_rows = piece[1] - piece[0]
-        value, count = found if isinstance(found, (tuple, list)) and len(found) == 2 else (found, None)
+        value, count = map(number, found if isinstance(found, (tuple, list)) and len(found) == 2 else (found, None))
         if not isinstance(value, torch.Tensor) or value.numel() != 1:
             what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
             raise InputError(f"the loss gave {what}; it must give one number, the mean of the samples, or (sum, count)")

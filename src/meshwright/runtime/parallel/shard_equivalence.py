@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.meta import fill
 from meshwright.runtime.model.sequence import in_order, part_of_sequence
 from meshwright.runtime.parallel import tensor_parallel
 from meshwright.runtime.parallel.context_parallel import InContext
@@ -286,7 +287,7 @@ def _whole(layer: nn.Module, entering: Sequence[torch.Tensor]) -> tuple[nn.Modul
 
     What has rows of the batch is random, since a sample of equal tokens would hide much, unless the layer cannot take it so.
     """
-    whole = copy.deepcopy(layer).float().eval().requires_grad_(True)
+    whole = fill(copy.deepcopy(layer)).float().eval().requires_grad_(True)
     given = [value.detach().float() if value.is_floating_point() else value for value in entering]
     generator = torch.Generator().manual_seed(0)
     n_rows = next((len(value) for value in given if value.dim() > 1), 0)

@@ -48,12 +48,16 @@ class Tie:
     counts: bool
 
 
-def shard_fully(module: nn.Module, layers: Iterable[nn.Module], groups: StageGroups, ignored: set[nn.Parameter]) -> None:
+def shard_fully(
+    module: nn.Module, layers: Iterable[nn.Module], groups: StageGroups, ignored: set[nn.Parameter], *, alone: bool
+) -> None:
     """Shard the weights of a stage over its data axis, layer by layer (FSDP2; HSDP where the shard degree is smaller).
 
     `module`: the stage, changed in place.
     `layers`: its layers; each is gathered as a whole.
     `ignored`: weights that stay whole, because another stage holds them too.
+    `alone`: whether the plan has no other stage: then the backward pass of the last layer follows its forward pass at once, and
+    it stays gathered in between.
     """
     layers = list(layers)
     users = Counter(weight for layer in layers for weight in set(layer.parameters()))
@@ -66,7 +70,8 @@ def shard_fully(module: nn.Module, layers: Iterable[nn.Module], groups: StageGro
         if all(
             users[weight] == 1 for weight in layer.parameters()
         ):  # else the stage gathers its weights, once for all who share them
-            fully_shard(layer, mesh=groups.data.shard_mesh, ignored_params=ignored)
+            kept = alone and layer is layers[-1]
+            fully_shard(layer, mesh=groups.data.shard_mesh, ignored_params=ignored, reshard_after_forward=not kept)
     fully_shard(module, mesh=groups.data.shard_mesh, ignored_params=ignored)
 
 
@@ -88,17 +93,15 @@ class _Pool:
         self.works: list[tuple[Any, torch.Tensor, list[torch.Tensor]]] = []
         self.flat: nn.Parameter | None = None
         if self.shard in (1, 2) and self.parameters:
-            self.flat = nn.Parameter(
-                self._chunk(_flatten([local(p.detach()) for p in self.parameters], self._padded())).clone()
-            )
+            size = self._padded() // self.replicas.n_shards
+            start = self.replicas.shard_index * size
+            own = TensorRow([local(parameter.detach()) for parameter in self.parameters]).between(start, start + size)
+            self.flat = nn.Parameter(torch.cat(own))
 
     def _padded(self) -> int:
         """Return the number of elements of all weights, rounded up to equal parts."""
         total = sum(local(parameter).numel() for parameter in self.parameters)
         return -(-total // self.replicas.n_shards) * self.replicas.n_shards
-
-    def _chunk(self, flat: torch.Tensor) -> torch.Tensor:
-        return flat.chunk(self.replicas.n_shards)[self.replicas.shard_index]
 
     def _pieces(self) -> Iterator[tuple[slice, list[tuple[int, int]]]]:
         """Yield a slice of every rank's part that is exchanged at once, and where it lies in the whole, rank by rank."""
@@ -216,6 +219,7 @@ class StageWeights:
         self.module, self.shard, self.groups = module, shard, groups
         self.partial, self.ties, self.tied = partial, list(ties), tied
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._sharded = tuple(part for part in module.modules() if isinstance(part, FSDPModule))
         self._group_of: Mapping[nn.Parameter, int] = {}
         self.regroup({})
 
@@ -273,11 +277,14 @@ class StageWeights:
 
     def before_backward(self, *, is_last: bool) -> None:
         """Tell fully sharded layers whether this backward pass is the step's last."""
-        if self.shard == 3:
-            for part in self.module.modules():
-                if isinstance(part, FSDPModule):
-                    part.set_is_last_backward(is_last)
-                    part.set_requires_all_reduce(is_last)
+        for part in self._sharded:
+            part.set_is_last_backward(is_last)
+            part.set_requires_all_reduce(is_last, recurse=False)
+
+    def reshard(self) -> None:
+        """Free what fully sharded layers gathered: it would be used instead of weights that change now."""
+        for part in self._sharded:
+            part.reshard()
 
     def after_backward(self) -> None:
         """Scatter the gradients of one micro-batch where they are sharded (ZeRO-2)."""

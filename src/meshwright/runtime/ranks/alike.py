@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-__all__ = ["fingerprint", "make_alike", "unlike_share", "votes"]
+__all__ = ["N_VALUES", "fingerprint", "make_alike", "unlike_share", "votes"]
 
 _LOOKED_AT = 65_536
 """Elements of a tensor that a fingerprint looks at, spread over it."""
 
-_VALUES = 65_536
+N_VALUES = 65_536
 """Fingerprints are smaller, so that sums of their squares over all processes are exact in doubles."""
 
 
@@ -23,7 +23,7 @@ def make_alike(model: nn.Module) -> tuple[str, ...]:
 
     `model`: whole; called in every process at once.
     """
-    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers()) if not tensor.is_meta]
     if dist.get_world_size() == 1 or not tensors:
         return ()
     device = torch.device("cuda", torch.cuda.current_device()) if "cuda:nccl" in dist.get_backend_config() else None
@@ -50,7 +50,7 @@ def fingerprint(values: Iterable[object]) -> int:
         flat = flat[:: max(1, flat.numel() // _LOOKED_AT)].contiguous()
         found = zlib.crc32(repr(tuple(value.shape)).encode(), found)
         found = zlib.crc32(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"", found)
-    return found % _VALUES
+    return found % N_VALUES
 
 
 def votes(mark: tuple[int, int] | None, n_parts: int) -> list[float]:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import loss_parallel
 
+from meshwright.runtime.model.classes import as_classes
 from meshwright.runtime.model.data import Sample
 from meshwright.runtime.parallel.sharding import StageWeights
 from meshwright.runtime.ranks.layout import Layout
@@ -54,12 +58,15 @@ class StageRun:
     `weights`: its weights, and how their gradients are added up.
     `later`: where its weight gradients wait.
     `splits`: whether its backward pass can run in two halves.
+    `classes`: the mesh whose ranks each have some classes of the logits; None where each has all, and for other stages than
+    the last.
     """
 
     module: StageModule
     weights: StageWeights
     later: DeferredWeightGrad
     splits: bool
+    classes: DeviceMesh | None = None
 
 
 class Executor:
@@ -146,7 +153,7 @@ class Executor:
         for run in self.stages.values():
             run.module.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._losses():
                 self.mail.post_first(backward=False)
                 for stage, microbatch, phase in self.tasks:
                     if phase == FORWARD:
@@ -156,6 +163,8 @@ class Executor:
         finally:
             for part, training in modes:
                 part.training = training
+            for run in self.stages.values():
+                run.weights.reshard()
         return loss
 
     def run(self, feed: Feed) -> torch.Tensor:
@@ -163,6 +172,15 @@ class Executor:
 
         Returns: this rank's share of the loss; zero where it does not hold the last stage.
         """
+        with self._losses():
+            return self._run(feed)
+
+    def _losses(self) -> AbstractContextManager[object]:
+        """Return a context in which losses may be of logits of which each rank has some classes."""
+        return loss_parallel() if any(run.classes is not None for run in self.stages.values()) else nullcontext()
+
+    def _run(self, feed: Feed) -> torch.Tensor:
+        """Do what `run` does."""
         loss = self._begin()
         self.mail.post_first()
         for i, (stage, microbatch, phase) in enumerate(self.tasks):
@@ -224,6 +242,8 @@ class Executor:
             result = list(self.stages[stage].module(*carried))
             if stage == self.layout.n_stages - 1:
                 assert self.loss is not None
+                classes = self.stages[stage].classes
+                result[0] = result[0] if classes is None else as_classes(result[0], classes)
                 loss = feed.loss(microbatch, *result)
                 self.loss += loss.detach()
                 result = [loss * self.loss_factor_ratio]

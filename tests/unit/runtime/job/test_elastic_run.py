@@ -28,7 +28,18 @@ def _meshwright(*words: str, folder: pathlib.Path) -> subprocess.CompletedProces
 
 def test_a_run_goes_on_with_the_devices_that_are_left_and_its_losses_are_those_of_a_whole_one(tmp_path: pathlib.Path) -> None:
     plan, saved, log = (str(tmp_path / name) for name in ("plan.json", "saved", "log.jsonl"))
-    question = ("--cluster", "flat:3", "--global-batch", "24", "--precision", "fp32", "--set", "schedules=1f1b")
+    question = (
+        "--cluster",
+        "flat:3",
+        "--global-batch",
+        "24",
+        "--precision",
+        "fp32",
+        "--set",
+        "schedules=1f1b",
+        "--set",
+        "micro_batch=8",
+    )
     planned = _meshwright("plan", "sonnets.json", *question, "--out", plan, folder=tmp_path)
     assert planned.returncode == 0, planned.stderr
     common = ("--model", "sonnets:model", "--steps", "8", "--json")

@@ -84,7 +84,7 @@ def llama() -> nn.Module:
 
     config = transformers.LlamaConfig(
         hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128,
-        vocab_size=101, max_position_embeddings=64, tie_word_embeddings=False, use_cache=False,
+        vocab_size=102, max_position_embeddings=64, tie_word_embeddings=False, use_cache=False,
     )  # fmt: skip
     return transformers.LlamaForCausalLM(config)
 
@@ -194,6 +194,19 @@ def alone(case: dict[str, Any]) -> dict[str, Any]:
     return {"losses": losses, "norms": norms, "evaluated": evaluated, "state": model.state_dict(), "remembered": remembered}
 
 
+def written(case: dict[str, Any], folder: pathlib.Path) -> str:
+    """Write the weights that training begins with; return their folder."""
+    build_one, *_ = parts_of(case)
+    torch.manual_seed(0)
+    model, place = build_one(), folder / build_one.__name__
+    if not place.exists():
+        if hasattr(model, "save_pretrained"):
+            model.save_pretrained(place)
+        else:
+            torch.distributed.checkpoint.save(model.state_dict(), checkpoint_id=place, no_dist=True)
+    return str(place)
+
+
 def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     """Return what the same loop gives in this process of a plan."""
     import meshwright
@@ -201,7 +214,8 @@ def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     build_one, batches, loss, names = parts_of(case)
     n_samples = case["plan"]["schedule"]["global_batch"]
     example = {name: batches(0, n_samples)[name] for name in reversed(names)}
-    engine = meshwright.parallelize(build_one, case["plan"], clip_norm=CLIP, example=example)
+    how = {"clip_norm": CLIP, "loss_parallel": case["loss_parallel"], "weights": case.get("files")}
+    engine = meshwright.parallelize(build_one, case["plan"], example=example, **how)
     groups = {name: told for name, told in GROUPS.items() if name != "*bias" or case["loss"] not in KINDS}  # a Llama has none
     engine.optimizer(optimizer, groups=groups if case["loss"] != "adapters" else None)
     schedule = engine.schedule(warming)
@@ -209,7 +223,10 @@ def under_a_plan(case: dict[str, Any]) -> dict[str, Any]:
     losses, norms = [], []
     for step in range(N_STEPS):
         mine = engine.own(batches(step, n_samples)) if engine.needs_data else None
-        losses.append(engine.step(mine, loss))
+        losses.append(engine.forward_backward(mine, loss))
+        if case["plan"]["stages"][0].get("shard") == 3:
+            engine.evaluate(engine.own(batches(99, n_samples)), loss)  # what it gathers must not outlive the update
+        engine.update()
         norms.append(engine.gradient_norm)
     evaluated = engine.evaluate(engine.own(batches(99, n_samples)), loss)
     groups = [{key: group[key] for key in ("lr", "weight_decay")} for group in engine.trainer.optimizer.param_groups]
@@ -279,6 +296,8 @@ def main(folder: pathlib.Path, n_ranks: int) -> int:
     by_question: dict[tuple[Any, ...], Any] = {}
     for name, case in cases.items():
         schedule = case["plan"]["schedule"]
+        if case["read"]:
+            case["files"] = written(case, folder)
         question = (case["loss"], schedule["global_batch"], schedule["n_microbatches"] if case["loss"] == "routers" else 1)
         if question not in by_question:
             by_question[question] = alone(case)

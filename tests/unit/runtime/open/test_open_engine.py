@@ -7,6 +7,7 @@ import math
 import pathlib
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,6 +43,13 @@ class Layer(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return x + self.drop(torch.tanh(self.linear(self.norm(x))))
+
+
+def compiled() -> Any:
+    """Return a model compiled as a whole."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # what PyTorch imports for it
+        return torch.compile(Model())
 
 
 class Model(nn.Module):
@@ -273,6 +281,7 @@ def test_a_plan_of_one_stage_takes_samples_of_any_length() -> None:
         (lambda: meshwright.parallelize(lambda: 3, PLAN), "the model's function gave a int"),
         (lambda: meshwright.parallelize(Model, plan_of([(9, [0], {})])), "has 2 layers|holds 2 layers"),
         (lambda: meshwright.parallelize(lambda: Model().half(), PLAN), "is float16, in which updates are rounded away"),
+        (lambda: meshwright.parallelize(compiled(), PLAN), "compile its blocks, which run compiled"),
         (lambda: meshwright.parallelize(Model, {**PLAN, "training": {"optimizer": "muon"}}), "works on whole tensors"),
         (lambda: meshwright.parallelize(Model, PLAN).step((tokens(), tokens())), "there is no optimizer yet"),
         (lambda: meshwright.parallelize(Model, PLAN).schedule(lambda _: None), "there is no optimizer yet"),
@@ -328,6 +337,58 @@ def test_the_plan_may_be_a_file_its_content_or_that_of_the_command_and_the_model
     assert torch.equal(torch.get_rng_state(), state), "building a model draws from a generator of its own"
     torch.manual_seed(5)
     assert all(torch.equal(engine.state_dict()[name], value) for name, value in Model().state_dict().items())
+
+
+class Used(Model):
+    """All of whose weights are run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.spare
+
+
+def test_a_model_without_values_takes_those_of_files_and_says_what_they_lack(tmp_path: pathlib.Path) -> None:
+    torch.manual_seed(3)
+    state = Used().state_dict()
+    torch.distributed.checkpoint.save(state, checkpoint_id=tmp_path / "right")
+    engine = made(PLAN, Used, weights=tmp_path / "right")
+    assert all(torch.equal(engine.state_dict()[name], value) for name, value in state.items())
+    lacking = {name: value for name, value in state.items() if name != "layers.1.linear.bias"}
+    torch.distributed.checkpoint.save(lacking, checkpoint_id=tmp_path / "less")
+    odd = state | {"layers.0.linear.bias": torch.zeros(3)}
+    torch.distributed.checkpoint.save(odd, checkpoint_id=tmp_path / "odd")
+    for folder, model, told in [
+        ("less", Used, "less: there is no 'layers.1.linear.bias'; are they of another model"),
+        ("odd", Used, r"'layers.0.linear.bias' has shape \(3,\), but in the model \(8,\)"),
+        ("none", Used, "none: holds neither"),
+        ("right", Model, "'spare.weight' is on the meta device, and no layer of the plan has it"),
+    ]:
+        with pytest.raises(InputError, match=told):
+            made(PLAN, model, weights=tmp_path / folder)
+    with pytest.raises(InputError, match=r"buffer 'layers.1.seen' of the model is on the meta device"):
+        made(PLAN, Used().to("meta"))
+
+
+def test_a_model_on_the_meta_device_trains_once_it_was_given_values() -> None:
+    def empty() -> Any:
+        model = Used()
+        for module in model.modules():
+            for name, value in list(module.named_parameters(recurse=False)):
+                module._parameters[name] = nn.Parameter(value.to("meta"))
+        model.head.weight = model.embed.weight
+        return model
+
+    torch.manual_seed(3)
+    state, batch = Used().state_dict(), (tokens(), tokens())
+    engine = made(PLAN, empty)
+    with pytest.raises(InputError, match="its weights have no values yet: parallelize"):
+        engine.step(batch)
+    engine.load_state_dict({name: value for name, value in state.items() if "norm" not in name}, strict=False)
+    with pytest.raises(InputError, match="no values yet"):  # some may be missing
+        engine.evaluate(batch)
+    engine.load_state_dict(state)
+    torch.manual_seed(3)
+    assert engine.evaluate(batch) == pytest.approx(made(PLAN, Used()).evaluate(batch), abs=1e-6)
 
 
 def test_weights_and_optimizer_state_go_to_plain_pytorch_and_back() -> None:

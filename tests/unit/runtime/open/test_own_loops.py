@@ -26,10 +26,11 @@ TOLERANCE = 1e-5
 TWO = {
     "replicas of a batch that does not divide": plan_of([(4, [0, 1], {})], global_batch=13, n_microbatches=3),
     "a mean over samples, of a batch that does not divide": plan_of([(4, [0, 1], {})], global_batch=13, n_microbatches=3),
-    "optimizer state sharded": plan_of([(4, [0, 1], {"shard": 1})]),
+    "optimizer state sharded, read from files": plan_of([(4, [0, 1], {"shard": 1})]),
     "gradients sharded": plan_of([(4, [0, 1], {"shard": 2})]),
-    "weights sharded": plan_of([(4, [0, 1], {"shard": 3, "recompute": ["full"] * 4})]),
+    "weights sharded, read from files": plan_of([(4, [0, 1], {"shard": 3, "recompute": ["full"] * 4})]),
     "tensor": plan_of([(4, [0, 1], {"tensor": 2})]),
+    "tensor, a loss of DTensors": plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
     "a pipeline, 1f1b": plan_of([(1, [0], {}), (3, [1], {})]),
     "a pipeline, zero-bubble in a V": plan_of(
         [(1, [0], {}), (1, [1], {}), (1, [1], {}), (1, [0], {})], schedule="zb_v"
@@ -38,8 +39,8 @@ TWO = {
 
 MASKED = {
     "replicas": plan_of([(4, [0, 1], {"shard": 3, "recompute": ["full"] * 4})]),
-    "a pipeline": plan_of([(2, [0], {}), (2, [1], {"recompute": ["full", "none"]})]),
-    "tensor and sequence": plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
+    "a pipeline, read from files": plan_of([(2, [0], {}), (2, [1], {"recompute": ["full", "none"]})]),
+    "tensor and sequence, read from files": plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
     "context": plan_of([(4, [0, 1], {"context": 2})]),
 }
 """A Llama with attention masks of sentences padded on the left, and their positions."""
@@ -81,7 +82,15 @@ def results(plans: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> dict[s
     losses = {
         name: next((kind for kind in kinds if name.startswith(kind)), "mean" if "mean" in name else "token") for name in plans
     }
-    cases = {name: {"plan": plan, "loss": losses[name].replace(kinds[0], "masked")} for name, plan in plans.items()}
+    cases = {
+        name: {
+            "plan": plan,
+            "loss": losses[name].replace(kinds[0], "masked"),
+            "loss_parallel": "DTensors" in name,
+            "read": "read from files" in name,
+        }
+        for name, plan in plans.items()
+    }
     (folder / "cases.json").write_text(json.dumps(cases))
     script = str(pathlib.Path(__file__).with_name("own_loops.py"))
     command = [sys.executable, "-W", "ignore", script, str(folder), str(n_ranks)]
@@ -116,7 +125,9 @@ def test_two_processes_train_as_one(tmp_path: pathlib.Path) -> None:
         assert ranks == ((0, 1) if found["n_data_ranks"] == 2 else (0, 0)), name
         n_samples = 13 if "divide" in name else 16
         assert sorted(rows if found["n_data_ranks"] == 2 else first["rows"]) == list(range(n_samples)), name
-        assert len(found["notes"]) == ("routers" in name), name
+        told = [kind for kind in ("routers", "tensor") if kind in name and "DTensors" not in name]
+        assert len(found["notes"]) == len(told), name
+        assert "tensor" not in told or "a loss of your own is given all logits" in found["notes"][0]
         assert "routers" not in name or "times 0.5, is added" in found["notes"][0]
 
 
