@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from meshwright import frameworks
 from meshwright.api.evaluation import evaluate
 from meshwright.base import registry
-from meshwright.base.errors import InputError, PluginError
+from meshwright.base.errors import ExportError, InputError, PluginError
 from meshwright.base.units import format_count
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework, FrameworkLimits
@@ -32,6 +34,7 @@ __all__ = [
     "runs_on",
     "states_known",
     "trainable",
+    "untold",
     "whole_only",
     "with_targets",
 ]
@@ -79,7 +82,7 @@ def framework_of(word: str, spec: ModelSpec, cluster: Cluster | None, costs: str
         When there is none of this name, or the cost model knows no frameworks.
     """
     if knows_frameworks(costs) and any(op.body for op in spec.graph.ops):
-        found = frameworks.for_problem(word, spec.graph, cluster, precision)
+        found = frameworks.suited(frameworks.for_problem(word, spec.graph, cluster, precision), spec)
         if word and spec.graph.n_sequences > 1 and not found.limits.preference_pairs:
             raise InputError(
                 f"--for {word}: {found.word} trains on single sequences, not on pairs (--objective {spec.objective}); plan for "
@@ -210,6 +213,21 @@ def checked(result: Result, *, searched: bool = False) -> Result:
             f"{problem.framework_asked}' finds the best plan that it can run"
         )
     return result
+
+
+def untold(result: Result) -> tuple[str, ...]:
+    """Return, in one sentence, why the configuration of the framework asked for cannot say a plan; empty where it can."""
+    problem = result.problem
+    name = problem.framework.name if problem.framework_asked and knows_frameworks(problem.costs) else ""
+    module = frameworks.load(name) if name in registry.names("frameworks") else None
+    if module is None or not hasattr(module, "write") or registry.package("frameworks", name):
+        return ()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            module.write(result, str(Path(folder) / "plan.py"))
+        except ExportError as error:
+            return (f"export --to {name} refuses this plan: {str(error).removeprefix(f'{name}: ')}",)
+    return ()
 
 
 def runs_on(result: Result) -> tuple[Target, ...]:

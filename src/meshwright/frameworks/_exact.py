@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +14,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.launch import hosts_of
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.plan_forms.exceeded import exceeded
-from meshwright.core.problem import MixedPrecision, Problem
+from meshwright.core.problem import MixedPrecision, ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
 
@@ -24,6 +25,7 @@ __all__ = [
     "check",
     "decoder",
     "environment",
+    "family",
     "launch_sizes",
     "layer_words",
     "one_mesh",
@@ -34,6 +36,7 @@ __all__ = [
     "torchrun",
     "unsaid",
     "whole",
+    "without_tensor_plan",
     "yaml_entries",
 ]  # fmt: skip
 
@@ -112,6 +115,20 @@ def check(name: str, reasons: Sequence[str]) -> None:
     """Raise `ExportError` where there are reasons why a framework cannot run a plan."""
     if reasons:
         raise refused(name, reasons)
+
+
+def family(spec: ModelSpec) -> str:
+    """Return the ``model_type`` of a model of a Hugging Face configuration; empty for others."""
+    from meshwright.models.readers import huggingface
+
+    return str(huggingface.said_of(spec.spec).get("model_type") or "") if spec.format == "huggingface" else ""
+
+
+def without_tensor_plan(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
+    """Return limits without a tensor axis for a family of `NO_TENSOR_PLAN`."""
+    if family(spec) not in NO_TENSOR_PLAN:
+        return limits
+    return replace(limits, degrees=tuple(axis for axis in limits.degrees if axis != "tensor"))
 
 
 def decoder(name: str, problem: Problem) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import shlex
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
+from meshwright.core.result import Result
 
-__all__ = ["MODEL_PARTS", "NEEDS", "arguments", "options", "script_options", "started"]
+__all__ = ["MODEL_PARTS", "NEEDS", "arguments", "of_so_many", "options", "script_options", "started"]
 
 MODEL_PARTS = "the training script is transformers' run_clm.py; MODEL is a folder with the model's config.json"
 
@@ -36,6 +37,14 @@ def started(plan: Plan, problem: Problem, *, checkpointing: bool) -> str:
     """Return transformers' training script and its options in shell words; the model's folder is the variable MODEL."""
     words = " ".join(script_options(plan, problem, checkpointing=checkpointing))
     return "run_clm.py " + words.replace("--config_name MODEL ", '--config_name "$MODEL" ')
+
+
+def of_so_many(result: Result) -> tuple[str, ...]:
+    """Return what is to be told of a file that does not say on how many devices it runs, where a plan leaves some aside."""
+    n_devices = 0 if result.problem.cluster is None else result.problem.cluster.n_devices
+    if result.plan.n_devices >= n_devices:
+        return ()
+    return (f"the file does not say that {result.plan.n_devices} of the {n_devices} devices run it: the command above does",)
 
 
 def options(text: str) -> dict[str, str]:

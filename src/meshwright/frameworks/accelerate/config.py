@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from meshwright.base import files
-from meshwright.base.errors import ExportError, InputError
+from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
@@ -54,10 +54,6 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     fields = _exact.decoder("accelerate", problem)
     nodes, per_node = _exact.launch_sizes("accelerate", result)
     one, words = plan.stages[0].strategy, plan.stages[0].recompute
-    if one.tensor > 1 and str(fields["model_type"]) in _exact.NO_TENSOR_PLAN:
-        raise ExportError(
-            f"accelerate: transformers up to 5.23 has no tensor parallelism for {fields['model_type']}; plan with tensor=1"
-        )
     shard = one.shard_degree or one.data
     content: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
