@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ from meshwright.frameworks.nanotron.config import DTYPES, ENGINES
 
 __all__ = ["is_script", "read"]
 
+_Override = tuple[str, str, int]
+"""A dotted name, its value, and the line where the launcher sets it."""
+
 
 def read(path: str, graph: Graph) -> RunConfig:
     """Return what a configuration says.
@@ -29,15 +33,18 @@ def read(path: str, graph: Graph) -> RunConfig:
         When it is no YAML, an entry is wrong, or entries contradict each other or the model.
     """
     text = _exact.read_text(path)
-    started = 0
+    started, warnings, overrides = 0, list[str](), list[_Override]()
     if is_script(text):
-        path, started = _of_script(text, path)
+        script = path
+        path, started, overrides, warnings = _of_script(text, path)
         text = _exact.read_text(path)
     content = _exact.yaml_entries(text, path, "nanotron")
+    for override in overrides:
+        _override(content, override, script)
     parts = {name: _table(content, name, path) for name in ("parallelism", "tokens", "optimizer", "model")}
     model = _table(parts["model"], "model_config", path)
     parallelism = parts["parallelism"]
-    warnings = list(_unknown(content, parts, model, text, path))
+    warnings += _unknown(content, parts, model, text, path)
     for name in ("expert_parallel_size", "context_parallel_size"):
         if _exact.whole(parallelism, name, path, 1) > 1:
             raise InputError(
@@ -67,21 +74,65 @@ def read(path: str, graph: Graph) -> RunConfig:
 
 
 def is_script(text: str) -> bool:
-    """Return whether a text is a shell script that starts nanotron's training."""
+    """Return whether a text is a shell script that starts nanotron's training, or its launcher."""
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return re.search(r"\brun_train\.py\b[^\n]*(\\\n[^\n]*)*--config-file\b", lines) is not None
+    return (
+        re.search(
+            r"\b(run_train\.py\b[^\n]*(\\\n[^\n]*)*--config-file|launcher\.py\b[^\n]*(\\\n[^\n]*)*--config-path)\b", lines
+        )
+        is not None
+    )
 
 
-def _of_script(text: str, path: str) -> tuple[str, int]:
-    """Return the configuration that a script names, and how many processes it starts; 0 where that is not known."""
-    options = _command_line.options(text, path)
-    word = " ".join(options["--config-file"])
+def _of_script(text: str, path: str) -> tuple[str, int, list[_Override], list[str]]:
+    """Return the configuration that a script names, how many processes it starts (0 where that is not known), what the launcher
+    sets over the file, and warnings.
+    """
+    said = _command_line.read(text, path)
+    options, warnings = said.options, list(said.warnings)
+    word = " ".join(options.get("--config-file") or options["--config-path"])
     counts = [" ".join(options.get(name, default)) for name, default in (("--nproc-per-node", ()), ("--nnodes", ("1",)))]
     n_devices = int(counts[0]) * int(counts[1]) if all(count.isdecimal() for count in counts) else 0
+    known = (
+        "--config-file",
+        "--config-path",
+        "--override",
+        "--run",
+        "--logs-path",
+        "--slurm",
+        "--nodes",
+        *_command_line.TORCHRUN,
+    )
+    warnings += [
+        f"{path}: line {said.lines[name]}: nothing is known of {name}; it is left out" for name in options if name not in known
+    ]
+    overrides = [(*word.partition("=")[::2], said.lines["--override"]) for word in options.get("--override", ())]
+    if overrides and "--slurm" not in options:
+        warnings.append(
+            f"{path}: line {overrides[0][2]}: --override: without --slurm nanotron's launcher starts the file as it stands"
+        )
+        overrides = []
     for place in (Path(path).parent / word, Path(path).parent / Path(word).name, Path(word)):
         if place.is_file():
-            return str(place), n_devices
-    raise InputError(f"{path}: --config-file is {word}, which is not there; put it beside this script")
+            return str(place), n_devices, overrides, warnings
+    option = "--config-file" if "--config-file" in options else "--config-path"
+    raise InputError(f"{path}: {option} is {word}, which is not there; put it beside this script")
+
+
+def _override(content: dict[str, Any], said: _Override, path: str) -> None:
+    """Set one entry, as ``launcher.py`` does it: a dotted name, and a Python value or else a word."""
+    name, word, line = said
+    try:
+        value = ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        value = word
+    *parts, own = name.split(".")
+    table = content
+    for part in parts:
+        if not isinstance(table.get(part), dict):
+            raise InputError(f"{path}: line {line}: --override {name}: the file has no table {part}")
+        table = table[part]
+    table[own] = value
 
 
 def _plan(
