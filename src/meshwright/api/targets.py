@@ -205,7 +205,7 @@ def checked(result: Result, *, searched: bool = False) -> Result:
     if reasons and searched:
         raise InputError(
             f"--for {problem.framework_asked}: the best plan by its limits is one that it cannot run: {'; '.join(reasons)}. "
-            "Give other degrees with --fix, or plan for another framework ('meshwright list frameworks')"
+            "Where that is of degrees, give others with --fix; else plan for another framework ('meshwright list frameworks')"
         )
     if reasons:
         raise InputError(
