@@ -153,7 +153,7 @@ def advise(
     word = framework or framework_of_file(path)
     module = frameworks.load(frameworks.find(word).name)
     if not hasattr(module, "read"):
-        raise InputError(f"--for {word}: there is no reader of its configuration")
+        raise InputError(f"{path}: --for {word}: there is no reader of its configuration")
     from meshwright import clusters
     from meshwright.clusters import left
 

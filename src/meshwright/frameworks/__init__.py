@@ -13,7 +13,7 @@ Promises of a framework's module, checked by ``tests/contract/test_frameworks.py
   leave the data degree to the launcher. What was written and is read again is the same plan;
 * ``model_of(path, sequence_length) -> ModelSpec``, beside ``read``, if its files name or describe the model;
 * ``program(result, path) -> StartCommand``, if launchers can start it: what every host starts once `path` is written;
-* ``recognises(text)``, beside ``read``: whether a file is one of its own;
+* ``recognises(text)``, beside ``read``, or so that another's ``read`` does not take it: whether a file is one of its own;
 * ``limits_for(limits, spec) -> FrameworkLimits``, where some models are split less than others: its limits for one model, which
   searches keep to; ``refusals`` says the same of a plan.
 """
