@@ -219,15 +219,30 @@ def untold(result: Result) -> tuple[str, ...]:
     """Return, in one sentence, why the configuration of the framework asked for cannot say a plan; empty where it can."""
     problem = result.problem
     name = problem.framework.name if problem.framework_asked and knows_frameworks(problem.costs) else ""
-    module = frameworks.load(name) if name in registry.names("frameworks") else None
-    if module is None or not hasattr(module, "write") or registry.package("frameworks", name):
-        return ()
+    reason = _unwritten(result, frameworks.load(name)) if name in frameworks.names() else ""
+    return (f"export --to {name} refuses this plan: {reason}",) if reason else ()
+
+
+def _unwritten(result: Result, module: ModuleType) -> str:
+    """Return why a framework of ours cannot be told a plan, or that it has no such model; empty where it can."""
+    name = module.FRAMEWORK.name
+    if not hasattr(module, "write") or registry.package("frameworks", name):
+        return ""
     with tempfile.TemporaryDirectory() as folder:
         try:
             module.write(result, str(Path(folder) / "plan.py"))
         except ExportError as error:
-            return (f"export --to {name} refuses this plan: {str(error).removeprefix(f'{name}: ')}",)
-    return ()
+            return str(error).removeprefix(f"{name}: ")
+    return ""
+
+
+def _lacking(result: Result, own: Framework, plan: Plan) -> str:
+    """Return why a framework that trains only its own models does not have a result's, with some plan; empty where it does."""
+    module = frameworks.load(own.name)
+    if not getattr(module, "OWN_MODELS", False):
+        return ""
+    posed = replace(result.problem, framework=own)
+    return _unwritten(replace(result, problem=posed, answer=replace(result.answer, plan=plan)), module)
 
 
 def runs_on(result: Result) -> tuple[Target, ...]:
@@ -241,11 +256,13 @@ def runs_on(result: Result) -> tuple[Target, ...]:
         except PluginError as error:  # nobody named it
             registry.warn(f"{error}; it is left out")
             continue
-        seconds = 0.0
+        seconds, near = 0.0, nearest(result, own.word) if reasons else None
+        if not reasons and (lacking := _lacking(result, own, plan)):
+            reasons = (lacking,)
         if not reasons:
             _, timeline = evaluate(replace(problem, framework=own), plan)
             seconds = 0.0 if timeline is None else timeline.step_seconds
-        found.append(Target(own.word, seconds, reasons, nearest(result, own.word) if reasons else None))
+        found.append(Target(own.word, seconds, reasons, near))
     return tuple(found)
 
 
@@ -324,7 +341,7 @@ def nearest(result: Result, name: str) -> Near | None:
             continue
         if found is None or timeline.step_seconds < found.step_seconds:
             found = Near(near, ", ".join(changed), timeline.step_seconds)
-    return found
+    return None if found is not None and _lacking(result, own, found.plan) else found
 
 
 def _neighbours(own: Framework, plan: Plan, problem: Problem) -> Iterator[tuple[Plan, list[str]]]:

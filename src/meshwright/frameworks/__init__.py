@@ -14,6 +14,7 @@ Promises of a framework's module, checked by ``tests/contract/test_frameworks.py
 * ``model_of(path, sequence_length) -> ModelSpec``, beside ``read``, if its files name or describe the model;
 * ``program(result, path) -> StartCommand``, if launchers can start it: what every host starts once `path` is written;
 * ``recognises(text)``, beside ``read``, or so that another's ``read`` does not take it: whether a file is one of its own;
+* ``OWN_MODELS = True``, if it trains only models that it has: answers do not name it for others, which ``write`` refuses;
 * ``limits_for(limits, spec) -> FrameworkLimits``, where some models are split less than others: its limits for one model, which
   searches keep to; ``refusals`` says the same of a plan.
 """

@@ -10,6 +10,7 @@ from meshwright import api, frameworks
 from meshwright.api import export as exporting
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Problem
+from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy
 from meshwright.models.readers import huggingface
 
@@ -71,11 +72,24 @@ def test_an_answer_says_why_its_framework_cannot_be_told_it(model: str, name: st
 def test_a_file_that_does_not_say_how_many_devices_run_it_says_so_where_some_are_left_aside(
     name: str, tmp_path: pathlib.Path
 ) -> None:
-    from meshwright.core.result import Answer, Result
-
     problem = api.make_problem("llama-3.2-1b", "dgx-h100:16", framework=name, batch=Batch(16, 1))
     path = tmp_path / "plan.json"
     for n, told in ((8, 1), (16, 0)):
         plan = one_stage(problem, Strategy(n, shard=3))
         notes = frameworks.load(name).write(Result(problem, "best", 0, Answer(plan)), str(path))
         assert sum("of the 16 devices run it" in note for note in notes) == told
+
+
+def test_frameworks_of_other_models_are_not_said_to_run_a_plan_nor_one_near_it() -> None:
+    from meshwright.api import targets
+
+    owning = {name for name in frameworks.names() if getattr(frameworks.load(name), "OWN_MODELS", False)}
+    assert owning == {"maxtext", "megatron_bridge", "nanotron", "torchtitan"}
+    for model, held in (("bert-base", set()), ("llama-3.2-1b", owning)):
+        problem = api.make_problem(model, "flat:8", batch=Batch(16, 1))
+        for plan in (one_stage(problem, Strategy(8)), one_stage(problem, Strategy(4, 2))):
+            result = Result(problem, "best", 0, Answer(plan))
+            found = {one.word.partition(":")[0]: one for one in targets.runs_on(result)}
+            told = {name for name in owning if not found[name].refusals or found[name].near is not None}
+            assert told == held
+            assert not any(found[name].near for name in owning - held)

@@ -35,7 +35,8 @@ def limits_for(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
     """Return its limits for a model: the script splits only some families over a tensor or context axis."""
     from meshwright.frameworks.fsdp2 import script
 
-    left = [axis for axis in ("tensor", "context") if script.unsplit(spec, Strategy(**{"data": 1, axis: 2}))]
+    asked = {"tensor": Strategy(1, 2), "context": Strategy(1, 1, 2)}
+    left = [axis for axis, strategy in asked.items() if script.unsplit(spec, strategy)]
     return replace(limits, degrees=tuple(axis for axis in limits.degrees if axis not in left))
 
 
