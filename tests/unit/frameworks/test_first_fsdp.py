@@ -50,7 +50,7 @@ def test_what_it_shards_is_a_word(word: str, strategy: Strategy, tmp_path: pathl
         ("FULL_SHARD", "SOME_SHARD", "fsdp_sharding_strategy is SOME_SHARD; it must be"),
         ("num_machines", "parallelism_config: {parallelism_config_dp_shard_size: 16}\nnum_machines", "of fsdp_version 2"),
         ("FULL_SHARD\n", "HYBRID_SHARD\n  fsdp_version: 1\n", ""),
-        ("distributed_type: FSDP", "distributed_type: DEEPSPEED", "distributed_type DEEPSPEED with fsdp_version 1"),
+        ("distributed_type: FSDP", "distributed_type: DEEPSPEED", "is read from DeepSpeed's own JSON file"),
     ],
 )  # fmt: skip
 def test_what_contradicts_it_is_one_line(old: str, new: str, told: str, tmp_path: pathlib.Path) -> None:

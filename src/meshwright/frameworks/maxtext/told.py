@@ -16,7 +16,7 @@ from meshwright.frameworks import _exact
 from meshwright.frameworks.maxtext import command
 from meshwright.frameworks.maxtext.config import REMAT, known
 
-__all__ = ["read"]
+__all__ = ["content_of", "read"]
 
 _EXCHANGES: Mapping[str, str] = MappingProxyType({"ring": "ring", "all_gather": "all_gather", "ulysses": "all_to_all"})
 _AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")
@@ -36,7 +36,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     InputError
         When it is no YAML, an entry is wrong, or entries contradict each other or the model.
     """
-    content, lines, warnings = _content(path)
+    content, lines, warnings = content_of(path)
     facts = known()
     _check_layers(content, facts["models"], graph, path)
     warnings += [
@@ -63,7 +63,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     return RunConfig(plan, _precision(content, path), length, tuple(warnings), "context" if strategy.context > 1 else "")
 
 
-def _content(path: str) -> tuple[dict[str, Any], dict[str, int], list[str]]:
+def content_of(path: str) -> tuple[dict[str, Any], dict[str, int], list[str]]:
     """Return the entries of a file, or those that a script sets, the line of each, and warnings."""
     text = _exact.read_text(path)
     if command.is_script(text):

@@ -12,13 +12,14 @@ from typing import Any
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import ModelSpec
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _command_line, _exact, _python_file
 from meshwright.frameworks.nanotron import split
 from meshwright.frameworks.nanotron.config import DTYPES, ENGINES
 
-__all__ = ["is_script", "read"]
+__all__ = ["is_script", "model_of", "read"]
 
 _Override = tuple[str, str, int]
 """A dotted name, its value, and the line where the launcher sets it."""
@@ -32,15 +33,7 @@ def read(path: str, graph: Graph) -> RunConfig:
     InputError
         When it is no YAML, an entry is wrong, or entries contradict each other or the model.
     """
-    text = _exact.read_text(path)
-    started, warnings, overrides = 0, list[str](), list[_Override]()
-    if is_script(text):
-        script = path
-        path, started, overrides, warnings = _of_script(text, path)
-        text = _exact.read_text(path)
-    content = _exact.yaml_entries(text, path, "nanotron")
-    for override in overrides:
-        _override(content, override, script)
+    path, text, content, started, warnings = _content(path)
     parts = {name: _table(content, name, path) for name in ("parallelism", "tokens", "optimizer", "model")}
     model = _table(parts["model"], "model_config", path)
     parallelism = parts["parallelism"]
@@ -71,6 +64,52 @@ def read(path: str, graph: Graph) -> RunConfig:
     beside = _flag(parallelism, "tp_linear_async_communication", False, path) and strategy.sequence_parallel
     length = _exact.whole(parts["tokens"], "sequence_length", path)
     return RunConfig(plan, precision, length, tuple(warnings), "async_tensor" if beside else "")
+
+
+def model_of(path: str, sequence_length: int) -> ModelSpec:
+    """Return the model that a configuration describes, with samples of so many tokens; 0 for the configuration's own.
+
+    Raises
+    ------
+    InputError
+        When it leaves a dimension open.
+    """
+    from meshwright.models.readers import huggingface
+
+    path, _, content, _, _ = _content(path)
+    said = _table(_table(content, "model", path), "model_config", path)
+    biased = _flag(said, "attention_bias", said.get("is_qwen2_config") is True, path)
+    qwen = said.get("is_qwen2_config") is True and biased  # of queries, keys and values only
+    if not said or (said.get("num_experts") or said.get("moe_config")):
+        raise InputError(f"{path}: model.model_config is {'of a mixture' if said else 'missing'}; give --model")
+    sizes = (
+        "hidden_size",
+        "num_attention_heads",
+        "intermediate_size",
+        "num_hidden_layers",
+        "vocab_size",
+        "num_key_value_heads",
+    )
+    fields: dict[str, Any] = {name: _exact.whole(said, name, path, said.get("num_attention_heads", 0)) for name in sizes}
+    fields |= {"model_type": "qwen2" if qwen else "llama", "tie_word_embeddings": said.get("tie_word_embeddings") is True}
+    fields |= {} if qwen else {"attention_bias": biased}
+    length = sequence_length or _exact.whole(_table(content, "tokens", path), "sequence_length", path)
+    name = f"the model of {path}"
+    graph = huggingface.graph_of(fields, name, sequence_length=length)
+    return ModelSpec(name, "huggingface", "", graph, costs="analytic", search="best")
+
+
+def _content(path: str) -> tuple[str, str, dict[str, Any], int, list[str]]:
+    """Return a configuration's path, text and entries, how many processes a script starts with it, and what is told of that."""
+    text = _exact.read_text(path)
+    if not is_script(text):
+        return path, text, _exact.yaml_entries(text, path, "nanotron"), 0, []
+    file, started, overrides, warnings = _of_script(text, path)
+    text = _exact.read_text(file)
+    content = _exact.yaml_entries(text, file, "nanotron")
+    for override in overrides:
+        _override(content, override, path)
+    return file, text, content, started, warnings
 
 
 def is_script(text: str) -> bool:
