@@ -163,8 +163,8 @@ def degrees(content: dict[str, Any], path: str) -> tuple[Strategy, bool]:
     kind, version = content.get("distributed_type"), str(fsdp.get("fsdp_version", 1))
     if kind == "DEEPSPEED":
         raise InputError(
-            f"{path}: distributed_type DEEPSPEED: its ZeRO is read from DeepSpeed's own JSON file; write one (zero_optimization, "
-            "train_micro_batch_size_per_gpu, gradient_accumulation_steps) and give that"
+            f"{path}: distributed_type DEEPSPEED: its ZeRO is read from DeepSpeed's own JSON file; write one "
+            "(zero_optimization, train_micro_batch_size_per_gpu, gradient_accumulation_steps) and give that"
         )
     if kind != "FSDP" or version not in ("1", "2"):
         raise InputError(f"{path}: distributed_type {kind} with fsdp_version {version}: only FSDP with version 1 or 2 is read")
