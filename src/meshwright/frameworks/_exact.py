@@ -22,6 +22,7 @@ __all__ = [
     "DECODERS",
     "ENDS",
     "NO_TENSOR_PLAN",
+    "TWINS",
     "check",
     "decoder",
     "environment",
@@ -72,6 +73,10 @@ NO_TENSOR_PLAN = ("bloom", "falcon", "gpt2", "gpt_neo", "gpt_oss", "gptj", "opt"
 """Families of `DECODERS` whose configuration in transformers 5.23 has no ``base_model_tp_plan``; GPT-J's has from 5.24 on."""
 
 
+TWINS: Mapping[str, str] = MappingProxyType({"kimi_k2": "deepseek_v3"})
+"""Families that transformers does not have, and one of its own with the same layers: configurations say that one."""
+
+
 def unsaid(limits: FrameworkLimits, plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan a framework cannot run, or no configuration can say: sentences without a full stop."""
     found = list(exceeded(limits, plan, problem.graph, problem.training.precision, problem.training.optimizer))
@@ -118,10 +123,11 @@ def check(name: str, reasons: Sequence[str]) -> None:
 
 
 def family(spec: ModelSpec) -> str:
-    """Return the ``model_type`` of a model of a Hugging Face configuration; empty for others."""
+    """Return the ``model_type`` of a model of a Hugging Face configuration, that of the `TWINS`; empty for others."""
     from meshwright.models.readers import huggingface
 
-    return str(huggingface.said_of(spec.spec).get("model_type") or "") if spec.format == "huggingface" else ""
+    own = str(huggingface.said_of(spec.spec).get("model_type") or "") if spec.format == "huggingface" else ""
+    return TWINS.get(own, own)
 
 
 def without_tensor_plan(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
@@ -146,6 +152,9 @@ def decoder(name: str, problem: Problem) -> dict[str, Any]:
         raise ExportError(f"{name}: a model read from {spec.format}; models are told by their Hugging Face configuration")
     fields = huggingface.said_of(spec.spec)
     family = str(fields.get("model_type"))
+    if family in TWINS:
+        family = TWINS[family]
+        fields = {**fields, "model_type": family}
     if family not in DECODERS:
         raise ExportError(
             f"{name}: {spec.spec} is of the family {family}, which is not written out; {', '.join(sorted(DECODERS))} are"

@@ -10,9 +10,18 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 
-__all__ = ["MODEL_PARTS", "NEEDS", "arguments", "of_so_many", "options", "script_options", "started"]
+__all__ = ["MODEL_PARTS", "NEEDS", "arguments", "model_parts", "of_so_many", "options", "script_options", "started"]
 
 MODEL_PARTS = "the training script is transformers' run_clm.py; MODEL is a folder with the model's config.json"
+
+
+def model_parts(problem: Problem) -> str:
+    """Return `MODEL_PARTS`, and as what transformers knows the model's layers where it does not know its family."""
+    from meshwright.frameworks import _exact
+    from meshwright.models.readers import huggingface
+
+    twin = _exact.TWINS.get(str(huggingface.said_of(problem.model_spec.spec).get("model_type")), "")
+    return f"{MODEL_PARTS}{f', in which model_type is {twin}, whose layers it has' if twin else ''}"
 
 
 NEEDS = (("MODEL", "a folder with the config.json of the model"),)

@@ -93,3 +93,15 @@ def test_frameworks_of_other_models_are_not_said_to_run_a_plan_nor_one_near_it()
             told = {name for name in owning if not found[name].refusals or found[name].near is not None}
             assert told == held
             assert not any(found[name].near for name in owning - held)
+
+
+def test_kimi_k2_is_told_as_deepseek_v3_whose_layers_it_has(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "plan.py"
+    for name in ("fsdp2", "deepspeed"):
+        problem = api.make_problem("kimi-k2", "flat:8", framework=name, batch=Batch(8, 1))
+        plan = one_stage(problem, Strategy(8, shard=3))
+        notes = frameworks.load(name).write(Result(problem, "best", 0, Answer(plan)), str(path))
+        assert name == "fsdp2" or "in which model_type is deepseek_v3" in notes[0]
+        if name == "fsdp2":
+            graph = frameworks.load(name).model_of(str(path), 0).graph
+            assert "deepseek_v3" in path.read_text() and graph.n_parameters == problem.graph.n_parameters

@@ -90,7 +90,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         f"# {problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for Accelerate 1.15.",
         f"# accelerate launch --config_file {Path(path).name}{where} run_clm.py \\",
         f"#   {command}",
-        f"# {_one_config.MODEL_PARTS}.",
+        f"# {_one_config.model_parts(problem)}.",
     ]
     files.write(path, "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False))
     return ()

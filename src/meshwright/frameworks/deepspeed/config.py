@@ -71,10 +71,11 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     command = f"deepspeed --num_nodes {nodes} --num_gpus {per_node}{hosts} run_clm.py --deepspeed {name} {options}"
     if not script:
         files.write(path, text + "\n")
-        return (f"start it with: {command} ({_one_config.MODEL_PARTS})", *_one_config.of_so_many(result))
+        return (f"start it with: {command} ({_one_config.model_parts(problem)})", *_one_config.of_so_many(result))
     head = f"# {problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for DeepSpeed 0.19."
     lines = [
-        "#!/bin/bash", head, f"# {_one_config.MODEL_PARTS}; its other options come as arguments of this script.", "set -eu",
+        "#!/bin/bash", head, f"# {_one_config.model_parts(problem)}; its other options come as arguments of this script.",
+        "set -eu",
         f"cat > {name} <<'JSON'", text, "JSON", f'exec {command} "$@"',
     ]  # fmt: skip
     files.write(path, "\n".join(lines) + "\n")

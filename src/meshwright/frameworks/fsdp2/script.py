@@ -124,7 +124,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 def unsplit(spec: ModelSpec, strategy: Strategy) -> tuple[str, ...]:
     """Return why the script cannot split a model over a tensor or context axis; empty where it can, or none is asked for."""
     fields = huggingface.said_of(spec.spec) if spec.format == "huggingface" else {}
-    family, found = str(fields.get("model_type") or ""), []
+    family, found = _exact.family(spec), list[str]()
     if family not in _exact.DECODERS:
         return ()  # of which `_exact.decoder` says that it is not written out at all
     window = fields.get("sliding_window") if fields.get("use_sliding_window", True) else None

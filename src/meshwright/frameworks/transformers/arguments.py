@@ -44,7 +44,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         )
     script = {"config_name": "MODEL", "block_size": problem.graph.sequence_length}
     files.write(path, json.dumps(script | said, indent=2) + "\n")
-    started = f"start it with: {launch} run_clm.py {Path(path).name} ({_one_config.MODEL_PARTS})"
+    started = f"start it with: {launch} run_clm.py {Path(path).name} ({_one_config.model_parts(problem)})"
     return (started, *_one_config.of_so_many(result))
 
 
