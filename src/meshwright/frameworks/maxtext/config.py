@@ -8,9 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
-from meshwright.base import files
+from meshwright.base import files, yaml_text
 from meshwright.base.errors import ExportError
 from meshwright.core.result import Result
 from meshwright.core.source import Source
@@ -89,7 +87,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         f"#   python3 -m maxtext.trainers.pre_train.train src/maxtext/configs/{Path(path).name} base_output_directory=OUT",
         "# It trains on synthetic tokens until dataset_type says otherwise.",
     ]
-    files.write(path, "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False))
+    files.write(path, "\n".join(head) + "\n" + yaml_text.dump(content))
     return ()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from meshwright.base.errors import InputError
@@ -11,11 +13,11 @@ from meshwright.frameworks.maxtext import config, told
 
 __all__ = ["model_of"]
 
-_DIMENSIONS = {
+_DIMENSIONS: Mapping[str, str] = MappingProxyType({
     "hidden_size": "base_emb_dim", "num_attention_heads": "base_num_query_heads", "num_key_value_heads": "base_num_kv_heads",
     "intermediate_size": "base_mlp_dim", "num_hidden_layers": "base_num_decoder_layers", "head_dim": "head_dim",
     "vocab_size": "vocab_size",
-}  # fmt: skip
+})  # fmt: skip
 """Entries that describe a model, by what a Hugging Face configuration calls them."""
 
 
