@@ -129,6 +129,8 @@ START = """
 import signal
 import sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs behind them without it
+
 class Pressed:
     def find_spec(self, name, path=None, target=None):
         if name == "{module}":

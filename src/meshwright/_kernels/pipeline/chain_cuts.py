@@ -18,6 +18,11 @@ __all__ = ["Chain", "cuts_within", "least_bottleneck"]
 _NOTHING = -1e18
 """Fixed seconds of a rank of which an inequality says nothing: never the largest."""
 
+_SAME, _FIRST_STEP, _FIRST_WAIT = 1e-7, 1e-3, 1e-2
+"""How far above a limit that no cut stays within the next one is tried, as shares of it: to see whether that is the answer
+itself, then; and where what others recompute is found anew for each.
+"""
+
 _FIRST = np.int64(0)
 """The first rank or layer; a plain 0 in a call is a type of its own, for which Numba compiles once more."""
 
@@ -241,17 +246,25 @@ def cuts_within(chain, limit, cuts):
 
 @part
 def _least(chain, again, known, ends, low, high):
-    """Smallest limit between two that some cut stays within, `low` where one stays within that; fills `ends` with the cut."""
-    if low > 0.0 and low * (1.0 + 1e-7) < high and _cut(chain, again, known, low * (1.0 + 1e-7), ends):
-        return low
+    """Smallest limit between two that some cut stays within, `low` where one stays within that; fills `ends` with the cut.
+
+    `ends` is a cut within `high`. The least is mostly near `low`: it is looked for upwards from there, in steps that double,
+    then by halves.
+    """
+    tried = ends.copy()
     low = min(low, high)
+    step = _SAME if low > 0.0 else np.inf
     while high - low > 1e-6 * high:
-        middle = 0.5 * (low + high)
-        if _cut(chain, again, known, middle, ends):
-            high = middle
+        limit = low * (1.0 + step)
+        if not limit < high:
+            limit = 0.5 * (low + high)
+        if _cut(chain, again, known, limit, tried):
+            copy(ends, tried, len(ends))
+            if step == _SAME:
+                break
+            high, step = limit, np.inf
         else:
-            low = middle
-    _cut(chain, again, known, high, ends)
+            low, step = limit, max(2.0 * step, _FIRST_STEP)
     return low
 
 
@@ -281,12 +294,20 @@ def least_bottleneck(chain, ends, low, limit):
     high = min(high, limit)
     again = np.zeros((2, chain.budget.shape[0], chain.static.shape[0]))
     known = _unknown(chain)
-    if not _cut(chain, again, known, high, ends):
-        return np.inf
-    least, first, repeated = _least(chain, again, known, ends, low, high), 0, 0.0
-    for rank in range(chain.budget.shape[0]):
-        repeated, first = repeated + _repeated_once(chain, known, rank, first, ends[rank]), ends[rank]
-    if repeated == 0.0:  # nobody waits for what others recompute
-        return least
-    again = _recomputing(chain, known, high)
-    return _least(chain, again, known, ends, least, high) if _cut(chain, again, known, high, ends) else np.inf
+    near, step = high, 0.0  # at first nobody waits for what others recompute
+    while True:
+        if step > 0.0:
+            again = _recomputing(chain, known, near)
+        if _cut(chain, again, known, near, ends):
+            low = _least(chain, again, known, ends, low, near)
+            first, repeated = 0, 0.0
+            for rank in range(chain.budget.shape[0]):
+                repeated, first = repeated + _repeated_once(chain, known, rank, first, ends[rank]), ends[rank]
+            if step > 0.0 or repeated == 0.0:
+                return low
+            step = _FIRST_WAIT
+        elif near == high:
+            return np.inf
+        else:  # they recompute more in cuts within a limit that is nearer to the least
+            low, step = near, 4.0 * step
+        near = min(low * (1.0 + step), high) if low > 0.0 else high

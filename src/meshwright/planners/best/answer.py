@@ -30,6 +30,7 @@ _MOST_DIVED = 2  # plans played at most among the meshes that are tried first
 _N_ROUNDS = 4  # in which all meshes are searched
 _MOST_SIMPLER = 16  # plans played at most to find a simpler one
 _MOST_OTHERS = 5  # for each runner-up: plans played at most,
+_LONGER = (1.05, 1.25, math.inf)  # how much longer than the answer they are looked for at first, and then,
 _MOST_MOVED = 10  # moves of its layers,
 _MOST_SPLIT = 16  # and other splits of the layers of any plan of its degrees
 _STOPPED_NEAREST = "time was up before all was looked at that comes near, or would be enough: there may be something nearer"
@@ -172,10 +173,15 @@ def _find_others(state: BestFirstSearch) -> None:
         return
     chosen = simplest.chosen(state.found, state.params.within_ratio)
     n_looked = max(state.n_looked, _MOST_LOOKED)
-    for new_only in (True, False):
-        state.pursue(NextBest(state.found, chosen, n_others, new_only=new_only))
-        state.allow(_MOST_OTHERS * n_others, n_looked)
-        state.run()
+    state.allow(_MOST_OTHERS * n_others, n_looked)
+    for longer in _LONGER:  # bounds need not be told above a limit, and are found sooner
+        others = NextBest(state.found, chosen, n_others, new_only=True, longest_seconds=longer * chosen.step_seconds)
+        if not others.is_listed:
+            state.pursue(others)
+            state.run()
+    state.pursue(NextBest(state.found, chosen, n_others, new_only=False))
+    state.allow(_MOST_OTHERS * n_others, n_looked)
+    state.run()
     splits.improve(state, listed(state.found, chosen, n_others), _MOST_MOVED)
     splits.close(state, _MOST_SPLIT * n_others)
     state.pursue(None)

@@ -14,6 +14,8 @@ from meshwright.solvers.pipeline import layer_split
 
 __all__ = ["of_config", "of_mesh"]
 
+_ROUNDING_RATIO = 1e-6  # room for what proves a bound again and rounds otherwise, such as a solver of integer programs
+
 
 def of_mesh(costs: Costs, mesh: MeshDegrees, n_microbatches: int, *, with_communication: bool = False) -> float:
     """Return a bound on the step of every configuration of a mesh: the work of its ranks, in whole layers, shared evenly.
@@ -89,4 +91,5 @@ def of_config(
     if not math.isfinite(bound) or light:
         return bound
     chain = inequalities.chain_to_cut(costs, config, n_microbatches, transfer_seconds)
-    return max(bound, layer_split.bottleneck(chain, least_seconds=bound, limit_seconds=limit_seconds)[0])
+    cut = layer_split.bottleneck(chain, least_seconds=bound, limit_seconds=limit_seconds)[0]
+    return max(bound, cut * (1.0 - _ROUNDING_RATIO))

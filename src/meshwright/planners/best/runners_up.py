@@ -65,10 +65,15 @@ class NextBest:
         How many runners-up are asked for, at least one.
     new_only : bool
         Whether to look only for degrees of which there is no plan yet: what finds a list before it is proven.
+    longest_seconds : float
+        Steps from which on none is looked for.
     """
 
-    def __init__(self, found: list[Incumbent], answer: Incumbent, n_wanted: int, *, new_only: bool) -> None:
+    def __init__(
+        self, found: list[Incumbent], answer: Incumbent, n_wanted: int, *, new_only: bool, longest_seconds: float = math.inf
+    ) -> None:
         self.found, self.answer, self.n_wanted, self.new_only = found, answer, n_wanted, new_only
+        self.longest_seconds = longest_seconds
         self._n_known = -1
         self._best: dict[Degrees, float] = {}
         self._last_seconds = math.inf
@@ -87,9 +92,15 @@ class NextBest:
 
     @property
     def cutoff_seconds(self) -> float:
-        """The step of the last runner-up asked for."""
+        """The step of the last runner-up asked for, or from which on none is looked for."""
         self._know()
-        return self._last_seconds
+        return min(self._last_seconds, self.longest_seconds)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether as many runners-up are known as are asked for."""
+        self._know()
+        return self._last_seconds < math.inf
 
     def limit(self, item: MeshDegrees | Config) -> float:
         """Return the step of the best plan of the same degrees, or of the last runner-up; nothing for degrees that are no runner-up."""
@@ -98,7 +109,7 @@ class NextBest:
         own = self._best.get(degrees, math.inf)
         if degrees == degrees_of(self.answer.config) or own < self.answer.step_seconds or (self.new_only and own < math.inf):
             return 0.0
-        return min(own, self._last_seconds)
+        return min(own, self._last_seconds, self.longest_seconds)
 
 
 def rest(

@@ -145,6 +145,6 @@ WRITTEN: dict[Row, tuple[float, float, float]] = {
 @pytest.mark.parametrize("row", list(WRITTEN), ids=str)
 def test_bounds_come_as_close_as_when_this_was_written(row: Row) -> None:
     for name, found, written in zip(("mesh", "configuration", "check"), ratios(row), WRITTEN[row], strict=True):
-        assert found >= written * (1 - 1e-6), name
+        assert found >= written * (1 - 3e-6), name  # digits written, and the room that bounds leave for rounding
         # with all memory nothing is recomputed, and the step played is one of those bounded
         assert found <= 1 + 1e-9 or row[-1] > 0.0, name

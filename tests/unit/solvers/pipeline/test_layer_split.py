@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -150,7 +151,7 @@ def _all_cuts(chain: layer_split.UnequalChain) -> dict[tuple[int, ...], float]:
     for cuts in itertools.combinations_with_replacement(range(n_layers + 1), n_ranks - 1):
         ends = (0, *cuts, n_layers)
         end = chain.end_seconds[: ends[1]].sum()
-        worst = 0.0
+        worst, again = 0.0, []
         for rank in range(n_ranks):
             own = slice(ends[rank], ends[rank + 1])
             kept = chain.in_flight[rank] * chain.activation_bytes[own].sum()
@@ -166,12 +167,16 @@ def _all_cuts(chain: layer_split.UnequalChain) -> dict[tuple[int, ...], float]:
                         if saved >= excess - 1e-12:
                             seconds = weak * chain.extra_seconds[rank, 0] + strong * chain.extra_seconds[rank, 1]
                             repeated = min(repeated, seconds)
+            again.append(repeated)
+        for rank, repeated in enumerate(again):
+            own = slice(ends[rank], ends[rank + 1])
             for one in chain.inequalities:
                 seconds = (
                     one.step_seconds[own].sum() + one.fixed_seconds[rank] - one.lead[rank] * chain.forward_seconds[own].sum()
                 )
                 seconds += one.before_seconds[: own.start].sum() + one.later_seconds[own.stop :].sum()
-                seconds += one.n_times * repeated if repeated else 0.0
+                waited = ((one.n_times, repeated), (one.n_before, sum(again[:rank])), (one.n_later, sum(again[rank + 1 :])))
+                seconds += sum(n_times * of_rank for n_times, of_rank in waited if n_times and of_rank)
                 worst = max(worst, seconds + (end if one.ends_first else 0.0))
         found[tuple(np.diff(ends).tolist())] = worst
     return found
@@ -188,6 +193,24 @@ def test_the_bottleneck_of_a_chain_is_that_of_its_best_cut(seed: int) -> None:
     else:
         assert seconds == pytest.approx(best, rel=1e-5)
         assert counts.sum() == len(chain.forward_seconds)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_bottleneck_where_ranks_wait_for_what_others_recompute_is_a_bound_on_every_cut(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    alone = _random_chain(rng, int(rng.integers(4, 8)), int(rng.integers(2, 5)))
+    alone = dataclasses.replace(alone, budget_bytes=0.8 * alone.budget_bytes)
+    m = alone.inequalities[0].n_times * (0.01, 0.1, 1.0)[seed % 3]
+    waits = [dataclasses.replace(one, n_before=rng.uniform(0.0, m), n_later=rng.uniform(0.0, m)) for one in alone.inequalities]
+    chain = dataclasses.replace(alone, inequalities=tuple(waits))
+    best, least = min(_all_cuts(chain).values()), layer_split.bottleneck(alone)[0]
+    seconds, _ = layer_split.bottleneck(chain)
+    assert math.isinf(best) == math.isinf(seconds) == math.isinf(least)
+    if math.isfinite(best):
+        assert least * (1.0 - 1e-6) <= seconds <= best * (1.0 + 1e-9)
+        for low in (0.7 * best, best):
+            assert layer_split.bottleneck(chain, least_seconds=low)[0] <= best * (1.0 + 1e-9)
+        assert layer_split.bottleneck(chain, limit_seconds=best * (1.0 + 1e-6))[0] <= best * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(40))
