@@ -145,7 +145,7 @@ def advise(
     frameworks.find(word)
     module = frameworks.load(frameworks.writer(word))
     if not hasattr(module, "read"):
-        raise InputError(f"--for {word}: there is no reader of its configuration")
+        raise InputError(f"{path}: --for {word}: there is no reader of its configuration")
     from meshwright import clusters
     from meshwright.clusters import left
 

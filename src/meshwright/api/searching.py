@@ -95,10 +95,10 @@ def searched(
 
 
 def _unsaid(result: Result) -> tuple[str, ...]:
-    """Say that a framework that the user named leaves open how it runs, or what: defaults are quick."""
+    """Say that a framework that the user named leaves open how it runs, or what (defaults are quick), or cannot be told."""
     framework = result.problem.framework
     said = framework_file.unsaid(framework) if result.problem.framework_asked and framework.name != frameworks.ASSUMED else ""
-    return (said,) if said else ()
+    return ((said,) if said else ()) + targets.untold(result)
 
 
 def _tied(result: Result) -> tuple[str, ...]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from meshwright import frameworks
 from meshwright.api.evaluation import evaluate
 from meshwright.base import registry
-from meshwright.base.errors import InputError, PluginError
+from meshwright.base.errors import ExportError, InputError, PluginError
 from meshwright.base.units import format_count
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework, FrameworkLimits
@@ -32,6 +34,7 @@ __all__ = [
     "runs_on",
     "states_known",
     "trainable",
+    "untold",
     "whole_only",
     "with_targets",
 ]
@@ -79,7 +82,7 @@ def framework_of(word: str, spec: ModelSpec, cluster: Cluster | None, costs: str
         When there is none of this name, or the cost model knows no frameworks.
     """
     if knows_frameworks(costs) and any(op.body for op in spec.graph.ops):
-        found = frameworks.for_problem(word, spec.graph, cluster, precision)
+        found = frameworks.suited(frameworks.for_problem(word, spec.graph, cluster, precision), spec)
         if word and spec.graph.n_sequences > 1 and not found.limits.preference_pairs:
             raise InputError(
                 f"--for {word}: {found.word} trains on single sequences, not on pairs (--objective {spec.objective}); plan for "
@@ -202,7 +205,7 @@ def checked(result: Result, *, searched: bool = False) -> Result:
     if reasons and searched:
         raise InputError(
             f"--for {problem.framework_asked}: the best plan by its limits is one that it cannot run: {'; '.join(reasons)}. "
-            "Give other degrees with --fix, or plan for another framework ('meshwright list frameworks')"
+            "Where that is of degrees, give others with --fix; else plan for another framework ('meshwright list frameworks')"
         )
     if reasons:
         raise InputError(
@@ -210,6 +213,36 @@ def checked(result: Result, *, searched: bool = False) -> Result:
             f"{problem.framework_asked}' finds the best plan that it can run"
         )
     return result
+
+
+def untold(result: Result) -> tuple[str, ...]:
+    """Return, in one sentence, why the configuration of the framework asked for cannot say a plan; empty where it can."""
+    problem = result.problem
+    name = problem.framework.name if problem.framework_asked and knows_frameworks(problem.costs) else ""
+    reason = _unwritten(result, frameworks.load(name)) if name in frameworks.names() else ""
+    return (f"export --to {name} refuses this plan: {reason}",) if reason else ()
+
+
+def _unwritten(result: Result, module: ModuleType) -> str:
+    """Return why a framework of ours cannot be told a plan, or that it has no such model; empty where it can."""
+    name = module.FRAMEWORK.name
+    if not hasattr(module, "write") or registry.package("frameworks", name):
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            module.write(result, str(Path(folder) / "plan.py"))
+        except ExportError as error:
+            return str(error).removeprefix(f"{name}: ")
+    return ""
+
+
+def _lacking(result: Result, own: Framework, plan: Plan) -> str:
+    """Return why a framework that trains only its own models does not have a result's, with some plan; empty where it does."""
+    module = frameworks.load(own.name)
+    if not getattr(module, "OWN_MODELS", False):
+        return ""
+    posed = replace(result.problem, framework=own)
+    return _unwritten(replace(result, problem=posed, answer=replace(result.answer, plan=plan)), module)
 
 
 def runs_on(result: Result) -> tuple[Target, ...]:
@@ -223,11 +256,13 @@ def runs_on(result: Result) -> tuple[Target, ...]:
         except PluginError as error:  # nobody named it
             registry.warn(f"{error}; it is left out")
             continue
-        seconds = 0.0
+        seconds, near = 0.0, nearest(result, own.word) if reasons else None
+        if not reasons and (lacking := _lacking(result, own, plan)):
+            reasons = (lacking,)
         if not reasons:
             _, timeline = evaluate(replace(problem, framework=own), plan)
             seconds = 0.0 if timeline is None else timeline.step_seconds
-        found.append(Target(own.word, seconds, reasons, nearest(result, own.word) if reasons else None))
+        found.append(Target(own.word, seconds, reasons, near))
     return tuple(found)
 
 
@@ -306,7 +341,7 @@ def nearest(result: Result, name: str) -> Near | None:
             continue
         if found is None or timeline.step_seconds < found.step_seconds:
             found = Near(near, ", ".join(changed), timeline.step_seconds)
-    return found
+    return None if found is not None and _lacking(result, own, found.plan) else found
 
 
 def _neighbours(own: Framework, plan: Plan, problem: Problem) -> Iterator[tuple[Plan, list[str]]]:

@@ -10,7 +10,7 @@ from meshwright.base.errors import InputError
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["load"]
+__all__ = ["dump", "load"]
 
 
 @cache
@@ -43,3 +43,11 @@ def load(text: str, place: str) -> Any:
         return yaml.load(text, Loader=_loader())  # a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{place}: is no YAML: {' '.join(str(error).split())}") from None
+
+
+def dump(content: object) -> str:
+    """Return a content as YAML, entries in their order."""
+    import yaml
+
+    text: str = yaml.safe_dump(content, sort_keys=False)
+    return text

@@ -24,7 +24,8 @@ def text_of(advice: Advice, path: str) -> str:
 
     notes = [f"{warning}" for warning in advice.said.warnings]
     legal = "yes" if not advice.refusals else f"no: {'; '.join(advice.refusals)}"
-    fits = "yes" if not advice.missing_bytes else f"no: the fullest device lacks {format_bytes(advice.missing_bytes)}"
+    fits = f"no: the fullest device lacks {format_bytes(advice.missing_bytes)}" if advice.missing_bytes else "yes"
+    fits += _kept_free(advice)
     lines = [f"{path}, read as {advice.result.problem.framework.word}", f"legal: {legal}", f"fits: {fits}", ""]
     result = replace(advice.result, answer=replace(advice.result.answer, notes=tuple(notes)))
     lines.append(text.explain(result).rstrip())
@@ -48,6 +49,24 @@ def text_of(advice: Advice, path: str) -> str:
     lines += ["", "one after another, up to the best plan"]
     lines += [f"  {_row(rung, own.step_seconds)}" for rung in advice.ladder]
     return "\n".join([*lines, f"  then: {describe(advice.best.plan)}"])
+
+
+def _kept_free(advice: Advice) -> str:
+    """Return the room that predicted peaks have to leave, where a plan lacks no more than that; empty elsewhere."""
+    from dataclasses import replace
+
+    from meshwright import sim
+    from meshwright.core import peaks
+
+    problem, timeline = advice.result.problem, advice.result.timeline
+    assert timeline is not None
+    whole = replace(problem, memory_risk=peaks.PLAIN_RISK)
+    if not advice.missing_bytes or sim.excess_bytes(whole, advice.result.plan, timeline.peak_bytes) > 0.0:
+        return ""
+    return (
+        f" of the room that predicted peaks have to leave: they may fill {problem.memory_ratio:.0%} of a device, for a chance "
+        f"of {problem.memory_risk:.0%} to run out of memory; exactly as predicted it fits"
+    )
 
 
 def _beside(advice: Advice) -> list[str]:

@@ -13,7 +13,10 @@ Promises of a framework's module, checked by ``tests/contract/test_frameworks.py
   leave the data degree to the launcher. What was written and is read again is the same plan;
 * ``model_of(path, sequence_length) -> ModelSpec``, beside ``read``, if its files name or describe the model;
 * ``program(result, path) -> StartCommand``, if launchers can start it: what every host starts once `path` is written;
-* ``recognises(text)``, beside ``read``: whether a file is one of its own.
+* ``recognises(text)``, beside ``read``, or so that another's ``read`` does not take it: whether a file is one of its own;
+* ``OWN_MODELS = True``, if it trains only models that it has: answers do not name it for others, which ``write`` refuses;
+* ``limits_for(limits, spec) -> FrameworkLimits``, where some models are split less than others: its limits for one model, which
+  searches keep to; ``refusals`` says the same of a plan.
 """
 
 from __future__ import annotations
@@ -27,26 +30,17 @@ from meshwright.base import files, registry
 from meshwright.base.errors import InputError, PluginError, UnknownNameError
 from meshwright.core import framework_file
 from meshwright.core.cluster import Cluster
-from meshwright.core.framework import Framework
+from meshwright.core.framework import Framework, FrameworkLimits
 from meshwright.core.framework_file import Variant
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.plan_forms.exceeded import exceeded
-from meshwright.core.problem import Problem
+from meshwright.core.problem import ModelSpec, Problem
 
 __all__ = [
-    "ASSUMED",
-    "circumstances",
-    "find",
-    "for_problem",
-    "load",
-    "names",
-    "plain",
-    "recognised",
-    "refusals",
-    "variant",
+    "ASSUMED", "circumstances", "find", "for_problem", "load", "names", "plain", "recognised", "refusals", "suited", "variant",
     "variants",
-]
+]  # fmt: skip
 
 ASSUMED = "meshwright"
 """What is assumed where nobody names one: our own runtime, which runs every plan that there is."""
@@ -207,6 +201,22 @@ def recognised(text: str) -> tuple[str, ...]:
         "frameworks", "framework", lambda module: hasattr(module, "recognises") and module.recognises(text)
     )
     return tuple(name for name, _, its_own in modules if its_own)
+
+
+def suited(framework: Framework, spec: ModelSpec) -> Framework:
+    """Return a framework with the limits that it has for a model; itself where they are those for all.
+
+    Raises
+    ------
+    PluginError
+        When its module answers otherwise than the room asks.
+    """
+    module = load(framework.name) if framework.name in names() else None
+    if module is None or not hasattr(module, "limits_for"):
+        return framework
+    limits = module.limits_for(framework.limits, spec)
+    registry.checked(limits, FrameworkLimits, "frameworks", framework.name)
+    return framework if limits == framework.limits else replace(framework, limits=limits)
 
 
 def refusals(framework: Framework, plan: Plan, problem: Problem) -> tuple[str, ...]:

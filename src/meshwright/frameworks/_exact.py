@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +14,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.launch import hosts_of
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.plan_forms.exceeded import exceeded
-from meshwright.core.problem import MixedPrecision, Problem
+from meshwright.core.problem import MixedPrecision, ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
 
@@ -21,9 +22,11 @@ __all__ = [
     "DECODERS",
     "ENDS",
     "NO_TENSOR_PLAN",
+    "TWINS",
     "check",
     "decoder",
     "environment",
+    "family",
     "launch_sizes",
     "layer_words",
     "one_mesh",
@@ -34,6 +37,7 @@ __all__ = [
     "torchrun",
     "unsaid",
     "whole",
+    "without_tensor_plan",
     "yaml_entries",
 ]  # fmt: skip
 
@@ -67,6 +71,10 @@ DECODERS: Mapping[str, tuple[str, str]] = MappingProxyType({
 
 NO_TENSOR_PLAN = ("bloom", "falcon", "gpt2", "gpt_neo", "gpt_oss", "gptj", "opt", "stablelm")
 """Families of `DECODERS` whose configuration in transformers 5.23 has no ``base_model_tp_plan``; GPT-J's has from 5.24 on."""
+
+
+TWINS: Mapping[str, str] = MappingProxyType({"kimi_k2": "deepseek_v3"})
+"""Families that transformers does not have, and one of its own with the same layers: configurations say that one."""
 
 
 def unsaid(limits: FrameworkLimits, plan: Plan, problem: Problem) -> tuple[str, ...]:
@@ -114,6 +122,21 @@ def check(name: str, reasons: Sequence[str]) -> None:
         raise refused(name, reasons)
 
 
+def family(spec: ModelSpec) -> str:
+    """Return the ``model_type`` of a model of a Hugging Face configuration, that of the `TWINS`; empty for others."""
+    from meshwright.models.readers import huggingface
+
+    own = str(huggingface.said_of(spec.spec).get("model_type") or "") if spec.format == "huggingface" else ""
+    return TWINS.get(own, own)
+
+
+def without_tensor_plan(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
+    """Return limits without a tensor axis for a family of `NO_TENSOR_PLAN`."""
+    if family(spec) not in NO_TENSOR_PLAN:
+        return limits
+    return replace(limits, degrees=tuple(axis for axis in limits.degrees if axis != "tensor"))
+
+
 def decoder(name: str, problem: Problem) -> dict[str, Any]:
     """Return the configuration of a model that transformers builds as a causal language model.
 
@@ -129,6 +152,9 @@ def decoder(name: str, problem: Problem) -> dict[str, Any]:
         raise ExportError(f"{name}: a model read from {spec.format}; models are told by their Hugging Face configuration")
     fields = huggingface.said_of(spec.spec)
     family = str(fields.get("model_type"))
+    if family in TWINS:
+        family = TWINS[family]
+        fields = {**fields, "model_type": family}
     if family not in DECODERS:
         raise ExportError(
             f"{name}: {spec.spec} is of the family {family}, which is not written out; {', '.join(sorted(DECODERS))} are"

@@ -8,10 +8,20 @@ import shlex
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
+from meshwright.core.result import Result
 
-__all__ = ["MODEL_PARTS", "NEEDS", "arguments", "options", "script_options", "started"]
+__all__ = ["MODEL_PARTS", "NEEDS", "arguments", "model_parts", "of_so_many", "options", "script_options", "started"]
 
 MODEL_PARTS = "the training script is transformers' run_clm.py; MODEL is a folder with the model's config.json"
+
+
+def model_parts(problem: Problem) -> str:
+    """Return `MODEL_PARTS`, and as what transformers knows the model's layers where it does not know its family."""
+    from meshwright.frameworks import _exact
+    from meshwright.models.readers import huggingface
+
+    twin = _exact.TWINS.get(str(huggingface.said_of(problem.model_spec.spec).get("model_type")), "")
+    return f"{MODEL_PARTS}{f', in which model_type is {twin}, whose layers it has' if twin else ''}"
 
 
 NEEDS = (("MODEL", "a folder with the config.json of the model"),)
@@ -36,6 +46,14 @@ def started(plan: Plan, problem: Problem, *, checkpointing: bool) -> str:
     """Return transformers' training script and its options in shell words; the model's folder is the variable MODEL."""
     words = " ".join(script_options(plan, problem, checkpointing=checkpointing))
     return "run_clm.py " + words.replace("--config_name MODEL ", '--config_name "$MODEL" ')
+
+
+def of_so_many(result: Result) -> tuple[str, ...]:
+    """Return what is to be told of a file that does not say on how many devices it runs, where a plan leaves some aside."""
+    n_devices = 0 if result.problem.cluster is None else result.problem.cluster.n_devices
+    if result.plan.n_devices >= n_devices:
+        return ()
+    return (f"the file does not say that {result.plan.n_devices} of the {n_devices} devices run it: the command above does",)
 
 
 def options(text: str) -> dict[str, str]:

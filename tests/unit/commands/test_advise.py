@@ -170,3 +170,22 @@ def test_a_plan_that_no_devices_can_run_is_one_line_with_the_file(meshwright: An
     )
     done = meshwright("advise", "a.yaml", "--cluster", "dgx-h100:4", "--model", tiny)
     assert done.code == 2 and done.err.startswith("meshwright: a.yaml: ") and len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("micro", "told"), [(4, "yes"), (16, "exactly as predicted it fits"), (28, "GiB")])
+def test_a_run_that_lacks_only_the_room_for_what_predictions_miss_says_so(
+    micro: int, told: str, tmp_path: pathlib.Path
+) -> None:
+    """A device that is 76 % full beside "lacks 3.7 GiB" alone contradicts itself."""
+    from meshwright.api import advise
+    from meshwright.commands.advise import text_of
+    from meshwright.core.problem import Stop
+
+    path = tmp_path / "ds.json"
+    path.write_text(
+        f'{{"zero_optimization": {{"stage": 3}}, "bf16": {{"enabled": true}}, "train_batch_size": {8 * micro}, '
+        f'"train_micro_batch_size_per_gpu": {micro}}}'
+    )
+    advice = advise.advise(str(path), "dgx-h100:8", "gpt2-xl", stop=Stop(seconds=0.05))
+    (fits,) = [line for line in text_of(advice, str(path)).splitlines() if line.startswith("fits: ")]
+    assert fits.endswith(told) and ("room that predicted peaks have to leave" in fits) == (micro == 16)

@@ -107,9 +107,9 @@ def test_the_nearest_plan_is_one_that_the_framework_runs_with_the_same_stages() 
     from meshwright.core.result import Answer, Result
     from meshwright.core.strategy import Strategy
 
-    problem = api.make_problem("gpt2", "dgx-h100:4", batch=Batch(16, 1))
-    words = ("none", *("selective",) * 6, *("none",) * 7)
-    stage = Stage(tuple(range(14)), (0, 1, 2, 3), Strategy(4, shard=1), words)
+    problem = api.make_problem("llama-3.2-1b", "dgx-h100:4", batch=Batch(16, 1))
+    words = ("none", *("selective",) * 6, *("none",) * 11)
+    stage = Stage(tuple(range(18)), (0, 1, 2, 3), Strategy(4, shard=1), words)
     result = Result(problem, "best", 0, Answer(Plan((stage,), 4, 1, "1f1b", 16)))
     near = targets.nearest(result, "torchtitan")
     assert near is not None and near.changed.startswith("all layers recompute 'none', sharding level")

@@ -79,6 +79,23 @@ def test_nanotrons_script_names_its_file_and_its_processes(tmp_path: pathlib.Pat
         read("nanotron", path)
 
 
+def test_what_nanotrons_launcher_sets_over_its_file_is_read(tmp_path: pathlib.Path) -> None:
+    path, launch = tmp_path / "run.sh", "python launcher.py --config-path mine.yaml --run a --slurm --nodes 1 \\\n"
+    (tmp_path / "mine.yaml").write_text(NANOTRON)
+    path.write_text(
+        launch + "  --override tokens.micro_batch_size=5 parallelism.tp=1 parallelism.tp_mode=REDUCE_SCATTER --mine 3\n"
+    )
+    said = read("nanotron", path)
+    assert said.plan.stages[0].strategy == Strategy(4) and said.plan.micro_batch == 5
+    assert f"{path}: line 2: nothing is known of --mine; it is left out" in said.warnings
+    path.write_text(launch + "  --override optimiser.zero_stage=1\n")
+    with pytest.raises(InputError, match=r"line 2: --override optimiser\.zero_stage: the file has no table optimiser"):
+        read("nanotron", path)
+    path.write_text(launch.replace("--slurm", "") + "  --override tokens.micro_batch_size=5\n")
+    said = read("nanotron", path)
+    assert said.plan.micro_batch == 2 and any("starts the file as it stands" in one for one in said.warnings)
+
+
 def test_a_word_in_place_of_a_file_is_no_text_up_to_a_mark() -> None:
     """``<<<`` takes a word; read as ``<<``, it would take all lines that follow."""
     text = 'read -r A <<< "$B"\ntorchrun --nproc-per-node 2 -m train --tensor-model-parallel-size 2\n'

@@ -245,7 +245,7 @@ JSON = '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "gradient_a
             "processes: 4\nparallelism_config:\n  parallelism_config_tp_size: 3",
             "make 3 devices",
         ),
-        ("accelerate", YAML, "version: 2", "version: 1", "only FSDP with version 2"),
+        ("accelerate", YAML, "version: 2", "version: 3", "only FSDP with version 1 or 2"),
         ("accelerate", YAML, "FSDP", "[", "is no YAML"),
         ("accelerate", YAML, "version: 2", "version: 2\n  fsdp_reshard_after_forward: maybe", "true or false"),
         ("accelerate", YAML, "size 2", "size two", "'two'"),

@@ -152,7 +152,7 @@ def test_what_the_command_says_goes_before_accelerates_file_and_the_rest_of_it_i
     ("text", "entries", "message"),
     [
         (ACCELERATE, "distributed_type: TPU\nnum_processes: 8\n", "acc.yaml: distributed_type is TPU; it must be FSDP, "),
-        (ACCELERATE, FSDP.replace("fsdp_version: 2", "fsdp_version: 1"), "only FSDP with version 2 is read"),
+        (ACCELERATE, FSDP.replace("fsdp_version: 2", "fsdp_version: 3"), "only FSDP with version 1 or 2 is read"),
         (ACCELERATE, FSDP.replace("{", "{fsdp_offload_params: true, "), "acc.yaml: fsdp_offload_params is true: plans hold"),
         (
             ACCELERATE, "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {offload_optimizer_device: cpu}\n",
@@ -266,3 +266,15 @@ def test_advice_names_the_model_by_itself(tmp_path: pathlib.Path) -> None:
 def test_scripts_that_only_speak_of_arguments_are_none() -> None:
     assert not MODULE.recognises("# torchrun train.py --per_device_train_batch_size 2\n")
     assert not MODULE.recognises("python report.py --per_device_train_batch_size 2\n")
+
+
+def test_a_script_of_megatron_deepspeed_is_neither_of_megatron_nor_of_deepspeed(tmp_path: pathlib.Path) -> None:
+    """Read as Megatron-LM's, its full recomputation would be an option that is refused, and its ZeRO would not be seen."""
+    path = tmp_path / "run.sh"
+    path.write_text(
+        'cat > ds.json <<E\n{"train_batch_size": 8, "zero_optimization": {"stage": 1}}\nE\n'
+        "deepspeed pretrain_gpt.py --tensor-model-parallel-size 2 --deepspeed_config ds.json --checkpoint-activations\n"
+    )
+    assert advise.framework_of_file(str(path)) == "megatron_deepspeed"
+    with pytest.raises(InputError, match=r"run\.sh: --for megatron_deepspeed: there is no reader"):
+        advise.advise(str(path), "flat:8", "gpt2")

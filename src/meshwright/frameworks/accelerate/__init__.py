@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from meshwright.base import files
 from meshwright.core import framework_file
+from meshwright.core.framework import FrameworkLimits
 from meshwright.core.graph import Graph
 from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Problem
+from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks import fsdp2
 
-__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "limits_for", "program", "read", "recognises", "refusals", "write"]
 
 _DATA = Path(__file__).parents[1] / "data" / "accelerate.toml"
 FRAMEWORK, VARIANTS = framework_file.of_content(files.read_toml(_DATA), _DATA.stem, _DATA.name, fsdp2.FRAMEWORK)
@@ -30,7 +32,20 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     shard = one.shard_degree or one.data
     if one.tensor * one.context > 1 and one.data // shard > 1 and shard == 1:
         found += ("replicas beside a tensor or context axis that shard nothing; it needs a sharding degree then",)
+    if one.tensor > 1 and _exact.family(problem.model_spec) in _exact.NO_TENSOR_PLAN:
+        found += (f"a tensor axis; transformers up to 5.23 has no tensor parallelism for {problem.model_spec.name}",)
+    if one.context > 1 and "context" not in limits_for(FRAMEWORK.limits, problem.model_spec).degrees:
+        found += (f"a context axis; PyTorch's ring attention does not run that of {problem.model_spec.name}",)
     return found
+
+
+def limits_for(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
+    """Return its limits for a model: transformers and PyTorch split only some families over a tensor or context axis."""
+    from meshwright.frameworks import _exact
+
+    own = _exact.without_tensor_plan(limits, spec)
+    rings = "context" in fsdp2.limits_for(limits, spec).degrees
+    return own if rings else replace(own, degrees=tuple(axis for axis in own.degrees if axis != "context"))
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from meshwright.base import files
-from meshwright.base.errors import ExportError, InputError
+from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
@@ -37,6 +37,13 @@ _FSDP = (
 _EXCHANGES: Mapping[str, str] = MappingProxyType({"alltoall": "ring", "allgather": "all_gather"})
 """Accelerate's ``cp_comm_strategy``; by all-to-all it passes keys and values on, in a ring."""
 
+_STRATEGIES: Mapping[str, tuple[int, bool]] = MappingProxyType({
+    "FULL_SHARD": (3, False), "SHARD_GRAD_OP": (2, False), "NO_SHARD": (0, False), "HYBRID_SHARD": (3, True),
+    "HYBRID_SHARD_ZERO2": (2, True), "1": (3, False), "2": (2, False), "3": (0, False), "4": (3, True), "5": (2, True),
+    "TRUE": (3, False), "FALSE": (2, False),
+})  # fmt: skip
+"""What each ``fsdp_sharding_strategy`` of FSDP 1 shards, and whether over a host's devices only; numbers are older words."""
+
 _SIZES = ("dp_replicate", "dp_shard", "tp", "cp")
 _PARALLELISM = (*(f"parallelism_config_{axis}_size" for axis in _SIZES), "parallelism_config_cp_comm_strategy",
                 "parallelism_config_cp_backend")  # fmt: skip
@@ -54,10 +61,6 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     fields = _exact.decoder("accelerate", problem)
     nodes, per_node = _exact.launch_sizes("accelerate", result)
     one, words = plan.stages[0].strategy, plan.stages[0].recompute
-    if one.tensor > 1 and str(fields["model_type"]) in _exact.NO_TENSOR_PLAN:
-        raise ExportError(
-            f"accelerate: transformers up to 5.23 has no tensor parallelism for {fields['model_type']}; plan with tensor=1"
-        )
     shard = one.shard_degree or one.data
     content: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -87,7 +90,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         f"# {problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for Accelerate 1.15.",
         f"# accelerate launch --config_file {Path(path).name}{where} run_clm.py \\",
         f"#   {command}",
-        f"# {_one_config.MODEL_PARTS}.",
+        f"# {_one_config.model_parts(problem)}.",
     ]
     files.write(path, "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False))
     return ()
@@ -123,9 +126,11 @@ def read(path: str, graph: Graph) -> RunConfig:
 def unknown(content: dict[str, Any], text: str, path: str) -> list[str]:
     """Return a warning for every entry of a file that nothing is known of."""
     fsdp, sizes = (_exact.table(content, name, path) for name in ("fsdp_config", "parallelism_config"))
-    return [
+    first = content.get("distributed_type") == "FSDP" and str(fsdp.get("fsdp_version", 1)) == "1"
+    words = (*_FSDP, "fsdp_sharding_strategy", "fsdp_min_num_params") if first else _FSDP
+    return [f"{path}: PyTorch's first FSDP (fsdp_version 1) is priced as its second, fully_shard"] * first + [
         f"{path}: line {_line(text, key)}: nothing is known of {key}; it is left out"
-        for table, known in ((content, _TOP), (fsdp, _FSDP), (sizes, _PARALLELISM))
+        for table, known in ((content, _TOP), (fsdp, words), (sizes, _PARALLELISM))
         for key in table
         if key not in known
     ]
@@ -155,11 +160,14 @@ def degrees(content: dict[str, Any], path: str) -> tuple[Strategy, bool]:
         When they say another kind of training than FSDP2, an entry is wrong, or entries contradict each other.
     """
     fsdp, sizes = (_exact.table(content, name, path) for name in ("fsdp_config", "parallelism_config"))
-    kind = content.get("distributed_type")
-    if kind != "FSDP" or str(fsdp.get("fsdp_version", 1)) != "2":
+    kind, version = content.get("distributed_type"), str(fsdp.get("fsdp_version", 1))
+    if kind == "DEEPSPEED":
         raise InputError(
-            f"{path}: distributed_type {kind} with fsdp_version {fsdp.get('fsdp_version', 1)}: only FSDP with version 2 is read"
+            f"{path}: distributed_type DEEPSPEED: its ZeRO is read from DeepSpeed's own JSON file; write one "
+            "(zero_optimization, train_micro_batch_size_per_gpu, gradient_accumulation_steps) and give that"
         )
+    if kind != "FSDP" or version not in ("1", "2"):
+        raise InputError(f"{path}: distributed_type {kind} with fsdp_version {version}: only FSDP with version 1 or 2 is read")
     if _flag(fsdp, "fsdp_offload_params", False, path):
         raise InputError(f"{path}: fsdp_offload_params is true: plans hold nothing on the host; leave it out")
     n_devices = _exact.whole(content, "num_processes", path)
@@ -169,6 +177,8 @@ def degrees(content: dict[str, Any], path: str) -> tuple[Strategy, bool]:
     total = named["dp_replicate"] * named["dp_shard"] * named["tp"] * named["cp"]
     if total != n_devices:
         raise InputError(f"{path}: the sizes of parallelism_config make {total} devices, num_processes says {n_devices}")
+    if version == "1":
+        return _of_version_1(content, fsdp, n_devices, path), _flag(fsdp, "fsdp_activation_checkpointing", False, path)
     data = named["dp_replicate"] * named["dp_shard"]
     reshard = _flag(fsdp, "fsdp_reshard_after_forward", True, path)
     strategy = Strategy(
@@ -176,6 +186,21 @@ def degrees(content: dict[str, Any], path: str) -> tuple[Strategy, bool]:
         named["dp_shard"] if named["dp_replicate"] > 1 else 0, _exchange(sizes, path) if named["cp"] > 1 else "ring",
     )  # fmt: skip
     return strategy, _flag(fsdp, "fsdp_activation_checkpointing", False, path)
+
+
+def _of_version_1(content: dict[str, Any], fsdp: dict[str, Any], n_devices: int, path: str) -> Strategy:
+    """Return the degrees of PyTorch's first FSDP, whose file names what is sharded, and over a host's devices or all."""
+    if content.get("parallelism_config"):
+        raise InputError(f"{path}: parallelism_config is of fsdp_version 2, and the file says 1, which is also its default")
+    word = str(fsdp.get("fsdp_sharding_strategy", fsdp.get("fsdp_reshard_after_forward", "FULL_SHARD"))).upper()
+    if word not in _STRATEGIES:
+        raise InputError(f"{path}: fsdp_sharding_strategy is {word}; it must be {', '.join(sorted(set(_STRATEGIES)))}")
+    level, hybrid = _STRATEGIES[word]
+    hosts = _exact.whole(content, "num_machines", path, 1)
+    if hybrid and n_devices % hosts:
+        raise InputError(f"{path}: {word} shards over the devices of a host, and {n_devices} processes lie on {hosts} hosts")
+    degree = n_devices // hosts if hybrid and 1 < hosts < n_devices else 0
+    return Strategy(n_devices, shard=level if n_devices > 1 else 0, shard_degree=degree)
 
 
 def _exchange(sizes: dict[str, Any], path: str) -> str:

@@ -65,7 +65,10 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
 
 def recognises(text: str) -> bool:
     """Return whether a file's text is a configuration of DeepSpeed, or a launcher with one in it."""
+    from meshwright.frameworks import megatron_deepspeed
+
     own = re.search(r'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu)"\s*:', text) is not None
+    trainer = re.search(r'(TrainingArguments|DPOConfig)\(|"per_device_train_batch_size"', text) is not None
     return (
-        own and re.search(r'(TrainingArguments|DPOConfig)\(|"per_device_train_batch_size"', text) is None
-    )  # those are transformers'
+        own and not trainer and not megatron_deepspeed.recognises(text)
+    )  # those are of transformers, and of Megatron-DeepSpeed

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from meshwright.base import files
@@ -19,18 +21,33 @@ __all__ = ["read", "write"]
 
 _KNOWN = (
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16", "fp16", "zero_optimization",
-    "tensor_parallel", "activation_checkpointing",
+    "tensor_parallel", "activation_checkpointing", "sequence_parallel_size",
 )  # fmt: skip
 _WITHOUT_EFFECT = (
     "optimizer", "scheduler", "gradient_clipping", "steps_per_print", "wall_clock_breakdown", "dump_state",
     "prescale_gradients",
-    "zero_allow_untested_optimizer", "tensorboard", "wandb", "csv_monitor", "flops_profiler", "comms_logger", "checkpoint",
+    "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "gradient_predivide_factor", "dataloader_drop_last",
+    "memory_breakdown", "disable_python_gc", "log_level", "seed", "vocabulary_size", "tensorboard", "wandb", "csv_monitor",
+    "flops_profiler", "comms_logger", "checkpoint",
 )  # fmt: skip
+_UNPRICED: Mapping[str, str] = MappingProxyType({
+    "zero_hpz_partition_size": "weights are priced as gathered from all data ranks in both passes",
+    "zero_quantized_weights": "weights are priced as gathered without it",
+    "zero_quantized_nontrainable_weights": "weights are priced as gathered without it",
+    "zero_quantized_gradients": "gradients are priced as reduced without it", "compression_training": "it is priced without it",
+    "zenflow": "the update is priced as ZeRO's own", "torch_autocast": "products are priced in what bf16 and fp16 say",
+    "amp": "products are priced in what bf16 and fp16 say", "communication_data_type": "gradients are priced as without it",
+    "sparse_attention": "attention is priced as dense", "progressive_layer_drop": "all layers are priced",
+    "elasticity": "the batch is priced as the file has it",
+})  # fmt: skip
+"""What DeepSpeed has and changes what a step takes, and how it is priced."""
+
 _ZERO = (
     "stage", "overlap_comm", "contiguous_gradients", "reduce_scatter", "reduce_bucket_size",
     "allgather_bucket_size", "allgather_partitions", "round_robin_gradients", "sub_group_size", "stage3_prefetch_bucket_size",
     "stage3_param_persistence_threshold", "stage3_max_live_parameters", "stage3_max_reuse_distance",
-    "stage3_gather_16bit_weights_on_model_save",
+    "stage3_gather_16bit_weights_on_model_save", "elastic_checkpoint", "ignore_unused_parameters", "override_module_apply",
+    "log_trace_cache_warnings", "enable_sanity_checks",
 )  # fmt: skip
 
 
@@ -54,10 +71,11 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     command = f"deepspeed --num_nodes {nodes} --num_gpus {per_node}{hosts} run_clm.py --deepspeed {name} {options}"
     if not script:
         files.write(path, text + "\n")
-        return (f"start it with: {command} ({_one_config.MODEL_PARTS})",)
+        return (f"start it with: {command} ({_one_config.model_parts(problem)})", *_one_config.of_so_many(result))
     head = f"# {problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for DeepSpeed 0.19."
     lines = [
-        "#!/bin/bash", head, f"# {_one_config.MODEL_PARTS}; its other options come as arguments of this script.", "set -eu",
+        "#!/bin/bash", head, f"# {_one_config.model_parts(problem)}; its other options come as arguments of this script.",
+        "set -eu",
         f"cat > {name} <<'JSON'", text, "JSON", f'exec {command} "$@"',
     ]  # fmt: skip
     files.write(path, "\n".join(lines) + "\n")
@@ -114,15 +132,11 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     offloaded = [key for key in hosts if _exact.table(zero, key, path).get("device", "none") != "none"]
     if offloaded:
         raise InputError(f"{path}: zero_optimization.{offloaded[0]}: plans hold nothing on the host; leave it out")
+    if (ranks := _exact.whole(content, "sequence_parallel_size", path, 1)) > 1:
+        raise InputError(f"{path}: sequence_parallel_size is {ranks}; plans of it have no such axis: only 1 is read")
     warnings = [
-        f"{path}: line {first + _line(body, key)}: nothing is known of {key}; it is left out"
-        for table, known in (
-            (content, (*_KNOWN, *_WITHOUT_EFFECT)), (zero, (*_ZERO, *hosts)),
-            (parallel, ("autotp_size",)),
-        )
-        for key in table
-        if key not in known
-    ]  # fmt: skip
+        f"{path}: line {first + _line(body, key)}: {what}" for key, what in _beside_the_plan(content, zero, parallel, hosts)
+    ]
     level, tensor = _exact.whole(zero, "stage", path, least=0) if zero else 0, _exact.whole(parallel, "autotp_size", path, 1)
     micro, count, data = _batches(content, path, n_devices, tensor)
     if level > 3:
@@ -133,7 +147,12 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     full = bool(kept.get("number_checkpoints")) or said.get("--gradient_checkpointing") == "True"
     if not full and not inside:
         warnings.append(f"{path}: does not say whether the model recomputes layers (number_checkpoints): none is assumed")
-    chosen = [word for word in ("bf16", "fp16") if _exact.table(content, word, path).get("enabled") in (True, "auto")]
+    said_of = {word: _exact.table(content, word, path).get("enabled") for word in ("bf16", "fp16")}
+    chosen = [word for word, enabled in said_of.items() if enabled in (True,)]
+    if not chosen and (left := [word for word, enabled in said_of.items() if enabled == "auto"]):
+        chosen = left[:1]
+        warnings.append(f"{path}: {' and '.join(left)}: auto: the training script's own options decide; {chosen[0]} is assumed")
+    warnings += _assumed(content, micro, count, path)
     if len(chosen) > 1:
         raise InputError(f"{path}: bf16 and fp16 are both enabled; keep one")
     words = _exact.layer_words(graph, "full" if full else "none")
@@ -142,6 +161,21 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     precision = chosen[0] if chosen else "fp32"
     optimizer, notes = _optimizers.of_deepspeed(content, path)
     return RunConfig(plan, precision, length, (*warnings, *notes), training=_optimizers.held(precision, optimizer))
+
+
+def _beside_the_plan(
+    content: dict[str, Any], zero: dict[str, Any], parallel: dict[str, Any], hosts: tuple[str, ...]
+) -> list[tuple[str, str]]:
+    """Return entries that are priced otherwise than they say, and those of which nothing is known, with what is to be told."""
+    known = ((content, (*_KNOWN, *_WITHOUT_EFFECT)), (zero, (*_ZERO, *hosts)), (parallel, ("autotp_size",)))
+    found = []
+    for table, names in known:
+        for key, value in table.items():
+            if key in _UNPRICED and (value is True or value not in (False, None, 1)):
+                found.append((key, f"{key}: {_UNPRICED[key]}"))
+            elif key not in names and key not in _UNPRICED:
+                found.append((key, f"nothing is known of {key}; it is left out"))
+    return found
 
 
 def _batches(content: dict[str, Any], path: str, n_devices: int, tensor: int) -> tuple[int, int, int]:
@@ -158,8 +192,20 @@ def _batches(content: dict[str, Any], path: str, n_devices: int, tensor: int) ->
     if count is None:
         count = total // (data * micro) if total else 1
     if not data or total not in (None, micro * count * data) or not micro or not count:
-        raise InputError(f"{path}: train_batch_size {total} is not {micro} samples x {count} micro-batches x {data} data ranks")
+        made = (total or 0) // (micro * count) * tensor if micro and count and not (total or 0) % (micro * count) else 0
+        hint = f"; it is that of {made} devices: give a cluster of so many" if made else ""
+        what = f"{micro} samples x {count} micro-batches x {data} data ranks"
+        raise InputError(f"{path}: train_batch_size {total} is not {what}{hint}")
     return micro, count, data
+
+
+def _assumed(content: dict[str, Any], micro: int, count: int, path: str) -> list[str]:
+    """Return what is taken of the batch where neither a number nor the rest of the file says it."""
+    if content.get("train_batch_size", "auto") != "auto":
+        return []
+    names = {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": count}
+    open_ = [name for name in names if content.get(name, "auto") == "auto"]
+    return [f"{path}: {name} is left to the training script's own options; {names[name]} is assumed" for name in open_]
 
 
 def _line(text: str, key: str) -> int:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from meshwright.core import framework_file
+from meshwright.core.framework import FrameworkLimits
 from meshwright.core.graph import Graph
 from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
+from meshwright.core.strategy import Strategy
 
-__all__ = ["FRAMEWORK", "VARIANTS", "model_of", "program", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "limits_for", "model_of", "program", "read", "recognises", "refusals", "write"]
 
 FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "fsdp2.toml")
 
@@ -20,10 +23,21 @@ FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan is outside its limits, or no script says."""
     from meshwright.frameworks import _adapters, _exact
+    from meshwright.frameworks.fsdp2 import script
 
     tensor = max(stage.strategy.tensor for stage in plan.stages)
     found = _exact.unsaid(FRAMEWORK.limits, plan, problem)
+    found += script.unsplit(problem.model_spec, plan.stages[0].strategy)
     return (*found, *_adapters.refusals(problem, tensor=tensor, quantised=True))  # of four bits the limits say so
+
+
+def limits_for(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
+    """Return its limits for a model: the script splits only some families over a tensor or context axis."""
+    from meshwright.frameworks.fsdp2 import script
+
+    asked = {"tensor": Strategy(1, 2), "context": Strategy(1, 1, 2)}
+    left = [axis for axis, strategy in asked.items() if script.unsplit(spec, strategy)]
+    return replace(limits, degrees=tuple(axis for axis in limits.degrees if axis not in left))
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _adapters, _exact, _optimizers
+from meshwright.models.readers import huggingface
 
-__all__ = ["model_of", "read", "write"]
+__all__ = ["model_of", "read", "unsplit", "write"]
 
 _DTYPES: Mapping[str, str] = MappingProxyType({"bf16": "bfloat16", "fp32": "float32"})
 
@@ -90,10 +91,9 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     """
     plan, problem = result.plan, result.problem
     fields = _exact.decoder("fsdp2", problem)
-    strategy, family = plan.stages[0].strategy, str(fields["model_type"])
+    strategy = plan.stages[0].strategy
     if problem.training.precision not in _DTYPES:
         raise ExportError("fsdp2: the script has no scaling of losses for fp16; plan with --precision bf16 or fp32")
-    _check_model(fields, family, strategy, problem.graph.sequence_length)
     nodes, per_node, lora = *_exact.launch_sizes("fsdp2", result), _adapters.config(problem)
     body = (Path(__file__).parent / "body.txt").read_text(encoding="utf-8")
     said = {
@@ -121,27 +121,22 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     return ()
 
 
-def _check_model(fields: Mapping[str, Any], family: str, strategy: Strategy, sequence_length: int) -> None:
-    """Refuse a tensor or context axis that the script has no way of."""
+def unsplit(spec: ModelSpec, strategy: Strategy) -> tuple[str, ...]:
+    """Return why the script cannot split a model over a tensor or context axis; empty where it can, or none is asked for."""
+    fields = huggingface.said_of(spec.spec) if spec.format == "huggingface" else {}
+    family, found = _exact.family(spec), list[str]()
+    if family not in _exact.DECODERS:
+        return ()  # of which `_exact.decoder` says that it is not written out at all
     window = fields.get("sliding_window") if fields.get("use_sliding_window", True) else None
-    if strategy.context > 1 and (family not in _RINGS or 0 < (window or 0) < sequence_length):
-        raise ExportError(
-            f"fsdp2: PyTorch's ring attention does not run the attention of {family}{' with windows' if window else ''}; plan "
-            "with --set context=1"
-        )
-    if strategy.tensor == 1:
-        return
-    if family not in _SPLITS:
-        raise ExportError(
-            f"fsdp2: layers of the family {family} are not split over a tensor axis by the script; {', '.join(_SPLITS)} are. "
-            "Plan with --set tensor=1"
-        )
-    heads = int(fields.get("num_key_value_heads") or fields["num_attention_heads"])
-    if heads % strategy.tensor:
-        raise ExportError(
-            f"fsdp2: {heads} key and value heads over a tensor degree of {strategy.tensor}: the script does not copy heads; "
-            f"plan with --set tensor={heads}"
-        )
+    windows = 0 < (window or 0) < spec.graph.sequence_length
+    if strategy.context > 1 and (family not in _RINGS or windows):
+        found.append(f"a context axis; PyTorch's ring attention does not run that of {family}{' with windows' * windows}")
+    heads = int(fields.get("num_key_value_heads") or fields.get("num_attention_heads") or 1)
+    if strategy.tensor > 1 and family not in _SPLITS:
+        found.append(f"a tensor axis; the script splits layers of {', '.join(_SPLITS)}, and {spec.name} is of {family}")
+    elif heads % strategy.tensor:
+        found.append(f"{heads} key and value heads over a tensor degree of {strategy.tensor}; the script does not copy heads")
+    return tuple(found)
 
 
 def _constants(result: Result, fields: Mapping[str, Any], nodes: int, per_node: int) -> str:

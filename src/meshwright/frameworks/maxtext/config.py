@@ -8,21 +8,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
-from meshwright.base import files
+from meshwright.base import files, yaml_text
 from meshwright.base.errors import ExportError
 from meshwright.core.result import Result
 from meshwright.core.source import Source
 from meshwright.frameworks import _exact
 from meshwright.models.readers import huggingface
 
-__all__ = ["REMAT", "known", "write"]
+__all__ = ["BY_DIMENSIONS", "REMAT", "key", "known", "write"]
 
 REMAT: Mapping[str, str] = MappingProxyType({"none": "minimal_with_context", "full": "full"})
 """``remat_policy`` of each setting of recomputation."""
 
-_BY_DIMENSIONS: Mapping[str, str] = MappingProxyType({"llama": "llama2", "mistral": "mistral"})
+BY_DIMENSIONS: Mapping[str, str] = MappingProxyType({"llama": "llama2", "mistral": "mistral"})
 """``decoder_block`` of the families that are told by their dimensions."""
 
 
@@ -31,6 +29,12 @@ def known() -> dict[str, Any]:
     path = Path(__file__).parents[1] / "data" / "maxtext_options.json"
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+def key(fields: Mapping[str, Any]) -> str:
+    """Return by what the data file knows a model of a Hugging Face configuration."""
+    sizes = ("model_type", "num_hidden_layers", "hidden_size", "vocab_size", "intermediate_size")
+    return " ".join(str(fields.get(size)) for size in sizes)
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:
@@ -83,7 +87,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         f"#   python3 -m maxtext.trainers.pre_train.train src/maxtext/configs/{Path(path).name} base_output_directory=OUT",
         "# It trains on synthetic tokens until dataset_type says otherwise.",
     ]
-    files.write(path, "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False))
+    files.write(path, "\n".join(head) + "\n" + yaml_text.dump(content))
     return ()
 
 
@@ -102,15 +106,14 @@ def _model(result: Result) -> dict[str, Any]:
     else:
         fields = dict(huggingface.configuration(spec.spec)) if spec.spec in huggingface.names() else {}
     family = str(fields.get("model_type"))
-    sizes = ("num_hidden_layers", "hidden_size", "vocab_size", "intermediate_size")
-    name = known()["models"].get(" ".join([family, *(str(fields.get(size)) for size in sizes)]))
+    name = known()["models"].get(key(fields))
     if name:
         ahead = sum(op.name.startswith("mtp.") for op in graph.ops)
         return {"model_name": name, **({"mtp_num_layers": ahead, "override_model_config": True} if ahead else {})}
-    if family not in _BY_DIMENSIONS:
+    if family not in BY_DIMENSIONS:
         raise ExportError(
             f"maxtext: {spec.spec} is none of its models that are known here, and of the family {family}, which is not told by "
-            f"its dimensions; {', '.join(_BY_DIMENSIONS)} are"
+            f"its dimensions; {', '.join(BY_DIMENSIONS)} are"
         )
     window = fields.get("sliding_window")
     if window and int(window) < graph.sequence_length:
@@ -121,7 +124,7 @@ def _model(result: Result) -> dict[str, Any]:
     heads = int(fields["num_attention_heads"])
     scaled = (fields.get("rope_scaling") or {}).get("rope_type") == "llama3"
     return {
-        "decoder_block": _BY_DIMENSIONS[family],
+        "decoder_block": BY_DIMENSIONS[family],
         "base_emb_dim": int(fields["hidden_size"]),
         "base_num_query_heads": heads,
         "base_num_kv_heads": int(fields.get("num_key_value_heads") or heads),

@@ -16,7 +16,7 @@ from meshwright.frameworks import _exact
 from meshwright.frameworks.maxtext import command
 from meshwright.frameworks.maxtext.config import REMAT, known
 
-__all__ = ["read"]
+__all__ = ["content_of", "read"]
 
 _EXCHANGES: Mapping[str, str] = MappingProxyType({"ring": "ring", "all_gather": "all_gather", "ulysses": "all_to_all"})
 _AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")
@@ -36,7 +36,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     InputError
         When it is no YAML, an entry is wrong, or entries contradict each other or the model.
     """
-    content, lines, warnings = _content(path)
+    content, lines, warnings = content_of(path)
     facts = known()
     _check_layers(content, facts["models"], graph, path)
     warnings += [
@@ -56,13 +56,14 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     word = {**{name: word for word, name in REMAT.items()}, "minimal": "none", "minimal_flash": "none"}.get(policy)
     if word is None:
         raise InputError(f"{path}: remat_policy is {policy}; it must be minimal_with_context, minimal, full")
-    warnings += _assumed(content, strategy, policy, path)
+    experts = any(operator.expert for op in graph.ops for operator in op.body)
+    warnings += _assumed(content, strategy, policy, path, experts=experts)
     plan = _exact.one_mesh(path, graph, strategy, _exact.layer_words(graph, word), (count, micro))
     length = _exact.whole(content, "max_target_length", path, 2048)
     return RunConfig(plan, _precision(content, path), length, tuple(warnings), "context" if strategy.context > 1 else "")
 
 
-def _content(path: str) -> tuple[dict[str, Any], dict[str, int], list[str]]:
+def content_of(path: str) -> tuple[dict[str, Any], dict[str, int], list[str]]:
     """Return the entries of a file, or those that a script sets, the line of each, and warnings."""
     text = _exact.read_text(path)
     if command.is_script(text):
@@ -158,7 +159,7 @@ def _precision(content: dict[str, Any], path: str) -> str:
     return "fp8" if quantization else "bf16" if dtype == "bfloat16" else "fp32"
 
 
-def _assumed(content: dict[str, Any], strategy: Strategy, policy: str, path: str) -> Iterator[str]:
+def _assumed(content: dict[str, Any], strategy: Strategy, policy: str, path: str, *, experts: bool) -> Iterator[str]:
     """Yield what is priced otherwise than the file says."""
     if policy in ("minimal", "minimal_flash"):
         yield f"{path}: remat_policy {policy} is priced as minimal_with_context"
@@ -166,6 +167,13 @@ def _assumed(content: dict[str, Any], strategy: Strategy, policy: str, path: str
         yield f"{path}: does not say context_parallel_strategy: MaxText's default, all_gather, is taken"
     if strategy.shard == 3 and strategy.data > 1 and content.get("shard_optimizer_over_data"):
         yield f"{path}: shard_optimizer_over_data beside sharded weights is not priced"
+    if content.get("sparse_matmul") is False and experts:
+        how = (
+            "without a capacity_factor every token goes through every expert, and it is priced as through its own alone"
+            if float(content.get("capacity_factor", -1)) < 0
+            else "tokens beyond capacity_factor are dropped and the rest padded, and it is priced as dropping none"
+        )
+        yield f"{path}: sparse_matmul is false: {how}"
     if "per_device_batch_size" not in content:
         yield f"{path}: does not say per_device_batch_size: MaxText's default, 12, is taken"
 

@@ -65,4 +65,7 @@ def model_of(path: str, sequence_length: int = 0) -> ModelSpec:
 
 def recognises(text: str) -> bool:
     """Return whether a file's text is a command line of Megatron-LM."""
-    return re.search(r"\bpretrain_\w+\.py\b|--(tensor|pipeline)-model-parallel-size\b", text) is not None
+    from meshwright.frameworks import megatron_deepspeed
+
+    own = re.search(r"\bpretrain_\w+\.py\b|--(tensor|pipeline)-model-parallel-size\b", text) is not None
+    return own and not megatron_deepspeed.recognises(text)

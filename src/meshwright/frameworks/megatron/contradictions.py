@@ -38,12 +38,14 @@ _BESIDE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("--moe-router-group-topk", ("--moe-router-num-groups",)),
     ("--moe-pad-expert-input-to-capacity", ("--moe-expert-capacity-factor",)),
     ("--delay-wgrad-compute", ("--overlap-moe-expert-parallel-comm",)),
-    ("--save", ("--save-interval",)),
+    ("--save", ("--save-interval",)), ("--load-main-params-from-ckpt", ("--no-load-optim",)),
+    ("--moe-use-upcycling", ("--save",)),
 )  # fmt: skip
 """Options that need one of others beside them."""
 
 _NEVER_BOTH = (
     ("--bf16", "--fp16"), ("--fp8-format", "--fp4-format"), ("--train-iters", "--train-samples"),
+    ("--train-iters", "--lr-warmup-samples"), ("--train-samples", "--lr-warmup-iters"),
     ("--train-iters", "--lr-decay-samples"), ("--train-samples", "--lr-decay-iters"),
     ("--lr-warmup-fraction", "--lr-warmup-iters"), ("--lr-warmup-fraction", "--lr-warmup-samples"),
     ("--use-megatron-fsdp", "--use-torch-fsdp2"), ("--rampup-batch-size", "--step-batch-size-schedule"),
@@ -130,6 +132,8 @@ def _sharded(options: Options) -> Wrong:
         yield "--use-megatron-fsdp", ": Megatron-LM asks for --ckpt-format fsdp_dtensor beside it; add it"
     if form == "fsdp_dtensor" and "--use-megatron-fsdp" not in options:
         yield "--ckpt-format", " fsdp_dtensor: it is of --use-megatron-fsdp"
+    if form == "torch_dcp" and "--use-torch-fsdp2" not in options:
+        yield "--ckpt-format", " torch_dcp: it is of --use-torch-fsdp2"
     wide = "--accumulate-allreduce-grads-in-fp32" in options and "--bf16" in options
     if wide and options.get("--main-grads-dtype", ("fp32",)) != ("fp32",):
         yield "--main-grads-dtype", f" {_word(options, '--main-grads-dtype')} beside --accumulate-allreduce-grads-in-fp32"
@@ -236,6 +240,10 @@ def _of_the_model(options: Options) -> Wrong:
     rotary = options.get("--position-embedding-type", ("learned_absolute",))
     if "--use-rotary-position-embeddings" in options:
         rotary = ("rope",)
+    if rotary == ("mrope",) and "--mrope-section" not in options:
+        yield "--position-embedding-type", " mrope: Megatron-LM asks for --mrope-section beside it; add it"
+    if "--no-position-embedding" in options and rotary != ("rope",):
+        yield "--no-position-embedding", ": Megatron-LM refuses it without --position-embedding-type rope"
     if _whole(options, "--mtp-num-layers") and rotary not in (("rope",), ("none",)):
         yield "--mtp-num-layers", ": Megatron-LM asks for --position-embedding-type rope or none"
     latent = "--multi-latent-attention" in options

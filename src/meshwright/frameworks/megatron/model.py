@@ -45,7 +45,7 @@ def arguments(spec: str, graph: Graph) -> tuple[Options, tuple[str, ...]]:
     options : tuple of tuple of str
         Options and their values.
     notes : tuple of str
-        What the configuration does not say (``rope_theta`` of the built-in models) or the options do not.
+        What the configuration does not say, or the options do not.
 
     Raises
     ------

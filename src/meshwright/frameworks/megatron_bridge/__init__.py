@@ -11,7 +11,10 @@ from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks.megatron_bridge.limits import FRAMEWORK, VARIANTS
 
-__all__ = ["FRAMEWORK", "VARIANTS", "model_of", "program", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "OWN_MODELS", "VARIANTS", "model_of", "program", "read", "recognises", "refusals", "write"]
+
+OWN_MODELS = True
+"""It trains models that it has itself: what it cannot be told of a model it does not run."""
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:

@@ -10,13 +10,16 @@ from meshwright.core import framework_file
 from meshwright.core.graph import Graph
 from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Problem
+from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 
-__all__ = ["FRAMEWORK", "VARIANTS", "program", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "OWN_MODELS", "VARIANTS", "model_of", "program", "read", "recognises", "refusals", "write"]
 
 FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "nanotron.toml")
+
+OWN_MODELS = True
+"""It trains models that it has itself: what it cannot be told of a model it does not run."""
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
@@ -67,6 +70,13 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     from meshwright.frameworks.nanotron import told
 
     return told.read(path, graph)
+
+
+def model_of(path: str, sequence_length: int = 0) -> ModelSpec:
+    """Return the model that such a file describes."""
+    from meshwright.frameworks.nanotron import told
+
+    return told.model_of(path, sequence_length)
 
 
 def recognises(text: str) -> bool:

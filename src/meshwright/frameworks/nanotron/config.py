@@ -7,9 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
-from meshwright.base import files
+from meshwright.base import files, yaml_text
 from meshwright.base.errors import ExportError
 from meshwright.core.result import Result
 from meshwright.frameworks import _exact
@@ -88,7 +86,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         "# Tokens are random until data_stages names a dataset and tokenizer a tokenizer.",
         *(f"# {note}." for note in notes),
     ]
-    files.write(path, "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False))
+    files.write(path, "\n".join(head) + "\n" + yaml_text.dump(content))
     return notes
 
 

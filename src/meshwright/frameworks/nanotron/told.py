@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -11,13 +12,17 @@ from typing import Any
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.problem import ModelSpec
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _command_line, _exact, _python_file
 from meshwright.frameworks.nanotron import split
 from meshwright.frameworks.nanotron.config import DTYPES, ENGINES
 
-__all__ = ["is_script", "read"]
+__all__ = ["is_script", "model_of", "read"]
+
+_Override = tuple[str, str, int]
+"""A dotted name, its value, and the line where the launcher sets it."""
 
 
 def read(path: str, graph: Graph) -> RunConfig:
@@ -28,16 +33,11 @@ def read(path: str, graph: Graph) -> RunConfig:
     InputError
         When it is no YAML, an entry is wrong, or entries contradict each other or the model.
     """
-    text = _exact.read_text(path)
-    started = 0
-    if is_script(text):
-        path, started = _of_script(text, path)
-        text = _exact.read_text(path)
-    content = _exact.yaml_entries(text, path, "nanotron")
+    path, text, content, started, warnings = _content(path)
     parts = {name: _table(content, name, path) for name in ("parallelism", "tokens", "optimizer", "model")}
     model = _table(parts["model"], "model_config", path)
     parallelism = parts["parallelism"]
-    warnings = list(_unknown(content, parts, model, text, path))
+    warnings += _unknown(content, parts, model, text, path)
     for name in ("expert_parallel_size", "context_parallel_size"):
         if _exact.whole(parallelism, name, path, 1) > 1:
             raise InputError(
@@ -66,22 +66,112 @@ def read(path: str, graph: Graph) -> RunConfig:
     return RunConfig(plan, precision, length, tuple(warnings), "async_tensor" if beside else "")
 
 
+def model_of(path: str, sequence_length: int) -> ModelSpec:
+    """Return the model that a configuration describes, with samples of so many tokens; 0 for the configuration's own.
+
+    Raises
+    ------
+    InputError
+        When it leaves a dimension open.
+    """
+    from meshwright.models.readers import huggingface
+
+    path, _, content, _, _ = _content(path)
+    said = _table(_table(content, "model", path), "model_config", path)
+    biased = _flag(said, "attention_bias", said.get("is_qwen2_config") is True, path)
+    qwen = said.get("is_qwen2_config") is True and biased  # of queries, keys and values only
+    if not said or (said.get("num_experts") or said.get("moe_config")):
+        raise InputError(f"{path}: model.model_config is {'of a mixture' if said else 'missing'}; give --model")
+    sizes = (
+        "hidden_size",
+        "num_attention_heads",
+        "intermediate_size",
+        "num_hidden_layers",
+        "vocab_size",
+        "num_key_value_heads",
+    )
+    fields: dict[str, Any] = {name: _exact.whole(said, name, path, said.get("num_attention_heads", 0)) for name in sizes}
+    fields |= {"model_type": "qwen2" if qwen else "llama", "tie_word_embeddings": said.get("tie_word_embeddings") is True}
+    fields |= {} if qwen else {"attention_bias": biased}
+    length = sequence_length or _exact.whole(_table(content, "tokens", path), "sequence_length", path)
+    name = f"the model of {path}"
+    graph = huggingface.graph_of(fields, name, sequence_length=length)
+    return ModelSpec(name, "huggingface", "", graph, costs="analytic", search="best")
+
+
+def _content(path: str) -> tuple[str, str, dict[str, Any], int, list[str]]:
+    """Return a configuration's path, text and entries, how many processes a script starts with it, and what is told of that."""
+    text = _exact.read_text(path)
+    if not is_script(text):
+        return path, text, _exact.yaml_entries(text, path, "nanotron"), 0, []
+    file, started, overrides, warnings = _of_script(text, path)
+    text = _exact.read_text(file)
+    content = _exact.yaml_entries(text, file, "nanotron")
+    for override in overrides:
+        _override(content, override, path)
+    return file, text, content, started, warnings
+
+
 def is_script(text: str) -> bool:
-    """Return whether a text is a shell script that starts nanotron's training."""
+    """Return whether a text is a shell script that starts nanotron's training, or its launcher."""
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return re.search(r"\brun_train\.py\b[^\n]*(\\\n[^\n]*)*--config-file\b", lines) is not None
+    return (
+        re.search(
+            r"\b(run_train\.py\b[^\n]*(\\\n[^\n]*)*--config-file|launcher\.py\b[^\n]*(\\\n[^\n]*)*--config-path)\b", lines
+        )
+        is not None
+    )
 
 
-def _of_script(text: str, path: str) -> tuple[str, int]:
-    """Return the configuration that a script names, and how many processes it starts; 0 where that is not known."""
-    options = _command_line.options(text, path)
-    word = " ".join(options["--config-file"])
+def _of_script(text: str, path: str) -> tuple[str, int, list[_Override], list[str]]:
+    """Return the configuration that a script names, how many processes it starts (0 where that is not known), what the launcher
+    sets over the file, and warnings.
+    """
+    said = _command_line.read(text, path)
+    options, warnings = said.options, list(said.warnings)
+    word = " ".join(options.get("--config-file") or options["--config-path"])
     counts = [" ".join(options.get(name, default)) for name, default in (("--nproc-per-node", ()), ("--nnodes", ("1",)))]
     n_devices = int(counts[0]) * int(counts[1]) if all(count.isdecimal() for count in counts) else 0
+    known = (
+        "--config-file",
+        "--config-path",
+        "--override",
+        "--run",
+        "--logs-path",
+        "--slurm",
+        "--nodes",
+        *_command_line.TORCHRUN,
+    )
+    warnings += [
+        f"{path}: line {said.lines[name]}: nothing is known of {name}; it is left out" for name in options if name not in known
+    ]
+    overrides = [(*word.partition("=")[::2], said.lines["--override"]) for word in options.get("--override", ())]
+    if overrides and "--slurm" not in options:
+        warnings.append(
+            f"{path}: line {overrides[0][2]}: --override: without --slurm nanotron's launcher starts the file as it stands"
+        )
+        overrides = []
     for place in (Path(path).parent / word, Path(path).parent / Path(word).name, Path(word)):
         if place.is_file():
-            return str(place), n_devices
-    raise InputError(f"{path}: --config-file is {word}, which is not there; put it beside this script")
+            return str(place), n_devices, overrides, warnings
+    option = "--config-file" if "--config-file" in options else "--config-path"
+    raise InputError(f"{path}: {option} is {word}, which is not there; put it beside this script")
+
+
+def _override(content: dict[str, Any], said: _Override, path: str) -> None:
+    """Set one entry, as ``launcher.py`` does it: a dotted name, and a Python value or else a word."""
+    name, word, line = said
+    try:
+        value = ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        value = word
+    *parts, own = name.split(".")
+    table = content
+    for part in parts:
+        if not isinstance(table.get(part), dict):
+            raise InputError(f"{path}: line {line}: --override {name}: the file has no table {part}")
+        table = table[part]
+    table[own] = value
 
 
 def _plan(

@@ -12,9 +12,12 @@ from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 
-__all__ = ["FRAMEWORK", "VARIANTS", "model_of", "program", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "OWN_MODELS", "VARIANTS", "model_of", "program", "read", "recognises", "refusals", "write"]
 
 FRAMEWORK, VARIANTS = framework_file.read(Path(__file__).parents[1] / "data" / "torchtitan.toml")
+
+OWN_MODELS = True
+"""It trains models that it has itself: what it cannot be told of a model it does not run."""
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from meshwright.frameworks.torchtitan.module import CHECKPOINTING
 __all__ = ["is_script", "is_toml", "of_script", "of_toml"]
 
 _MOVED: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType({
+    ("training", "data_parallel_degree"): ("parallelism", "data_parallel_shard_degree"),
     ("training", "batch_size"): ("training", "local_batch_size"), ("training", "compile"): ("compile", "enable"),
     ("experimental", "enable_async_tensor_parallel"): ("compile", "enable_async_tensor_parallel"),
     ("parallelism", "enable_async_tensor_parallel"): ("compile", "enable_async_tensor_parallel"),
@@ -110,20 +111,36 @@ def _one(fields: Fields, name: str, value: Any, line: int) -> None:
         part = "parallelism"
     if name in _UNPRICED and value:
         fields.warnings.append(f"{fields.path}: line {line}: {name}: {_UNPRICED[name]}")
-    elif name == "model.name":
-        fields.family = str(value)
-    elif name == "model.flavor":
-        fields.flavor = str(value)
-    elif name == "model.converters":
-        _convert(fields, value, line)
-    elif name == "optimizer.name" and value not in ("AdamW", "Adam"):
-        raise fields.wrong(line, f"optimizer.name is {value!r}; AdamW and Adam are priced")
+    elif _apart(fields, name, value, line):
+        return
     elif part == "activation_checkpoint":
         _checkpoint(fields, own, value, line)
     elif part in fields.found:
         fields.keep(part, own, _named(own, value), line)
     elif name not in _UNPRICED and part not in (*ELSEWHERE, "model", "float8", "mx", "quantize"):
         fields.warnings.append(f"{fields.path}: line {line}: {name}: nothing is known of it; it is left out")
+
+
+def _apart(fields: Fields, name: str, value: Any, line: int) -> bool:
+    """Keep an entry that 0.3.0 says otherwise, and return whether it is one."""
+    if name == "model.name":
+        fields.family = str(value)
+    elif name == "model.flavor":
+        fields.flavor = str(value)
+    elif name == "model.converters":
+        _convert(fields, value, line)
+    elif name == "float8.enable_float8_linear":  # of releases of 2024, before converters
+        if value:
+            fields.convert("Float8", line)
+    elif name == "parallelism.expert_tensor_parallel_degree":
+        if value != 1:
+            fields.warnings.append(f"{fields.path}: line {line}: {name} is {value}: experts are priced as whole, as with 1")
+    elif name == "optimizer.name":
+        if value not in ("AdamW", "Adam"):
+            raise fields.wrong(line, f"optimizer.name is {value!r}; AdamW and Adam are priced")
+    else:
+        return False
+    return True
 
 
 def _named(own: str, value: Any) -> Any:

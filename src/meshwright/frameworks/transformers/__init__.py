@@ -17,7 +17,7 @@ from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks import accelerate
 
-__all__ = ["FRAMEWORK", "VARIANTS", "model_of", "program", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "limits_for", "model_of", "program", "read", "recognises", "refusals", "write"]
 
 _DATA = Path(__file__).parents[1] / "data" / "transformers.toml"
 FRAMEWORK, VARIANTS = framework_file.of_content(files.read_toml(_DATA), _DATA.stem, _DATA.name, accelerate.FRAMEWORK)
@@ -53,7 +53,16 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
         found += (f"{own} beside sharded weights, whose parts it does not take; plan with --set shard=0",)
     if one.tensor > 1 and "tensor" not in limits.degrees:
         found += ("a tensor axis is told where the model is loaded, not by its arguments; accelerate's file says one",)
+    for axis in ("tensor", "context"):
+        if getattr(one, axis) > 1 and axis in limits.degrees and axis not in limits_for(limits, problem.model_spec).degrees:
+            found += (f"a {axis} axis; transformers up to 5.23 on PyTorch splits no {problem.model_spec.name} over one",)
     return found
+
+
+def limits_for(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
+    """Return its limits for a model: transformers and PyTorch split only some families over a tensor or context axis."""
+    own = accelerate.limits_for(replace(limits, degrees=("tensor", "context")), spec).degrees
+    return replace(limits, degrees=tuple(axis for axis in limits.degrees if axis in own or axis not in ("tensor", "context")))
 
 
 def _pairs(problem: Problem, level: int) -> tuple[str, ...]:

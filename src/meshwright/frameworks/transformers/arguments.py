@@ -28,15 +28,10 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     ExportError
         When transformers does not build the model, or JSON cannot say what a plan needs.
     """
-    plan, problem = result.plan, result.problem
-    one = plan.stages[0].strategy
+    problem = result.problem
     fields = _exact.decoder("transformers", problem)
     sizes = _exact.launch_sizes("transformers", result)
     said, mesh = _said(result, str(fields["model_type"])), _mesh(result)
-    if one.tensor > 1 and str(fields["model_type"]) in _exact.NO_TENSOR_PLAN:
-        raise ExportError(
-            f"transformers: up to 5.23 it has no tensor parallelism for {fields['model_type']}; plan with tensor=1"
-        )
     endpoint = " --node-rank RANK --master-addr HOST" if sizes[0] > 1 else ""
     launch = f"torchrun --nnodes {sizes[0]} --nproc-per-node {sizes[1]}{endpoint}"
     if not path.endswith(".json"):
@@ -49,7 +44,8 @@ def write(result: Result, path: str) -> tuple[str, ...]:
         )
     script = {"config_name": "MODEL", "block_size": problem.graph.sequence_length}
     files.write(path, json.dumps(script | said, indent=2) + "\n")
-    return (f"start it with: {launch} run_clm.py {Path(path).name} ({_one_config.MODEL_PARTS})",)
+    started = f"start it with: {launch} run_clm.py {Path(path).name} ({_one_config.model_parts(problem)})"
+    return (started, *_one_config.of_so_many(result))
 
 
 def _said(result: Result, family: str) -> dict[str, Any]:

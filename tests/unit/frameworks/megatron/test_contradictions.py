@@ -33,6 +33,11 @@ def read(folder: pathlib.Path, text: str) -> RunConfig:
 
 CASES = [
     # what is wrong, the option that is named, what stands in its place
+    ("--ckpt-format torch_dcp", "--use-torch-fsdp2", "--ckpt-format torch_dist"),
+    ("--train-iters 9 --lr-warmup-samples 5", "--lr-warmup-samples", "--train-iters 9 --lr-warmup-iters 5"),
+    ("--train-samples 9 --lr-warmup-iters 5", "--lr-warmup-iters", "--train-samples 9 --lr-warmup-samples 5"),
+    ("--load-main-params-from-ckpt", "--no-load-optim", "--load-main-params-from-ckpt --no-load-optim"),
+    ("--no-position-embedding", "--no-position-embedding", "--no-position-embedding --position-embedding-type rope"),
     (f"{FULL} --recompute-activations", "--recompute-activations", FULL),
     ("--recompute-granularity full --recompute-method uniform", "--recompute-num-layers", FULL),
     ("--recompute-granularity full --recompute-num-layers 1", "--recompute-method", FULL),

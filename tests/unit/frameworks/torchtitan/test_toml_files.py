@@ -190,3 +190,20 @@ config.training.dtype = "bfloat16"
     texts = [one.removeprefix(f"{tmp_path}/mine.py: ") for one in said.warnings]
     assert said.precision == "fp8" and "line 4: weather: nothing is known of it; it is left out" in texts
     assert not any("optimizer" in one for one in texts) and any(one.startswith("line 6: training.dtype") for one in texts)
+
+
+def test_fields_of_releases_of_2024_are_read_where_they_stood(tmp_path: pathlib.Path) -> None:
+    old = TOML.replace("local_batch_size", "batch_size").replace(
+        "[parallelism]\ndata_parallel_shard_degree", "data_parallel_degree"
+    )
+    said = read(tmp_path, old + "[float8]\nenable_float8_linear = true\n")
+    assert said.plan.stages[0].strategy == Strategy(4, 2, 1, 1, True, 3) and said.precision == "fp8"
+    assert not [one for one in said.warnings if "nothing is known" in one]
+    for degree, told in ((1, 0), (2, 1)):
+        text = TOML.replace(
+            "tensor_parallel_degree = 2", f"tensor_parallel_degree = 2\nexpert_tensor_parallel_degree = {degree}"
+        )
+        warnings = read(tmp_path, text).warnings
+        assert sum("experts are priced as whole" in one for one in warnings) == told and "nothing is known" not in "".join(
+            warnings
+        )
