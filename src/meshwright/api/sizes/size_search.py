@@ -136,7 +136,7 @@ class SizeSearch:
                 self.left_out.append(LeftOut(candidate.cluster, found))
             else:
                 self.planned.append(_point(candidate, found, self.n_steps))
-                if found["plan"]["stopped_early"]:
+                if found["plan"].get("stopped_early"):
                     self.stopped.append(candidate.cluster)
 
     def nearest(self, run: executors.Runner) -> SizePoint | None:
