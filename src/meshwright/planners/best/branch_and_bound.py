@@ -28,8 +28,8 @@ from meshwright.schedules import in_pairs
 __all__ = ["BestFirstSearch", "Entry"]
 
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
-# with what happens between replicas; with its plan; with the transfers of its only plan
-_PEAK, _COMPUTE, _WITH_COMMUNICATION, _UNLIT, _SCHEDULE, _LIGHT, _FULL, _BUILT, _CARRIED = range(9)
+# with what happens between replicas; with transfers between ranks; with its plan; with the transfers of its only plan
+_PEAK, _COMPUTE, _WITH_COMMUNICATION, _UNLIT, _SCHEDULE, _LIGHT, _FULL, _SENT, _BUILT, _CARRIED = range(10)
 _GRACE_SECONDS = 2.0  # for which a search that dived without finding a plan goes on whatever the limit of time
 _MOST_BUILT = 4  # plans built at most for each that may be played
 
@@ -190,7 +190,9 @@ class BestFirstSearch:
             else:
                 self.too_large.append((pool, config, False))
         elif level == _FULL:
-            (self._spread if config.fewer == ANY_SPREAD else self._build)(pool, config, bound)
+            (self._spread if config.fewer == ANY_SPREAD else self._send)(pool, config, bound)
+        elif level == _SENT:
+            self._build(pool, config, bound)
         elif plan is not None:
             carried = self._with_transfers(costs, config, plan) if level == _BUILT else 0.0
             if carried > bound:
@@ -254,17 +256,20 @@ class BestFirstSearch:
         for fewer, bound in zip(virtual.spreads(costs, config), own.tolist(), strict=True):
             self._push(max(bound, least), _FULL, pool, replace(config, fewer=fewer))
 
+    def _send(self, pool: int, config: Config, bound: float) -> None:
+        """Raise the bound of a configuration by what its ranks send each other; where that changes nothing, build its plan."""
+        limit = self._limit_of_bound(config)
+        sent = bounds.with_transfers(self.costs[pool], config, self.n_microbatches(config.mesh), limit)
+        if sent >= limit and self.found and not config.one_way:
+            self._put_aside(bound, _FULL, pool, config)
+        elif sent > bound:
+            self._push(sent if math.isfinite(sent) else limit, _SENT, pool, config)
+        else:
+            self._build(pool, config, bound)
+
     def _build(self, pool: int, config: Config, bound: float) -> None:
-        """Build the plan of a configuration, if its bound with transfers is of use, and put it on the heap again."""
+        """Build the plan of a configuration, and put it on the heap again."""
         costs, n_microbatches = self.costs[pool], self.n_microbatches(config.mesh)
-        even = None if config.one_way else plans.even(costs, config, n_microbatches)
-        if even is not None:  # any plan of the configuration tells what transfers take at least
-            hops, limit = costs.transfer_seconds(config, even, costs.stage_costs(config, even)), self._limit_of_bound(config)
-            full = bounds.of_config(costs, config, n_microbatches, limit, transfer_seconds=hops)
-            if full >= limit and self.found:
-                self._put_aside(bound, _FULL, pool, config)
-                return
-            bound = max(bound, min(full, limit))
         self.n_built += 1
         plan = plans.build(costs, config, n_microbatches, bound, uniform=self.params.uniform)
         if plan is None:
@@ -282,7 +287,8 @@ class BestFirstSearch:
                 full = max(bound, fitted_orders.least_seconds(self.problem, even, costs.stage_costs(config, even)))
             elif even is not None:
                 # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
-                full = max(bound, self.least_seconds(costs, config, even))
+                sent = 0.0 if config.paired else self._with_transfers(costs, config, even)
+                full = max(bound, sent, self.least_seconds(costs, config, even))
             # its bound stays part of the proof: another split, or mixture of what is recomputed, may be as good as it says
             self.open.append((full, pool, config))
         self._push(max(bound, least), _BUILT, pool, config, plan)

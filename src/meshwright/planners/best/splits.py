@@ -95,6 +95,7 @@ def _least_again(search: BestFirstSearch, pool: int, config: Config, limit: floa
         least = float(virtual.bounds_of(costs, config, n_microbatches, light=False, again_seconds=own)[0])
         if least >= limit:
             return least
+    least = max(least, virtual.played(costs, config, n_microbatches, own))
     if config.paired or not config.split_backward:  # tasks that run beside others take less than `fitted_orders` has them take
         return least
     return max(least, _in_fitted_orders(search.problem, plan, stage_costs, ranks, memory, own))

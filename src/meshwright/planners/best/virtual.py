@@ -13,12 +13,13 @@ from meshwright import schedules
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.strategy import RECOMPUTE, repeats_dispatch
+from meshwright.planners.best import fitted_orders, least_transfers
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.memory import ROUNDING_RATIO
 from meshwright.planners.best.space import ANY_SPREAD, VIRTUAL, Config, spreads_of
 
-__all__ = ["bound", "bounds_of", "counts", "fewer_of", "in_shape", "spread", "spreads"]
+__all__ = ["bound", "bounds_of", "counts", "fewer_of", "in_shape", "played", "spread", "spreads"]
 
 
 def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> float:
@@ -81,6 +82,48 @@ def bounds_of(
         layers, stages, ends, float(n_microbatches), split, config.mixed_backward, only_least
     )
     return found
+
+
+def played(costs: Costs, config: Config, n_microbatches: int, again_seconds: NDArray[np.float64] | None = None) -> float:
+    """Return a proven lower bound on the simulated step of one spread of the layers: its tasks and transfers, played in order.
+
+    Parameters
+    ----------
+    costs, config, n_microbatches
+        As in `bounds_of`; `config.fewer` says which spread.
+    again_seconds : ndarray, shape (n_ranks,), or None
+        What ranks recompute at least of a micro-batch, where that is known.
+
+    Returns
+    -------
+    float
+        Seconds; 0 where tasks run in pairs, which take less than this has them take.
+
+    Notes
+    -----
+    Lemma: `fitted_orders.least_of_order`, with what layers take without recomputation, and what ranks send each other at least
+    (`least_transfers.of_stages`): no plan of the spread takes less for any task or transfer. What follows a rank's last task is
+    as in `bounds_of`.
+    """
+    if config.paired:
+        return 0.0
+    layers, of_rank, _ = _loads(costs, config, light=False)
+    ends = _virtual_stages(costs, config)[0][0]
+    order = fitted_orders.order_of(config.schedule, config.mesh.pipeline, config.chunks, n_microbatches)
+    kind, n_ranks = of_rank[order.rank_of_stage], config.mesh.pipeline
+    sums = layers.sums[kind, :, ends[1:]] - layers.sums[kind, :, ends[:-1]]
+    sums[0] += layers.pinned[kind[0], 0]
+    sums[-1] += layers.pinned[kind[-1], 1]
+    _, forward, backward, inputs, *_, update = sums.T
+    stages = zip(kind.tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+    last_reduce = np.full(n_ranks, np.inf)
+    largest = [layers.reduce_seconds[own, start:stop].max(initial=0.0) for own, start, stop in stages]
+    np.minimum.at(last_reduce, order.rank_of_stage, largest)
+    end = np.bincount(order.rank_of_stage, update, n_ranks) + last_reduce
+    more = np.zeros(n_ranks) if again_seconds is None else again_seconds
+    sends = least_transfers.of_stages(costs, config, order.rank_of_stage)
+    seconds = fitted_orders.StageSeconds(forward, backward, backward - inputs)
+    return fitted_orders.least_of_order(order, seconds, sends, more, end)
 
 
 def _loads(costs: Costs, config: Config, light: bool) -> Any:
