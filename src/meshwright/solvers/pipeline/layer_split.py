@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.identity import read_only
 from meshwright.solvers.pipeline.rank_memory import RankMemory
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = [
     "Inequality",
     "PipelineRanks",
     "Relief",
+    "Turns",
     "UnequalChain",
     "bottleneck",
     "bound",
@@ -242,6 +244,32 @@ def relief(saved_bytes: NDArray[np.float64], extra_seconds: NDArray[np.float64])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """Stretches of ranks that micro-batches go down and up in turn, one after the other has come back: each must fit into a step.
+
+    Parameters
+    ----------
+    ranks : ndarray, shape (n_turns, 2), int64
+        First and last rank of each.
+    n_times, fixed_seconds, least_seconds : ndarray, shape (n_turns,), float64
+        How often; seconds of a step whatever layers lie there; of one micro-batch there and back in the fewest layers that can.
+    passing_seconds : ndarray, shape (n_layers,), float64
+        What a micro-batch takes there and back in each layer.
+    """
+
+    ranks: NDArray[np.int64]
+    n_times: NDArray[np.float64]
+    fixed_seconds: NDArray[np.float64]
+    least_seconds: NDArray[np.float64]
+    passing_seconds: NDArray[np.float64]
+
+    @classmethod
+    def none(cls, n_layers: int) -> Turns:
+        """Return no stretches."""
+        return cls(np.zeros((0, 2), dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(n_layers))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class UnequalChain:
     """Layers in order, and the ranks of a pipeline that they are cut for.
 
@@ -263,6 +291,8 @@ class UnequalChain:
         The same of every layer by itself.
     memory : RankMemory or None
         What the layers hold by what they recompute, exactly; None where no more is known.
+    turns : Turns or None
+        What several ranks together take; the end of the step on the first rank comes after all that. None where nothing is known.
     """
 
     inequalities: tuple[Inequality, ...]
@@ -276,6 +306,7 @@ class UnequalChain:
     extra_seconds: NDArray[np.float64]
     relief: Relief
     memory: RankMemory | None = None
+    turns: Turns | None = None
 
 
 def bottleneck(
@@ -332,6 +363,7 @@ def _chain_arrays(chain: UnequalChain) -> Chain:
     """Return a chain as the kernels read it."""
     from meshwright._kernels.pipeline import chain_cuts as kernel
 
+    turns = chain.turns or Turns.none(len(chain.forward_seconds))
     memory = chain.memory or RankMemory.unlimited(len(chain.forward_seconds), len(chain.budget_bytes))
 
     def stacked(name: str) -> NDArray[np.float64]:
@@ -364,6 +396,11 @@ def _chain_arrays(chain: UnequalChain) -> Chain:
             chain.relief.dearest_seconds, memory.dearest_seconds, len(chain.forward_seconds) * float(chain.extra_seconds.max())
         ),
         holding=memory.arrays(),
+        turn=read_only(turns.ranks, np.int64),
+        turn_times=_locked(turns.n_times),
+        turn_fixed=_locked(turns.fixed_seconds),
+        turn_least=_locked(turns.least_seconds),
+        passing=sums(turns.passing_seconds),
     )
 
 
