@@ -253,11 +253,15 @@ class BoundProof:
                     return True
         plays, held = Plays(prices, mesh, form, strategy, layout, priced), self._held(mesh, form)
         even = even_counts(self.n_layers, mesh.pipeline * form.n_chunks)
+        if bound is None and not form.is_split and not form.is_paired and math.isfinite(limit):
+            splits = tuple(counts for counts in splits if plays.least_in_order(counts) < limit)
+            if not splits:
+                return True
         if bound is None and len(prices.recompute.words) > 1:
             spreads = Spreads(prices, mesh, form, priced, splits)
             left = plays.left(splits, lambda i: VirtualStages(prices, form, spreads, i, priced, held), held, limit)
             splits = tuple(splits[i] for i in left)
-            if form.is_split and not form.is_paired and math.isfinite(limit):  # a task beside another takes less than alone
+            if not form.is_paired and math.isfinite(limit):  # a task beside another takes less than alone
                 splits = tuple(counts for counts in splits if plays.least_fitted(counts, held) < limit)
         if bound is None or self.limits["uniform"]:
             splits = splits if bound is None else (tuple(even),)
