@@ -1,4 +1,4 @@
-"""Earliest starts of forward tasks and input gradients, wherever a zero-bubble schedule puts its weight gradients, and of the step's end."""
+"""Earliest starts of forward tasks and input gradients, and the earliest end, wherever a schedule puts its weight gradients."""
 
 from __future__ import annotations
 
@@ -148,8 +148,8 @@ def least_end(orders, start, rank_of_stage, more, end):
 
     Notes
     -----
-    Lemma: from the start of a task on its rank runs that task and all later ones, and the weight gradients of all their input gradients.
-    Of `more`, as much falls to the backward passes that are left as are left of the stage of which fewest are.
+    Lemma: from the start of a task on its rank runs that task and all later ones, and the weight gradients of their input
+    gradients. Of `more`, as much falls to the backward passes that are left as are left of the stage of which fewest are.
     """
     n_stages, most = orders.channel.shape[1], 0.0
     for rank in range(len(orders.first) - 1):

@@ -308,8 +308,8 @@ def least_bottleneck(chain, ends, low, limit):
 
     Where a cut stays within `low`, that is the answer.
 
-    In every inequality the seconds of a rank, or of a stretch of ranks, never rise when its last layer moves back or its first one
-    forward, so giving each rank, in order, as much as it can take is optimal for a limit.
+    In every inequality the seconds of a rank, or of a stretch of ranks, never rise when its last layer moves back or its first
+    one forward, so giving each rank, in order, as much as it can take is optimal for a limit.
     """
     # an upper limit that even the dearest recomputation stays below
     step = before = later = n_times = end = -np.inf

@@ -134,7 +134,11 @@ def order_of(schedule: str, n_ranks: int, n_chunks: int, n_microbatches: int) ->
 
 
 def least_of_order(
-    order: TaskOrder, stages: StageSeconds, send_seconds: NDArray[np.float64], more: NDArray[np.float64], end: NDArray[np.float64]
+    order: TaskOrder,
+    stages: StageSeconds,
+    send_seconds: NDArray[np.float64],
+    more: NDArray[np.float64],
+    end: NDArray[np.float64],
 ) -> float:
     """Return what a step takes at least whose tasks and transfers take at least so long: `least_seconds` has the lemma.
 

@@ -245,7 +245,7 @@ def relief(saved_bytes: NDArray[np.float64], extra_seconds: NDArray[np.float64])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turns:
-    """Stretches of ranks that micro-batches go down and up in turn, one after the other has come back: each must fit into a step.
+    """Stretches of ranks that micro-batches go down and up in turn, each after one has come back: all must fit into a step.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ class UnequalChain:
     memory : RankMemory or None
         What the layers hold by what they recompute, exactly; None where no more is known.
     turns : Turns or None
-        What several ranks together take; the end of the step on the first rank comes after all that. None where nothing is known.
+        What several ranks together take; the end of the step on the first rank comes after that. None where nothing is known.
     """
 
     inequalities: tuple[Inequality, ...]

@@ -170,9 +170,17 @@ class Plays:
         return found
 
     def least_in_order(self, counts: Sequence[int]) -> float:
-        """Return what a split takes at least where the order is given: with the least recomputed, and links for all that is sent."""
+        """Return what a split takes at least with the least recomputed, and links of their own for all that is sent: in the order that
+        its schedule has, or every one that it may be fitted to.
+        """
         bare = self.plan(counts, self._least_words(counts))
-        return math.inf if bare is None else sim.least_seconds(self.problem, bare, self.stage_costs(bare))
+        if bare is None:
+            return math.inf
+        loads = self.stage_costs(bare)
+        if not self.form.is_split:
+            return sim.least_seconds(self.problem, bare, loads)
+        none = [0.0] * len(counts)
+        return least_step(self.problem, bare, loads, none, none, self._last_reduced(stage_rows(self.prices, counts)))
 
     def least_fitted(self, counts: Sequence[int], moments: Moments) -> float:
         """Return what a split takes at least in the order of its schedule, or every one that it may be fitted to, by what each rank must

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -52,7 +53,7 @@ class Turns:
         pinned: Sequence[tuple[float, float]], whole_trip: float,
     ) -> None:  # fmt: skip
         p, self.both = len(leads), both
-        of_layer = min(after - before for before, after in zip(both, both[1:], strict=False))
+        of_layer = min(after - before for before, after in itertools.pairwise(both))
         found = []
         for a in range(p):
             for b in range(a + 1, p):
