@@ -76,7 +76,7 @@ def test_ranks_of_unlike_leads_are_asked(tmp_path: pathlib.Path) -> None:
 def test_a_stretch_across_a_slow_link_is_below_every_split_and_raises_the_bound(
     schedule: str, batch: int, tmp_path: pathlib.Path
 ) -> None:
-    """Two ranks on both sides of a slow link make a round trip for every second (or third) micro-batch: no split escapes that."""
+    """Two ranks on both sides of a slow link make a round trip for every second (or third) micro-batch, whatever the split."""
     costs, mesh = _asked(tmp_path, "0.05 GB/s", batch)
     config = Config(mesh, 0, 0, schedule, 1, "pipeline")
     steps, every = [], _splits(len(costs.chain.layers), mesh.pipeline)
