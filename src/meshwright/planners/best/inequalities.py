@@ -280,7 +280,7 @@ def _in_turn(asked: _Asked) -> list[layer_split.Inequality]:
     return found
 
 
-def _turns(asked: _Asked) -> layer_split.Turns:
+def _turns(asked: _Asked) -> layer_split.Stretches:
     """Return the stretches of ranks whose round trips in turn take longest if layers are spread evenly (`_MOST_TURNS`).
 
     Lemma: let a rank a forward l(a) micro-batches before its first backward pass (its lead), and b be a later rank. Once b has forwarded
@@ -308,4 +308,4 @@ def _turns(asked: _Asked) -> layer_split.Turns:
     kept = kept[n_times[kept] > 0]
     least = (np.minimum(to, n_ranks - 2) - np.maximum(first, 1) + 1) * both.min()
     ranks = np.stack((first, to), axis=1)[kept]
-    return layer_split.Turns(ranks, n_times[kept].astype(np.float64), fixed[kept], np.maximum(least, 0.0)[kept], both)
+    return layer_split.Stretches(ranks, n_times[kept].astype(np.float64), fixed[kept], np.maximum(least, 0.0)[kept], both)
