@@ -74,6 +74,7 @@ def _bounds(costs: Costs, config: Config, n_microbatches: int) -> dict[str, floa
         found[name] = bounds.of_config(costs, own, n_microbatches, NO_LIMIT, light=light)
     if several:
         found["spread"] = float(virtual.bounds_of(costs, config, n_microbatches, light=False)[0])
+    found["sent"] = bounds.with_transfers(costs, config, n_microbatches, NO_LIMIT)
     return found
 
 

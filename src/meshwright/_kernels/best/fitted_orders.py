@@ -1,4 +1,4 @@
-"""Earliest starts of forward tasks and input gradients, wherever a zero-bubble schedule puts its weight gradients."""
+"""Earliest starts of forward tasks and input gradients, and the earliest end, wherever a schedule puts its weight gradients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright._kernels.compiling import kernel
 
-__all__ = ["Skeleton", "earliest"]
+__all__ = ["Skeleton", "earliest", "least_end"]
 
 
 class Skeleton(NamedTuple):
@@ -122,3 +122,51 @@ def earliest(orders, limit, n_microbatches):
         if n_left == was:
             return start
     return start
+
+
+@kernel
+def least_end(orders, start, rank_of_stage, more, end):
+    """Return when a step ends at least: on every rank, after each task's start, what still runs.
+
+    Parameters
+    ----------
+    orders : Skeleton
+        As in `earliest`.
+    start : ndarray, shape (n_tasks,), float64
+        As `earliest` returns it.
+    rank_of_stage : ndarray, shape (n_stages,), int64
+        Where the stages are.
+    more : ndarray, shape (n_ranks,), float64
+        What is recomputed of a micro-batch beyond what the tasks have, over all stages of a rank.
+    end : ndarray, shape (n_ranks,), float64
+        What follows the last task of each rank.
+
+    Returns
+    -------
+    float
+        Seconds.
+
+    Notes
+    -----
+    Lemma: from the start of a task on its rank runs that task and all later ones, and the weight gradients of their input
+    gradients. Of `more`, as much falls to the backward passes that are left as are left of the stage of which fewest are.
+    """
+    n_stages, most = orders.channel.shape[1], 0.0
+    for rank in range(len(orders.first) - 1):
+        left, latest, n_left = 0.0, 0.0, np.zeros(n_stages)
+        for task in range(orders.first[rank + 1] - 1, orders.first[rank] - 1, -1):
+            stage, phase = orders.stage[task], orders.phase[task]
+            left += orders.seconds[phase, stage]
+            if phase == 1:
+                left += orders.seconds[2, stage]
+            if phase != 0:
+                n_left[stage] += 1.0
+            least = 0.0
+            if more[rank] > 0.0:
+                least = np.inf
+                for other in range(n_stages):
+                    if rank_of_stage[other] == rank:
+                        least = min(least, n_left[other])
+            latest = max(latest, start[task] + left + more[rank] * least)
+        most = max(most, latest + end[rank])
+    return most

@@ -50,6 +50,11 @@ class Chain(NamedTuple):
     prices: np.ndarray  # (n_prices,): seconds paid for a byte of one micro-batch
     worth: np.ndarray  # (n_prices, n_layers + 1): what recomputing earns at most at these prices
     dearest: float  # seconds of recomputing everything, each time, at most
+    turn: np.ndarray  # (n_turns, 2): first and last rank of stretches that micro-batches go down and up in turn
+    turn_times: np.ndarray  # (n_turns,): how often
+    turn_fixed: np.ndarray  # (n_turns,): seconds of a step whatever layers lie there
+    turn_least: np.ndarray  # (n_turns,): seconds of one micro-batch there and back in the fewest layers that can
+    passing: np.ndarray  # (n_layers + 1,): seconds of one micro-batch there and back
     holding: Holding
 
 
@@ -157,6 +162,35 @@ def _recomputing(chain, known, limit):
 
 
 @part
+def _in_turn(chain, k, start, stop, end, limit):
+    """Return whether a stretch of ranks stays within the limit where it has some layers, and maybe more."""
+    there_and_back = max(chain.passing[stop] - chain.passing[start], chain.turn_least[k])
+    return chain.turn_fixed[k] + chain.turn_times[k] * there_and_back + end <= limit
+
+
+@part
+def _may_end(chain, rank, ends, stop, end, limit):
+    """Return whether all stretches that a rank is in allow it to end behind some layers; `ends`: where those before it do."""
+    for k in range(chain.turn.shape[0]):
+        first = chain.turn[k, 0]
+        if first <= rank <= chain.turn[k, 1]:
+            start = ends[first - 1] if first > 0 else 0
+            if not _in_turn(chain, k, start, stop, end, limit):
+                return False
+    return True
+
+
+@part
+def _may_begin(chain, rank, starts, start, end, limit):
+    """Return whether all stretches that a rank is in allow it to begin with some layer; `starts`: where those behind it do."""
+    for k in range(chain.turn.shape[0]):
+        if chain.turn[k, 0] <= rank <= chain.turn[k, 1]:
+            if not _in_turn(chain, k, start, starts[chain.turn[k, 1] + 1], end, limit):
+                return False
+    return True
+
+
+@part
 def _starts(chain, again, known, limit, end, starts):
     """Fill `starts` with the first layer of each rank when from the last one back each takes as many as stay within the limit.
 
@@ -167,20 +201,29 @@ def _starts(chain, again, known, limit, end, starts):
     for rank in range(chain.budget.shape[0] - 1, 0, -1):
         first = last
         while first > 0 and _seconds(chain, again, known, rank, first - 1, last, end) <= limit:
+            if not _may_begin(chain, rank, starts, first - 1, end, limit):
+                break
             first -= 1
         starts[rank] = last = first
 
 
 @part
 def _fill(chain, again, known, limit, n_first, ends):
-    """Fill `ends`: after the first rank, each takes as many layers as stay within the limit; return whether none is left."""
+    """Fill `ends`: after the first rank, each takes as many layers as stay within the limit; return whether none is left.
+
+    No cut within the limit lets a rank end later than that.
+    """
     n_layers = chain.static.shape[0] - 1
     ends[0] = first = n_first
     for rank in range(1, chain.budget.shape[0]):
         last = first
         while last < n_layers and _seconds(chain, again, known, rank, first, last + 1, chain.end[n_first]) <= limit:
+            if not _may_end(chain, rank, ends, last + 1, chain.end[n_first], limit):
+                break
             last += 1
         if last == first and _seconds(chain, again, known, rank, first, first, chain.end[n_first]) > limit:
+            return False
+        if last == first and not _may_end(chain, rank, ends, last, chain.end[n_first], limit):
             return False
         ends[rank] = first = last
     return first == n_layers
@@ -238,6 +281,9 @@ def cuts_within(chain, limit, cuts):
             if last > n_layers or _seconds(chain, again, known, rank, ends[rank - 1], last, chain.end[n_first]) > limit:
                 rank -= 1
                 continue
+            if not _may_end(chain, rank, ends, last, chain.end[n_first], limit):  # more layers take no less
+                rank -= 1
+                continue
             ends[rank] = last
             rank += 1
             ends[rank] = last - 1
@@ -275,8 +321,8 @@ def least_bottleneck(chain, ends, low, limit):
 
     Where a cut stays within `low`, that is the answer.
 
-    In every inequality the seconds of a rank never rise when its last layer moves back or its first one forward, so giving each
-    rank, in order, as much as it can take is optimal for a limit.
+    In every inequality the seconds of a rank, or of a stretch of ranks, never rise when its last layer moves back or its first
+    one forward, so giving each rank, in order, as much as it can take is optimal for a limit.
     """
     # an upper limit that even the dearest recomputation stays below
     step = before = later = n_times = end = -np.inf
@@ -287,6 +333,8 @@ def least_bottleneck(chain, ends, low, limit):
         before, later = max(before, chain.before[k, -1]), max(later, chain.later[k, -1])
         for rank in range(chain.fixed.shape[1]):
             fixed = max(fixed, chain.fixed[k, rank])
+    for k in range(chain.turn.shape[0]):
+        fixed = max(fixed, chain.turn_fixed[k] + chain.turn_times[k] * max(chain.passing[-1], chain.turn_least[k]))
     for seconds in chain.end:
         end = max(end, seconds)
     high = step + fixed + before + later

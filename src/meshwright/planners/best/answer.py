@@ -103,6 +103,7 @@ def _searched(problem: Problem, params: Limits, stop: Stop, first: list[Plan]) -
     _dive(state)
     _prove(state)
     splits.improve(state)
+    splits.dig(state)
     splits.close(state)
     return state
 

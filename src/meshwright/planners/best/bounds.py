@@ -7,12 +7,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planners.best import inequalities, virtual
+from meshwright.planners.best import inequalities, plans, virtual
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.space import ANY, Config, MeshDegrees
 from meshwright.solvers.pipeline import layer_split
 
-__all__ = ["of_config", "of_mesh"]
+__all__ = ["of_config", "of_mesh", "with_transfers"]
 
 _ROUNDING_RATIO = 1e-6  # room for what proves a bound again and rounds otherwise, such as a solver of integer programs
 
@@ -93,3 +93,26 @@ def of_config(
     chain = inequalities.chain_to_cut(costs, config, n_microbatches, transfer_seconds)
     cut = layer_split.bottleneck(chain, least_seconds=bound, limit_seconds=limit_seconds)[0]
     return max(bound, cut * (1.0 - _ROUNDING_RATIO))
+
+
+def with_transfers(costs: Costs, config: Config, n_microbatches: int, limit_seconds: float) -> float:
+    """Return what a configuration takes at least by what its ranks send each other, whatever layers recompute.
+
+    Parameters
+    ----------
+    costs, config, n_microbatches, limit_seconds
+        As in `of_config`; of virtual stages `config.fewer` says which spread of the layers.
+
+    Returns
+    -------
+    float
+        Seconds; 0 where ranks send each other nothing; inf where no split fits the memory.
+    """
+    if config.chunks > 1:
+        return virtual.played(costs, config, n_microbatches)
+    # any plan of the configuration tells what transfers take at least
+    even = None if config.one_way else plans.even(costs, config, n_microbatches)
+    if even is None:
+        return 0.0
+    hops = costs.transfer_seconds(config, even, costs.stage_costs(config, even))
+    return of_config(costs, config, n_microbatches, limit_seconds, transfer_seconds=hops)

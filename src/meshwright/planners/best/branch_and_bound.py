@@ -15,7 +15,7 @@ from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
-from meshwright.planners.best import bounds, fitted_orders, incumbents, limits, plans, ranks, runners_up, simplest, virtual
+from meshwright.planners.best import bounds, incumbents, limits, plans, ranks, runners_up, simplest, virtual
 from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Allowance, Goal, Incumbent, so_far
@@ -28,8 +28,8 @@ from meshwright.schedules import in_pairs
 __all__ = ["BestFirstSearch", "Entry"]
 
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
-# with what happens between replicas; with its plan; with the transfers of its only plan
-_PEAK, _COMPUTE, _WITH_COMMUNICATION, _UNLIT, _SCHEDULE, _LIGHT, _FULL, _BUILT, _CARRIED = range(9)
+# with what happens between replicas; with transfers between ranks; with its plan; with the transfers of its only plan
+_PEAK, _COMPUTE, _WITH_COMMUNICATION, _UNLIT, _SCHEDULE, _LIGHT, _FULL, _SENT, _BUILT, _CARRIED = range(10)
 _GRACE_SECONDS = 2.0  # for which a search that dived without finding a plan goes on whatever the limit of time
 _MOST_BUILT = 4  # plans built at most for each that may be played
 
@@ -173,14 +173,7 @@ class BestFirstSearch:
         elif level == _UNLIT:
             self._push_config(costs, config, pool, _SCHEDULE if config.is_any else _LIGHT, bound)
         elif level == _SCHEDULE:
-            exchanges = self.exchanges.of(config.mesh)
-            every = limits.variants(config, self.problem, costs.pool, self.params.shard, exchanges, self.params.offload)
-            for variant in every:
-                reasons = self.problem.framework.limits.unpaired(variant.strategy)
-                if reasons:
-                    self.refused[reasons[0]] = self.refused.get(reasons[0], 0) + 1
-                else:
-                    self._push_config(costs, variant, pool, _LIGHT, bound)
+            self._vary(costs, config, pool, bound)
         elif level == _LIGHT:
             full = bounds.of_config(costs, config, self.n_microbatches(config.mesh), self._limit_of_bound(config))
             if math.isfinite(full):
@@ -190,7 +183,9 @@ class BestFirstSearch:
             else:
                 self.too_large.append((pool, config, False))
         elif level == _FULL:
-            (self._spread if config.fewer == ANY_SPREAD else self._build)(pool, config, bound)
+            (self._spread if config.fewer == ANY_SPREAD else self._send)(pool, config, bound)
+        elif level == _SENT:
+            self._build(pool, config, bound)
         elif plan is not None:
             carried = self._with_transfers(costs, config, plan) if level == _BUILT else 0.0
             if carried > bound:
@@ -237,6 +232,15 @@ class BestFirstSearch:
             config = Config(mesh, ANY, 0, schedule, chunks, "", fewer=fewer)
             self._push_config(costs, config, pool, _SCHEDULE, least)
 
+    def _vary(self, costs: Costs, config: Config, pool: int, least: float) -> None:
+        """Put the shardings, layouts and exchanges of a schedule on the heap."""
+        exchanges = self.exchanges.of(config.mesh)
+        for variant in limits.variants(config, self.problem, costs.pool, self.params.shard, exchanges, self.params.offload):
+            if reasons := self.problem.framework.limits.unpaired(variant.strategy):
+                self.refused[reasons[0]] = self.refused.get(reasons[0], 0) + 1
+            else:
+                self._push_config(costs, variant, pool, _LIGHT, least)
+
     def _push_config(self, costs: Costs, config: Config, pool: int, level: int, least: float) -> None:
         """Put a configuration on the heap with its light bound, not below that of the set it is of, or among the too large."""
         bound = bounds.of_config(costs, config, self.n_microbatches(config.mesh), self._limit_of_bound(config), light=True)
@@ -249,22 +253,24 @@ class BestFirstSearch:
 
     def _spread(self, pool: int, config: Config, least: float) -> None:
         """Put every spread of the layers over virtual stages on the heap, each with its own bound; what never fits is left out."""
-        costs = self.costs[pool]
-        own = virtual.bounds_of(costs, config, self.n_microbatches(config.mesh), light=False)
-        for fewer, bound in zip(virtual.spreads(costs, config), own.tolist(), strict=True):
+        own = virtual.bounds_of(self.costs[pool], config, self.n_microbatches(config.mesh), light=False)
+        for fewer, bound in zip(virtual.spreads(self.costs[pool], config), own.tolist(), strict=True):
             self._push(max(bound, least), _FULL, pool, replace(config, fewer=fewer))
 
+    def _send(self, pool: int, config: Config, bound: float) -> None:
+        """Raise the bound of a configuration by what its ranks send each other; where that changes nothing, build its plan."""
+        limit = self._limit_of_bound(config)
+        sent = bounds.with_transfers(self.costs[pool], config, self.n_microbatches(config.mesh), limit)
+        if sent >= limit and self.found and not config.one_way:
+            self._put_aside(bound, _FULL, pool, config)
+        elif sent > bound:
+            self._push(sent if math.isfinite(sent) else limit, _SENT, pool, config)
+        else:
+            self._build(pool, config, bound)
+
     def _build(self, pool: int, config: Config, bound: float) -> None:
-        """Build the plan of a configuration, if its bound with transfers is of use, and put it on the heap again."""
+        """Build the plan of a configuration, and put it on the heap again."""
         costs, n_microbatches = self.costs[pool], self.n_microbatches(config.mesh)
-        even = None if config.one_way else plans.even(costs, config, n_microbatches)
-        if even is not None:  # any plan of the configuration tells what transfers take at least
-            hops, limit = costs.transfer_seconds(config, even, costs.stage_costs(config, even)), self._limit_of_bound(config)
-            full = bounds.of_config(costs, config, n_microbatches, limit, transfer_seconds=hops)
-            if full >= limit and self.found:
-                self._put_aside(bound, _FULL, pool, config)
-                return
-            bound = max(bound, min(full, limit))
         self.n_built += 1
         plan = plans.build(costs, config, n_microbatches, bound, uniform=self.params.uniform)
         if plan is None:
@@ -275,14 +281,9 @@ class BestFirstSearch:
             return
         least = self.least_seconds(costs, config, plan)
         if not self._closed(costs, config, plan):
-            full = bound
-            beside = config.paired and config.split_backward  # such tasks take less than `fitted_orders` has them take
-            even = None if beside or not config.one_way else plans.even(costs, config, n_microbatches)
-            if even is not None and config.split_backward:
-                full = max(bound, fitted_orders.least_seconds(self.problem, even, costs.stage_costs(config, even)))
-            elif even is not None:
-                # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
-                full = max(bound, self.least_seconds(costs, config, even))
+            even = plans.even(costs, config, n_microbatches) if config.one_way and not config.split_backward else None
+            # no plan of the configuration is quicker than this split with nothing recomputed, whether that fits or not
+            full = bound if even is None else max(bound, self.least_seconds(costs, config, even))
             # its bound stays part of the proof: another split, or mixture of what is recomputed, may be as good as it says
             self.open.append((full, pool, config))
         self._push(max(bound, least), _BUILT, pool, config, plan)
@@ -357,15 +358,15 @@ class BestFirstSearch:
         chosen = simplest.chosen(self.found, self.params.within_ratio)
         notes = (*notes, *incumbents.memory_notes(self.problem, chosen))
         n_others, left = self.params.alternatives - 1, ((entry[0], entry[3]) for entry in (*self.heap, *self.later))
-        open_sets = ((bound, config) for bound, _, config in self.open)
-        bound = Bound(self.proven, "branch and bound over the joint space")
+        least = Bound(self.proven, "branch and bound over the joint space")
         extra["within_ratio"] = self.params.within_ratio
-        extra["fastest"] = simplest.fastest_json(self.found, chosen, bound)
-        extra["runners_up"] = runners_up.rest(self.found, (*left, *open_sets), chosen, n_others) if n_others else None
+        extra["fastest"] = simplest.fastest_json(self.found, chosen, least)
+        every = (*left, *((bound, config) for bound, _, config in self.open))
+        extra["runners_up"] = runners_up.rest(self.found, every, chosen, n_others) if n_others else None
         return Answer(
             plan=chosen.plan,
             objective=Objective("step_seconds", chosen.step_seconds),
-            bound=bound,
+            bound=least,
             alternatives=runners_up.alternatives(self.found, chosen, n_others),
             n_iterations=self.n_evaluations,
             notes=notes,

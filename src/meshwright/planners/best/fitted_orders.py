@@ -1,7 +1,10 @@
-"""What a split takes at least in every order that a zero-bubble schedule may be fitted to: weight gradients move, the rest does not."""
+"""What a split takes at least in every order that a zero-bubble schedule may be fitted to: weight gradients move, the rest does not.
+The same of orders that are given.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +17,7 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from meshwright.sim import transfers
 
-__all__ = ["LeastRepeated", "least_seconds"]
+__all__ = ["LeastRepeated", "StageSeconds", "TaskOrder", "least_of_order", "least_seconds", "order_of"]
 
 _BACKWARD = ("backward_weight_seconds", "backward_total_seconds")
 
@@ -64,36 +67,105 @@ def least_seconds(
     of what it recomputes at least beyond what its stages do by themselves no less than for the stage of which fewest are left. Then
     come its updates; before them, where weight gradients come last, what the reduction of a stage takes longer than those.
     """
+    n_ranks, n_stages = len(plan.ranks()), len(stage_costs)
+    again, of_rank = (np.zeros(n_stages), np.zeros(n_ranks)) if repeated is None else repeated
+    order = order_of(plan.schedule, n_ranks, n_stages // n_ranks, plan.n_microbatches)
+    weight, backward = (np.array([getattr(load, name) for load in stage_costs]) for name in _BACKWARD)
+    seconds = StageSeconds(np.array([load.forward_total_seconds for load in stage_costs]), backward + again, weight)
+    rank_of_stage, end = order.rank_of_stage, np.zeros(n_ranks)
+    for rank in range(n_ranks):
+        own = slice(int(order.first[rank]), int(order.first[rank + 1]))
+        reduces = not (order.phase[own] == BACKWARD).any()
+        end[rank] = _end_seconds([stage_costs[i] for i in np.flatnonzero(rank_of_stage == rank)], reduces=reduces)
+    more = np.maximum(of_rank - np.bincount(rank_of_stage, again, n_ranks), 0.0)
+    sends = transfers.transfers(problem, plan, stage_costs)
+    return least_of_order(order, seconds, sends.seconds, more, end)
+
+
+class TaskOrder(NamedTuple):
+    """The tasks of a schedule without weight gradients that are tasks of their own, and what ranks may hold.
+
+    Parameters
+    ----------
+    first, stage, microbatch, phase
+        As `meshwright.schedules.Actions` has them.
+    rank_of_stage : ndarray, shape (n_stages,), int64
+        Where the stages are.
+    channel : ndarray, shape (2, n_stages), int64
+        As `meshwright.sim.transfers.channels` returns it.
+    limit : ndarray, shape (n_ranks,), int64
+        Activations that each rank may hold; as many as there are tasks where the order does not depend on it.
+    n_microbatches : int
+        Of the step.
+    """
+
+    first: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    microbatch: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    rank_of_stage: NDArray[np.int64]
+    channel: NDArray[np.int64]
+    limit: NDArray[np.int64]
+    n_microbatches: int
+
+
+class StageSeconds(NamedTuple):
+    """How long tasks of one micro-batch take at least: forward, backward as a whole, weight gradients; shape (n_stages,) each."""
+
+    forward: NDArray[np.float64]
+    backward: NDArray[np.float64]
+    weight: NDArray[np.float64]
+
+
+@lru_cache(maxsize=32)
+def order_of(schedule: str, n_ranks: int, n_chunks: int, n_microbatches: int) -> TaskOrder:
+    """Return the tasks of a schedule with so many ranks, stages of each, and micro-batches."""
+    module = schedules.load(schedule)
+    made = module.order(n_ranks, n_chunks, n_microbatches, None)
+    kept = made.phase != BACKWARD_WEIGHT
+    first = np.concatenate(([0], np.cumsum(kept)))[made.first]
+    limit = np.full(n_ranks, len(kept))
+    if not kept.all():
+        limit = np.array(module.in_flight(n_ranks, n_chunks, n_microbatches))
+    return TaskOrder(
+        first, made.stage[kept], made.microbatch[kept], made.phase[kept], np.array(made.rank_of_stage),
+        transfers.channels(made.rank_of_stage), limit, n_microbatches,
+    )  # fmt: skip
+
+
+def least_of_order(
+    order: TaskOrder,
+    stages: StageSeconds,
+    send_seconds: NDArray[np.float64],
+    more: NDArray[np.float64],
+    end: NDArray[np.float64],
+) -> float:
+    """Return what a step takes at least whose tasks and transfers take at least so long: `least_seconds` has the lemma.
+
+    Where all backward passes are whole the order is given: what a rank sends another leaves in the order of its tasks, so nothing starts
+    earlier where anything takes longer, and the step is no shorter.
+
+    Parameters
+    ----------
+    order : TaskOrder
+        The tasks.
+    stages : StageSeconds
+        How long they take at least.
+    send_seconds : ndarray, shape (2, n_stages), float64
+        What each stage sends forward and backward, at least.
+    more : ndarray, shape (n_ranks,), float64
+        What is recomputed of a micro-batch at least beyond that, over all stages of a rank.
+    end : ndarray, shape (n_ranks,), float64
+        What follows the last task of each rank at least.
+    """
     from meshwright._kernels.best import fitted_orders as kernel
 
-    n_ranks, n_stages, module = len(plan.ranks()), len(stage_costs), schedules.load(plan.schedule)
-    made = module.order(n_ranks, n_stages // n_ranks, plan.n_microbatches, None)
-    limit = module.in_flight(n_ranks, n_stages // n_ranks, plan.n_microbatches)
-    kept = made.phase != BACKWARD_WEIGHT
-    stage, phase, first = made.stage[kept], made.phase[kept], np.concatenate(([0], np.cumsum(kept)))[made.first]
-    again = np.zeros(n_stages) if repeated is None else repeated.of_stage
-    weight, backward = (np.array([getattr(load, name) for load in stage_costs]) for name in _BACKWARD)
-    seconds = np.zeros((4, n_stages))
-    seconds[FORWARD] = [load.forward_total_seconds for load in stage_costs]
-    seconds[BACKWARD_WEIGHT] = weight
-    seconds[BACKWARD] = backward + again
-    seconds[BACKWARD_INPUT] = np.maximum(backward + again - weight, 0.0)
-    sends = transfers.transfers(problem, plan, stage_costs)
-    orders = kernel.Skeleton(first, stage, made.microbatch[kept], phase, sends.channel, seconds, sends.seconds)
-    start = kernel.earliest(orders, limit, plan.n_microbatches)
-    own, most = seconds[phase, stage] + np.where(phase == BACKWARD_INPUT, weight[stage], 0.0), 0.0
-    rank_of_stage = np.array(plan.rank_of_stage())
-    of_rank = np.zeros(n_ranks) if repeated is None else repeated.of_rank
-    more = np.maximum(of_rank - np.bincount(rank_of_stage, again, n_ranks), 0.0)
-    for rank in range(n_ranks):
-        tasks, stages = slice(int(first[rank]), int(first[rank + 1])), np.flatnonzero(rank_of_stage == rank)
-        left = np.cumsum(own[tasks][::-1])[::-1]
-        if more[rank] > 0.0:
-            back = (phase[tasks] != FORWARD)[:, None] & (stage[tasks][:, None] == stages)
-            left = left + more[rank] * np.cumsum(back[::-1], axis=0)[::-1].min(axis=1)
-        end = _end_seconds([stage_costs[i] for i in stages], reduces=not (phase[tasks] == BACKWARD).any())
-        most = max(most, float((start[tasks] + left).max()) + end)
-    return most
+    seconds = np.zeros((4, len(stages.forward)))
+    seconds[FORWARD], seconds[BACKWARD_WEIGHT], seconds[BACKWARD] = stages.forward, stages.weight, stages.backward
+    seconds[BACKWARD_INPUT] = np.maximum(stages.backward - stages.weight, 0.0)
+    orders = kernel.Skeleton(order.first, order.stage, order.microbatch, order.phase, order.channel, seconds, send_seconds)
+    start = kernel.earliest(orders, order.limit, order.n_microbatches)
+    return float(kernel.least_end(orders, start, order.rank_of_stage, more, end))
 
 
 def _end_seconds(loads: list[StageCost], *, reduces: bool) -> float:

@@ -17,6 +17,7 @@ from meshwright.solvers.pipeline.rank_memory import RankMemory
 __all__ = ["chain_to_cut"]
 
 _MOST_WAITING = 3  # ranks of which it is asked how often they wait for a round trip
+_MOST_TURNS = 6  # stretches of ranks that are asked for round trips in turn
 _NOT_ASKED = -1e18  # seconds of a rank of which an inequality says nothing
 
 
@@ -61,6 +62,7 @@ def chain_to_cut(
       these follows the forward passes of those earlier still. Each rank's lead and what lies behind it are other ones: this is asked
       of the ranks on which it takes longest if layers are spread evenly (`_MOST_WAITING`). Under ZB-H1 the first rank may hold no more
       micro-batches than its lead, so that it also computes the weight gradients of the one before.
+    * A stretch of ranks in the middle makes round trips in turn as well: see `_turns`.
     * What other ranks recompute at least to hold their layers is part of every way back through them, and of each round trip.
     * A channel carries one transfer at a time: all micro-batches pass the slowest one after each other, the first (or last) of them
       also all the rest of the way there and back.
@@ -90,6 +92,7 @@ def chain_to_cut(
         if len(digests) == 1
         else layer_split.relief(np.max(saved, axis=0), np.maximum(_least(extra), 0.0)),
         memory=_memory(costs, config, digests, costs.peaks(config, n_microbatches).held[:, 0, 0]),
+        turns=_turns(asked) if asked.in_turn and asked.arrives[-1] > 0.0 else None,
     )
 
 
@@ -275,3 +278,34 @@ def _in_turn(asked: _Asked) -> list[layer_split.Inequality]:
             )
         )
     return found
+
+
+def _turns(asked: _Asked) -> layer_split.Stretches:
+    """Return the stretches of ranks whose round trips in turn take longest if layers are spread evenly (`_MOST_TURNS`).
+
+    Lemma: let a rank a forward l(a) micro-batches before its first backward pass (its lead), and b be a later rank. Once b has forwarded
+    micro-batch i + l(b) - 1 it runs the backward pass of i, which goes back to a, and only then does a forward i + l(a). So between a's
+    forward passes of j and of j + l(a) - l(b) + 1 lies the way of one micro-batch from a down to b and of one from b back to a, with all
+    transfers between, for every j from l(b) - 1 on. Before the first of these j - which is taken so that the last one is the last
+    micro-batch - that many micro-batches have passed what is pinned to a, and the slowest channel on the way to b, one after the other;
+    after them the last micro-batch makes its own way down and back to the first rank, which ends the step. A rank has at
+    least one layer, or what is pinned to it. Where weight gradients may wait, backward passes
+    are gradients of inputs. Where only b is the last rank this is what `_in_turn` says.
+    """
+    m, n_ranks = int(asked.n_microbatches), len(asked.lead)
+    both, pinned, back, last = _there_and_back(asked)
+    first, to = np.triu_indices(n_ranks, 1)
+    lead = asked.lead.astype(np.int64)
+    apart = lead[first] - lead[to] + 1
+    n_times, rest = np.divmod(np.maximum(m - lead[to], 0), apart)
+    before, below = np.concatenate(([0.0], np.cumsum(pinned))), pinned.sum() + asked.arrives[-1]
+    trip = before[to + 1] - before[first] + 2.0 * (asked.arrives[to] - asked.arrives[first])
+    last_one = last + back[first] + both.sum() + below - before[first] + asked.arrives[-1]
+    slowest = np.maximum.accumulate(np.concatenate(([0.0], np.diff(asked.arrives))))[to]
+    fixed = last_one + n_times * trip + (lead[to] - 1 + rest) * np.maximum(asked.pinned_forward[first], slowest)
+    value = fixed + n_times * both.sum() * (to - first + 1) / n_ranks
+    kept = np.argsort(-np.where(n_times > 0, value, -np.inf), kind="stable")[:_MOST_TURNS]
+    kept = kept[n_times[kept] > 0]
+    least = (np.minimum(to, n_ranks - 2) - np.maximum(first, 1) + 1) * both.min()
+    ranks = np.stack((first, to), axis=1)[kept]
+    return layer_split.Stretches(ranks, n_times[kept].astype(np.float64), fixed[kept], np.maximum(least, 0.0)[kept], both)

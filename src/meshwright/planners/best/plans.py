@@ -21,7 +21,7 @@ from meshwright.solvers.pipeline import layer_split
 
 __all__ = [
     "bare", "build", "closest", "counts_of", "even", "missing_bytes", "never_fits", "only_split_never_fits", "own_peaks", "ranks_of",
-    "with_counts",
+    "with_counts", "without_gaps",
 ]  # fmt: skip
 
 _Missing = tuple[float, bool, bool, Config, int, bool]
@@ -53,7 +53,7 @@ def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: 
     if not costs.chain.equal:
         seconds, cut = layer_split.bottleneck(inequalities.chain_to_cut(costs, config, n_microbatches, building=True))
         pinned = (bool(costs.chain.prefix), bool(costs.chain.suffix))
-        return _without_gaps([int(count) for count in cut], pinned) if math.isfinite(seconds) else None
+        return without_gaps([int(count) for count in cut], pinned) if math.isfinite(seconds) else None
     ranks, _, after = costs.pipeline_ranks(config, n_microbatches, building=True)
     found = layer_split.split(
         ranks,
@@ -65,7 +65,7 @@ def counts_of(costs: Costs, config: Config, n_microbatches: int, bound_seconds: 
     return None if found is None else tuple(int(count) for count in found)
 
 
-def _without_gaps(counts: list[int], pinned: tuple[bool, bool]) -> tuple[int, ...]:
+def without_gaps(counts: list[int], pinned: tuple[bool, bool]) -> tuple[int, ...]:
     """Return the counts with no empty stage: a stage that greedy cutting left without layers takes one from its neighbour.
 
     `pinned`: whether the first and the last stage have layers beside those counted.

@@ -15,14 +15,16 @@ from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.planners.best import fitted_orders, inequalities, plans, virtual
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
+from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Incumbent, rank
 from meshwright.planners.best.memory import ROUNDING_RATIO, RankLayers
 from meshwright.planners.best.space import Config
 from meshwright.solvers.pipeline import layer_split
 
-__all__ = ["close", "improve"]
+__all__ = ["close", "dig", "improve"]
 
 _MOST_IMPROVED = 3  # plans whose layers are moved
+_MOST_STARTED = 40  # open configurations of which a split is built for its transfers
 _MOST_MOVES = 100  # moves tried of one plan, at most
 _NEAR = 1.01  # a plan nearer to the bound than this is not worth moves between far stages
 
@@ -95,6 +97,7 @@ def _least_again(search: BestFirstSearch, pool: int, config: Config, limit: floa
         least = float(virtual.bounds_of(costs, config, n_microbatches, light=False, again_seconds=own)[0])
         if least >= limit:
             return least
+    least = max(least, virtual.played(costs, config, n_microbatches, own))
     if config.paired or not config.split_backward:  # tasks that run beside others take less than `fitted_orders` has them take
         return least
     return max(least, _in_fitted_orders(search.problem, plan, stage_costs, ranks, memory, own))
@@ -168,6 +171,46 @@ def improve(search: BestFirstSearch, of: Sequence[Incumbent] | None = None, n_mo
     for found in sorted(search.found, key=rank)[:_MOST_IMPROVED] if of is None else of:
         if not found.config.one_way and (found.pool, found.config) in still_open:
             _move_layers(search, found, min(n_most, search.budget))
+
+
+def dig(search: BestFirstSearch) -> None:
+    """Play plans of configurations that are open, whose layers are split as their bound with transfers says, and move their layers.
+
+    A split that is built for the work of ranks alone is a poor one where links are slow; its configuration may have the best plan.
+
+    Parameters
+    ----------
+    search : BestFirstSearch
+        It has run, and its best plan is not near the bound; better plans are added to it.
+    """
+    if search.params.uniform or search.best_seconds <= _NEAR * search.proven or not search.found:
+        return
+    several = [own for own in sorted(search.open) if not own[2].one_way and own[0] < search.limit(own[2])]
+    started = []
+    for _, pool, config in several[:_MOST_STARTED]:
+        costs, n_microbatches = search.costs[pool], search.n_microbatches(config.mesh)
+        plan = None if search.is_over else _for_transfers(costs, config, n_microbatches)
+        if plan is not None:
+            started.append((sim.least_seconds(search.problem, plan, costs.stage_costs(config, plan)), pool, config, plan))
+    for _, pool, config, plan in sorted(started, key=lambda own: own[:3])[:_MOST_IMPROVED]:
+        found = None if search.is_over else search.play(pool, config, plan)
+        if found is not None:
+            search.found.append(found)
+            _move_layers(search, found, min(_MOST_MOVES, search.budget))
+
+
+def _for_transfers(costs: Costs, config: Config, n_microbatches: int) -> Plan | None:
+    """Return the plan of the split that the bound of a configuration with its transfers stands on; None where it does not fit."""
+    even = plans.even(costs, config, n_microbatches)
+    if even is None:
+        return None
+    hops = costs.transfer_seconds(config, even, costs.stage_costs(config, even))
+    seconds, cut = layer_split.bottleneck(inequalities.chain_to_cut(costs, config, n_microbatches, hops, building=True))
+    if not math.isfinite(seconds):
+        return None
+    pinned = (bool(costs.chain.prefix), bool(costs.chain.suffix))
+    counts = plans.without_gaps([int(count) for count in cut], pinned)
+    return plans.with_counts(costs, config, n_microbatches, counts)
 
 
 def _move_layers(search: BestFirstSearch, found: Incumbent, most: int) -> None:

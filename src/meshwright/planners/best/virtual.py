@@ -13,12 +13,15 @@ from meshwright import schedules
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.strategy import RECOMPUTE, repeats_dispatch
+from meshwright.network import Network
+from meshwright.planners.best import fitted_orders
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.memory import ROUNDING_RATIO
 from meshwright.planners.best.space import ANY_SPREAD, VIRTUAL, Config, spreads_of
+from meshwright.sim import transfers
 
-__all__ = ["bound", "bounds_of", "counts", "fewer_of", "in_shape", "spread", "spreads"]
+__all__ = ["bound", "bounds_of", "counts", "fewer_of", "in_shape", "played", "spread", "spreads"]
 
 
 def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> float:
@@ -81,6 +84,104 @@ def bounds_of(
         layers, stages, ends, float(n_microbatches), split, config.mixed_backward, only_least
     )
     return found
+
+
+def played(costs: Costs, config: Config, n_microbatches: int, again_seconds: NDArray[np.float64] | None = None) -> float:
+    """Return a proven lower bound on the simulated step of one spread of the layers: its tasks and transfers, played in order.
+
+    Parameters
+    ----------
+    costs, config, n_microbatches
+        As in `bounds_of`; `config.fewer` says which spread.
+    again_seconds : ndarray, shape (n_ranks,), or None
+        What ranks recompute at least of a micro-batch, where that is known.
+
+    Returns
+    -------
+    float
+        Seconds; 0 where tasks run in pairs, which take less than this has them take.
+
+    Notes
+    -----
+    Lemma: `fitted_orders.least_of_order`, with what layers take without recomputation, and what ranks send each other at least
+    (`_sent`): no plan of the spread takes less for any task or transfer. What follows a rank's last task is
+    as in `bounds_of`.
+    """
+    if config.paired:
+        return 0.0
+    layers, of_rank, _ = _loads(costs, config, light=False)
+    ends = _virtual_stages(costs, config)[0][0]
+    order = fitted_orders.order_of(config.schedule, config.mesh.pipeline, config.chunks, n_microbatches)
+    kind, n_ranks = of_rank[order.rank_of_stage], config.mesh.pipeline
+    sums = layers.sums[kind, :, ends[1:]] - layers.sums[kind, :, ends[:-1]]
+    sums[0] += layers.pinned[kind[0], 0]
+    sums[-1] += layers.pinned[kind[-1], 1]
+    _, forward, backward, inputs, *_, update = sums.T
+    stages = zip(kind.tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+    last_reduce = np.full(n_ranks, np.inf)
+    largest = [layers.reduce_seconds[own, start:stop].max(initial=0.0) for own, start, stop in stages]
+    np.minimum.at(last_reduce, order.rank_of_stage, largest)
+    end = np.bincount(order.rank_of_stage, update, n_ranks) + last_reduce
+    more = np.zeros(n_ranks) if again_seconds is None else again_seconds
+    sends = _sent(costs, config, order.rank_of_stage)
+    seconds = fitted_orders.StageSeconds(forward, backward, backward - inputs)
+    return fitted_orders.least_of_order(order, seconds, sends, more, end)
+
+
+def _sent(costs: Costs, config: Config, rank_of_stage: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return what each stage sends forward (row 0) and backward (row 1) at least, alone on its links.
+
+    Lemma: what a stage sends is the output of its last layer, so no less than the least output of all; on the same links fewer bytes
+    take less. Where some layers have no gradient of their output, nothing may come back, so nothing is counted.
+
+    Parameters
+    ----------
+    costs : Costs
+        Loads of the layers.
+    config : Config
+        With a sharding and a layout of its own.
+    rank_of_stage : ndarray, shape (n_stages,), int64
+        Where the stages are.
+
+    Returns
+    -------
+    ndarray, shape (2, n_stages), float64
+        Seconds of one micro-batch; 0 where both stages lie on one rank.
+    """
+    rank, found = rank_of_stage, np.zeros((2, len(rank_of_stage)))
+    n_bytes, comes_back = _least_output(costs, config)
+    if n_bytes <= 0.0:
+        return found
+    crosses = rank[1:] != rank[:-1]
+    for way, source, target in ((0, rank[:-1], rank[1:]), (1, rank[1:], rank[:-1])):
+        if way and not comes_back:
+            continue
+        pairs = list(zip(source.tolist(), target.tolist(), strict=True))
+        seconds = {pair: _send_seconds(costs, config, *pair, n_bytes) for pair in set(pairs) if pair[0] != pair[1]}
+        own = found[way, 1:] if way else found[way, :-1]
+        own[crosses] = [seconds[pair] for pair in pairs if pair[0] != pair[1]]
+    return found
+
+
+def _least_output(costs: Costs, config: Config) -> tuple[float, bool]:
+    """Return the least bytes that a layer sends on, and whether something comes back for all of them."""
+    rows = costs.rows(config)
+    ends = {*costs.chain.rows, *costs.chain.prefix[-1:]}
+    sent = [load for of_class in rows for (row, _), load in of_class.items() if row in ends]
+    return min(load.output_bytes for load in sent), all(load.output_gradient for load in sent)
+
+
+def _send_seconds(costs: Costs, config: Config, source: int, target: int, n_bytes: float) -> float:
+    """Return what one rank needs to send another so many bytes of each device, alone on the links."""
+    mesh, cluster = config.mesh, costs.problem.required_cluster
+    key = ("sends", config.layout, mesh.pipeline, mesh.data, mesh.context * mesh.tensor, source, target)
+    if key not in costs.virtual_stages:
+        ends = (tuple(costs.pool.rank(config, rank).tolist()) for rank in (source, target))
+        latency, links, load = Network.of(cluster).sends(*transfers.pairs(*ends))
+        slowest = float((load / cluster.links.bytes_per_second[links]).max(initial=0.0))
+        costs.virtual_stages[key] = latency, slowest
+    latency, seconds_per_byte = costs.virtual_stages[key]
+    return float(latency + n_bytes * seconds_per_byte)
 
 
 def _loads(costs: Costs, config: Config, light: bool) -> Any:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.identity import read_only
 from meshwright.solvers.pipeline.rank_memory import RankMemory
+from meshwright.solvers.pipeline.relief import Relief, relief
 
 if TYPE_CHECKING:
     from meshwright._kernels.pipeline.chain_cuts import Chain
@@ -18,6 +20,7 @@ __all__ = [
     "Inequality",
     "PipelineRanks",
     "Relief",
+    "Stretches",
     "UnequalChain",
     "bottleneck",
     "bound",
@@ -183,62 +186,29 @@ class Inequality:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Relief:
-    """What recomputation of unlike layers costs at least, for any excess of memory: the dual of a linear program.
+class Stretches:
+    """Stretches of ranks that micro-batches go down and up in turn, each after one has come back: all must fit into a step.
 
     Parameters
     ----------
-    seconds_per_byte : ndarray, shape (n_prices,), float64
-        Prices of a byte of one micro-batch.
-    worth_seconds : ndarray, shape (n_prices, n_layers + 1), float64
-        What recomputing the layers before each place earns at most at these prices, its own seconds taken off.
-    dearest_seconds : float
-        What recomputing all layers takes at most.
+    ranks : ndarray, shape (n_turns, 2), int64
+        First and last rank of each.
+    n_times, fixed_seconds, least_seconds : ndarray, shape (n_turns,), float64
+        How often; seconds of a step whatever layers lie there; of one micro-batch there and back in the fewest layers that can.
+    passing_seconds : ndarray, shape (n_layers,), float64
+        What a micro-batch takes there and back in each layer.
     """
 
-    seconds_per_byte: NDArray[np.float64]
-    worth_seconds: NDArray[np.float64]
-    dearest_seconds: float
+    ranks: NDArray[np.int64]
+    n_times: NDArray[np.float64]
+    fixed_seconds: NDArray[np.float64]
+    least_seconds: NDArray[np.float64]
+    passing_seconds: NDArray[np.float64]
 
     @classmethod
-    def none(cls, n_layers: int) -> Relief:
-        """Return no prices, for layers that are all alike."""
-        return cls(np.zeros(0), np.zeros((0, n_layers + 1)), 0.0)
-
-
-_MOST_PRICES = 8
-
-
-def relief(saved_bytes: NDArray[np.float64], extra_seconds: NDArray[np.float64]) -> Relief:
-    """Return what recomputation costs at least, where layers differ.
-
-    Parameters
-    ----------
-    saved_bytes, extra_seconds : ndarray, shape (n_layers, n_ways), float64
-        Of every layer and way to recompute it: what it gives up of one micro-batch's activations at most, and what this takes
-        at least.
-
-    Returns
-    -------
-    Relief
-        For any price, layers that free what is asked take at least the price of it less what they are worth at that price.
-
-    Notes
-    -----
-    The best price is where some layer would go over from one way to another: those are tried, or eight of them, evenly.
-    """
-    saved = np.concatenate((np.zeros((len(saved_bytes), 1)), saved_bytes), axis=1)
-    extra = np.concatenate((np.zeros((len(saved_bytes), 1)), extra_seconds), axis=1)
-    more = saved[:, :, None] - saved[:, None, :]
-    dearer = extra[:, :, None] - extra[:, None, :]
-    going_over = (more > 0.0) & (dearer > 0.0)
-    prices = np.unique(dearer[going_over] / more[going_over])
-    if len(prices) > _MOST_PRICES:
-        prices = prices[np.linspace(0, len(prices) - 1, _MOST_PRICES).round().astype(np.int64)]
-    worth = (prices[:, None, None] * saved - extra).max(axis=2)  # not recomputing is one of the ways, so never below 0
-    running = np.zeros((len(prices), len(saved) + 1))
-    running[:, 1:] = np.cumsum(worth, axis=1)
-    return Relief(prices, running, float(extra.max(axis=1).sum()))
+    def none(cls, n_layers: int) -> Stretches:
+        """Return no stretches."""
+        return cls(np.zeros((0, 2), dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(n_layers))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,6 +233,8 @@ class UnequalChain:
         The same of every layer by itself.
     memory : RankMemory or None
         What the layers hold by what they recompute, exactly; None where no more is known.
+    turns : Stretches or None
+        What several ranks together take; the end of the step on the first rank comes after that. None where nothing is known.
     """
 
     inequalities: tuple[Inequality, ...]
@@ -276,6 +248,7 @@ class UnequalChain:
     extra_seconds: NDArray[np.float64]
     relief: Relief
     memory: RankMemory | None = None
+    turns: Stretches | None = None
 
 
 def bottleneck(
@@ -332,6 +305,7 @@ def _chain_arrays(chain: UnequalChain) -> Chain:
     """Return a chain as the kernels read it."""
     from meshwright._kernels.pipeline import chain_cuts as kernel
 
+    turns = chain.turns or Stretches.none(len(chain.forward_seconds))
     memory = chain.memory or RankMemory.unlimited(len(chain.forward_seconds), len(chain.budget_bytes))
 
     def stacked(name: str) -> NDArray[np.float64]:
@@ -364,6 +338,11 @@ def _chain_arrays(chain: UnequalChain) -> Chain:
             chain.relief.dearest_seconds, memory.dearest_seconds, len(chain.forward_seconds) * float(chain.extra_seconds.max())
         ),
         holding=memory.arrays(),
+        turn=read_only(turns.ranks, np.int64),
+        turn_times=_locked(turns.n_times),
+        turn_fixed=_locked(turns.fixed_seconds),
+        turn_least=_locked(turns.least_seconds),
+        passing=sums(turns.passing_seconds),
     )
 
 

@@ -237,7 +237,7 @@ def test_stages_without_layers_take_one_of_the_nearest_neighbour_with_most() -> 
         ([1, 0, 1], (False, False), (1, 0, 1)), ([5, 1, 0, 1], (False, False), (4, 1, 1, 1)), ([2, 0, 3], (True, True),
         (2, 1, 2)),
     ):  # fmt: skip
-        assert plans._without_gaps(list(counts), pinned) == expected, counts
+        assert plans.without_gaps(list(counts), pinned) == expected, counts
 
 
 def test_fullest_moments(recorded: Recorded) -> None:

@@ -1,4 +1,4 @@
-"""Orders that are fitted to durations: what a split takes at least in all of them, for the check of answers."""
+"""Orders that are fitted to durations, and those that are given: what a split takes at least in all of them, for the check of answers."""
 
 from __future__ import annotations
 
@@ -121,8 +121,9 @@ def least_step(
     stage_costs: Sequence[StageCost],
     again_of_stage: Sequence[float],
     again_of_rank: Sequence[float],
+    last_reduced: Sequence[float] = (),
 ) -> float:
-    """Return what all plans with the split of a plan take at least, whatever order their schedule is fitted to.
+    """Return what all plans with the split of a plan take at least, whatever order their schedule is fitted to; or in the one it has.
 
     Lemma: orders differ in where weight gradients run. Of each rank take any task: after its earliest start, with what must be
     recomputed and nothing waiting for a link, come that task, all later ones and the weight gradients of their input gradients; of
@@ -139,11 +140,15 @@ def least_step(
         What its stages do.
     again_of_stage, again_of_rank : sequence of float
         Seconds of a micro-batch that the layers of each stage, and of all stages of each rank, must recompute.
+    last_reduced : sequence of float
+        What of each rank's reductions is known to follow its last task; empty for nothing.
     """
     n_ranks, rank_of_stage, module = len(plan.ranks()), plan.rank_of_stage(), schedules.load(plan.schedule)
     n_chunks = len(rank_of_stage) // n_ranks
     made = module.order(n_ranks, n_chunks, plan.n_microbatches, None)
     limits = module.in_flight(n_ranks, n_chunks, plan.n_microbatches).tolist()
+    if not (made.phase == BACKWARD_WEIGHT).any():  # the order is given, and keeps to them
+        limits = [len(made.phase)] * n_ranks
     every = list(zip(made.stage.tolist(), made.microbatch.tolist(), made.phase.tolist(), strict=True))
     rows = [
         RankTasks([task for task in every[start:stop] if task[2] != BACKWARD_WEIGHT], most)
@@ -167,6 +172,7 @@ def least_step(
             latest = max(latest, start + left + more * min(n_left.values()))
         late = [max(stage_costs[i].reduce_seconds - float(weight[i]), 0.0) for i in own]
         exposed = 0.0 if any(phase == BACKWARD for _, _, phase in row.tasks) else min(late)
+        exposed = max(exposed, last_reduced[rank]) if last_reduced else exposed
         update = sum(stage_costs[i].optimizer_seconds + stage_costs[i].gather_seconds for i in own)
         longest = max(longest, latest + exposed + update)
     return longest

@@ -169,8 +169,23 @@ class Plays:
                 found.append(i)
         return found
 
+    def least_in_order(self, counts: Sequence[int]) -> float:
+        """Return what a split takes at least with the least recomputed, and links of their own for all that is sent: in the order that
+        its schedule has, or every one that it may be fitted to.
+        """
+        bare = self.plan(counts, self._least_words(counts))
+        if bare is None:
+            return math.inf
+        loads = self.stage_costs(bare)
+        if not self.form.is_split:
+            return sim.least_seconds(self.problem, bare, loads)
+        none = [0.0] * len(counts)
+        return least_step(self.problem, bare, loads, none, none, self._last_reduced(stage_rows(self.prices, counts)))
+
     def least_fitted(self, counts: Sequence[int], moments: Moments) -> float:
-        """Return what a split takes at least in every order that its schedule may be fitted to; inf where nothing fits."""
+        """Return what a split takes at least in the order of its schedule, or every one that it may be fitted to, by what each rank must
+        recompute; inf where nothing fits.
+        """
         bare = self.plan(counts, self._least_words(counts))
         if bare is None:
             return math.inf
@@ -184,7 +199,17 @@ class Plays:
                 of_stage[stage] = ways.least_work(memory, place)
         if math.inf in of_rank:
             return math.inf
-        return least_step(self.problem, bare, self.stage_costs(bare), of_stage, of_rank)
+        return least_step(self.problem, bare, self.stage_costs(bare), of_stage, of_rank, self._last_reduced(rows))
+
+    def _last_reduced(self, rows: list[list[tuple[int, bool]]]) -> list[float]:
+        """Return of every rank what of its reductions follows its last task at least: those of some layer of one of its stages."""
+        found = [math.inf] * self.mesh.pipeline
+        for rank, stage in zip(self.rank_of_stage, rows, strict=True):
+            table = self.tables[self.of_rank[rank]]
+            word = self.prices.words(table)[0]
+            largest = max((table[row, word].reduce for row, fixed in stage if not fixed), default=0.0)
+            found[rank] = min(found[rank], largest)
+        return found
 
     def _rank_ways(self, rows: list[list[tuple[int, bool]]], rank: int, moments: Moments) -> RankWays:
         """Return the layers of a rank, of all stages."""
@@ -219,6 +244,8 @@ class Plays:
         """
         start, stage_costs, bare_loads = 0, [], self.stage_costs(bare)
         if bound is None:
+            if not self.form.is_paired:
+                return sim.least_seconds(self.problem, bare, bare_loads)
             return sim.estimate(bare, bare_loads, np.zeros(len(counts) - 1))
         for rank, (load, count) in enumerate(zip(bare_loads, counts, strict=True)):
             again = bound.repeated(rank, start, start + count)

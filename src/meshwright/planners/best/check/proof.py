@@ -253,12 +253,8 @@ class BoundProof:
                     return True
         plays, held = Plays(prices, mesh, form, strategy, layout, priced), self._held(mesh, form)
         even = even_counts(self.n_layers, mesh.pipeline * form.n_chunks)
-        if bound is None and len(prices.recompute.words) > 1:
-            spreads = Spreads(prices, mesh, form, priced, splits)
-            left = plays.left(splits, lambda i: VirtualStages(prices, form, spreads, i, priced, held), held, limit)
-            splits = tuple(splits[i] for i in left)
-            if form.is_split and not form.is_paired and math.isfinite(limit):  # a task beside another takes less than alone
-                splits = tuple(counts for counts in splits if plays.least_fitted(counts, held) < limit)
+        if bound is None and splits:
+            splits = self._unplayed(plays, splits, priced, held, limit)
         if bound is None or self.limits["uniform"]:
             splits = splits if bound is None else (tuple(even),)
             self.n_played += len(splits)
@@ -270,6 +266,29 @@ class BoundProof:
             if i == MOST_CUTS or not plays.refuted(counts, bound, held, limit):
                 return False
         return True
+
+    def _unplayed(
+        self,
+        plays: Plays,
+        splits: tuple[tuple[int, ...], ...],
+        priced: tuple[list[Table], list[int], list[int]],
+        held: Moments,
+        limit: float,
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return those spreads over virtual stages that are not shown to take `limit` or longer in the order of their tasks, with their
+        transfers, or by what each rank recomputes at least.
+        """
+        prices, mesh, form = plays.prices, plays.mesh, plays.form
+        is_played = not form.is_paired and math.isfinite(limit)  # a task beside another takes less than alone
+        if is_played:
+            splits = tuple(counts for counts in splits if plays.least_in_order(counts) < limit)
+        if splits and len(prices.recompute.words) > 1:
+            spreads = Spreads(prices, mesh, form, priced, splits)
+            left = plays.left(splits, lambda i: VirtualStages(prices, form, spreads, i, priced, held), held, limit)
+            splits = tuple(splits[i] for i in left)
+            if is_played:
+                splits = tuple(counts for counts in splits if plays.least_fitted(counts, held) < limit)
+        return splits
 
 
 def _sample_flops(graph: Graph) -> float:

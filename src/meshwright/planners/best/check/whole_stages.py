@@ -12,41 +12,19 @@ from functools import cached_property
 from itertools import accumulate
 
 from meshwright import schedules
-from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, PricedLayer, Table
+from meshwright.planners.best.check.end_layers import EndLayers
+from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, Table
 from meshwright.planners.best.check.rank_memory import least_extra, least_repeated
 from meshwright.planners.best.check.space import CheckedMesh, Form
+from meshwright.planners.best.check.turns import Turns
 
-__all__ = ["EndLayers", "Sums", "WholeStages", "sums_of"]
+__all__ = ["Sums", "WholeStages", "sums_of"]
 
 _MOST_PRICES = 8
 
 
 def _sums(values: Sequence[float]) -> list[float]:
     return list(accumulate(values, initial=0.0))
-
-
-class EndLayers:
-    """What is pinned to one end of the chain, added up."""
-
-    def __init__(self, layers: Sequence[PricedLayer], *, is_split: bool) -> None:
-        self.layers = tuple(layers)
-        self.forward = sum(own.forward for own in layers)
-        self.backward = sum(own.backward for own in layers)
-        self.work = sum(own.work for own in layers)
-        self.weight = sum(own.weight for own in layers)
-        self.static_bytes = sum(own.static_bytes for own in layers)
-        self.kept_bytes = sum(own.kept_bytes for own in layers)
-        self.reduce = sum(own.reduce for own in layers)
-        self.update = sum(own.update for own in layers)
-        self.exposed = self.reduce - (self.weight if is_split else self.backward)
-        self.working_bytes = max((own.working_bytes for own in layers), default=0.0)
-        self.reserved_bytes = max((own.reserved_bytes for own in layers), default=0.0)
-        self.overhead_bytes = self.working_bytes + self.reserved_bytes
-
-    @property
-    def returns(self) -> float:
-        """Gradients of inputs: what the rank before waits for where weight gradients may wait."""
-        return self.backward - self.weight
 
 
 class Sums:
@@ -164,6 +142,11 @@ class WholeStages:
         self._pinned[0], self._pinned[-1] = self.prefix, self.suffix
         if p == 1:
             self._pinned = [EndLayers((*self.prefix.layers, *self.suffix.layers), is_split=form.is_split)]
+        self.turns: Turns | None = None
+        if self.arrives[-1] > 0.0 and form.schedule != "gpipe":
+            both = [there + back for there, back in zip(self.passes, self.returns, strict=True)]
+            pinned = [(own.forward, own.forward + float(getattr(own, back))) for own in self._pinned]
+            self.turns = Turns([int(own) for own in self.lead], self.m, self.arrives, both, pinned, self.trip)
         self._repeated: dict[tuple[int, int], float] = {}
         self._choices: dict[tuple[int, ...], float] = {}
         first = [self._end(n) for n in range(self.n_layers + 1)]
@@ -324,10 +307,16 @@ class WholeStages:
         return high
 
     def _starts(self, n_first: int, limit: float) -> list[int]:
-        """Return where ranks begin at the earliest, when from the last one back each takes all that it can."""
-        starts = [0] * self.p + [self.n_layers]
+        """Return where ranks begin at the earliest, when from the last one back each takes all that it can; behind all layers where
+        none can.
+        """
+        starts, end = [0] * self.p + [self.n_layers], self.least_end[n_first]
         for rank in range(self.p - 1, 0, -1):
-            starts[rank] = self._earliest(rank, starts[rank + 1], self.least_end[n_first], limit)
+            starts[rank] = self._earliest(rank, starts[rank + 1], end, limit)
+            if self.turns is not None:
+                starts[rank] = max(starts[rank], self.turns.earliest(rank, starts, end, limit))
+            if starts[rank] > self.n_layers:
+                return [self.n_layers + 1] * (self.p + 1)
         return starts
 
     def refuted(self, limit: float) -> bool:
@@ -342,6 +331,8 @@ class WholeStages:
             if self.takes(0, 0, n_first, self.least_end[n_first], limit):
                 return True
             least = self._starts(n_first, limit)[1] if self.p > 1 else self.n_layers
+            if least > self.n_layers:  # more layers on the first rank end the step no earlier
+                return True
             if least <= n_first:
                 return self.p > 1 and next(self.cuts(limit), None) is None
             n_first = least
@@ -353,10 +344,12 @@ class WholeStages:
                 return
             starts = self._starts(n_first, limit) if self.p > 1 else [0, self.n_layers]
             if starts[1] <= n_first:
-                yield from self._within(n_first, limit)
+                yield from self._within(n_first, limit, starts)
 
-    def _within(self, n_first: int, limit: float) -> Iterator[tuple[int, ...]]:
+    def _within(self, n_first: int, limit: float, starts: Sequence[int]) -> Iterator[tuple[int, ...]]:
         """Yield the splits with so many layers on the first rank, each rank asked with what the others recompute at least.
+
+        `starts`: where each rank begins at the earliest.
 
         Lemma: in a split within the limit every rank is within it with its own layers alone, so what ranks up to some layer recompute
         is at least the least sum over all ways to cut the layers before into ranks each within the limit; likewise behind.
@@ -368,7 +361,7 @@ class WholeStages:
         pieces = []
         for rank in range(1, p):
             for start, before in front[rank].items():
-                for stop in range(start, n + 1):
+                for stop in range(max(start, starts[rank + 1]), n + 1):
                     if self.takes(rank, start, stop, end, limit):
                         break
                     again = self.repeated(rank, start, stop)
@@ -387,14 +380,18 @@ class WholeStages:
             if not self.takes(rank, start, stop, end, limit, front[rank][start], back[rank + 1][stop]):
                 after[rank].setdefault(start, []).append(stop)
                 ends.add((rank, start))
-        yield from self._on(1, (n_first,), n_first, after)
+        yield from self._on(1, (n_first,), (n_first,), after, limit)
 
     def _on(
-        self, rank: int, counts: tuple[int, ...], start: int, after: list[dict[int, list[int]]]
+        self, rank: int, counts: tuple[int, ...], stops: tuple[int, ...], after: list[dict[int, list[int]]], limit: float
     ) -> Iterator[tuple[int, ...]]:
-        """Yield the splits that go on from some; `after`: of each rank, where it may end by where it begins, so that all can go on."""
+        """Yield the splits that go on from some, whose ranks end at `stops`; `after`: of each rank, where it may end by where it begins,
+        so that all can go on.
+        """
         if rank == self.p:
             yield counts
             return
-        for stop in reversed(after[rank].get(start, [])):
-            yield from self._on(rank + 1, (*counts, stop - start), stop, after)
+        for stop in reversed(after[rank].get(stops[-1], [])):
+            further = (*stops, stop)
+            if self.turns is None or self.turns.allow(rank, further, self.least_end[stops[0]], limit):
+                yield from self._on(rank + 1, (*counts, stop - stops[-1]), further, after, limit)
