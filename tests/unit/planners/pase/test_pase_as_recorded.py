@@ -31,6 +31,7 @@ TIMED = tuple(
     for name in (
         "search/pase:search",
         "search/pase:_on_pase_graph",
+        "search/pase:_solved",
         "our_models:on_mesh",
         "our_models:_answer",
         "our_models:_extra",
