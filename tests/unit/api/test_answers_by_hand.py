@@ -532,9 +532,10 @@ def test_candidates_are_left_out_planned_and_ranked_as_before(monkeypatch: pytes
     recorded(found)
     assert size_search._gap_ratio(result_of(dealt(Strategy(8)))) == 0.0
     wide = [SimpleNamespace(cluster="a:8", gap_ratio=0.051), SimpleNamespace(cluster="b:8", gap_ratio=0.05)]
-    assert sizing._gaps(wide)[0].endswith("by at most: a:8 5%; --set evaluations=120 looks longer") and not sizing._gaps(
-        wide[1:]
-    )  # type: ignore[arg-type]
+    assert sizing._gaps(wide, [])[0].endswith("by at most: a:8 5%; --set evaluations=120 looks longer")  # type: ignore[arg-type]
+    assert not sizing._gaps(wide[1:], [])  # type: ignore[arg-type]
+    late = sizing._gaps(wide[1:], ["b:16", "a:8"])  # type: ignore[arg-type]
+    assert late == ("time was up for 2 sizes, whose best plan so far counts: a:8, b:16",)
 
 
 def test_failures_are_not_counted_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
