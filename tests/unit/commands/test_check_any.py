@@ -64,3 +64,8 @@ def test_that_nothing_fits_is_asked_again_with_the_batch_of_the_file(meshwright:
     status, said = checked(meshwright, {key: value for key, value in entry.items() if key != "batch"})
     assert status == 2
     assert "'batch'" in said
+
+
+def test_a_folder_is_called_one(meshwright: Any) -> None:
+    done = meshwright("check", ".")
+    assert done.code == 2 and "is a folder" in done.err
