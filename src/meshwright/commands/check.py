@@ -168,8 +168,7 @@ def register(app: typer.Typer) -> None:
         from meshwright.report.progress import progress
 
         source = Source(certificate)
-        if source.path is None:
-            files.read_bytes(certificate, hint="name a file written by 'meshwright plan --out'")  # raises, and says why
+        files.read_bytes(source.path or certificate, hint="name a file written by 'meshwright plan --out'")  # or says why not
         with progress(f"checking {certificate}"):
             verdict = _verdict(source.json, certificate, model)
         if json_:
