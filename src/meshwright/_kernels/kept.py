@@ -2,7 +2,8 @@
 
 Numba keeps what it compiles beside the source and checks that one file only: code with an older function of another file in it,
 or for an older class of arguments, is found again. Here a file's name says all that its code was made from, it is written in
-one piece, and a file that cannot be read counts as none.
+one piece and begins with a digest of the rest: one that was damaged since counts as none, as its code might end the process
+or count wrongly.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["OPTIONS", "Code", "KernelCacheWarning", "digest_of", "file_of", "places", "save", "settings"]
+__all__ = ["OPTIONS", "Code", "KernelCacheWarning", "digest_of", "file_of", "places", "read", "save", "settings"]
 
 OPTIONS = (("nogil", True), ("no_cfunc_wrapper", True))
 """How Numba compiles every kernel: without the interpreter's lock, and with nothing that C could call."""
@@ -32,6 +33,9 @@ _IMPORT = re.compile(r"^\s*(?:from|import) (meshwright\._kernels[\w.]*)(?: impor
 
 _NO_CODE = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER", "NUMBA_THREADING_LAYER_PRIORITY")
 """Settings that change no machine code of a kernel on one thread; joblib, Dask and Ray set the number for their workers."""
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
+"""At the beginning of a file."""
 
 _OURS = ("compiling", "kept", "loading", "translating")
 """Files that no kernel's code is made from; what they do to it stands in `OPTIONS`."""
@@ -81,11 +85,38 @@ def save(name: str, code: Code) -> None:
     """
     for place in places():
         try:
-            _write(place / name, pickle.dumps(tuple(code)))
+            _write(place / name, _with_digest(pickle.dumps(tuple(code))))
         except OSError:
             continue
         return
     _warn(tuple(str(place) for place in places()))
+
+
+def read(path: Path) -> Code:
+    """Return the code in a file.
+
+    Parameters
+    ----------
+    path : Path
+        In one of `places`.
+
+    Returns
+    -------
+    Code
+        As it was kept, to the last bit.
+
+    Raises
+    ------
+    FileNotFoundError
+        When there is no such file.
+    ValueError
+        When the file is not as it was written.
+    """
+    found = path.read_bytes()
+    pickled = found[_DIGEST_BYTES:]
+    if found != _with_digest(pickled):
+        raise ValueError(f"{path} is damaged")
+    return Code(*pickle.loads(pickled))
 
 
 def file_of(module: str, function: str, kinds: tuple[object, ...]) -> str:
@@ -122,7 +153,7 @@ def places() -> tuple[Path, ...]:
     processor = (sys.platform, platform.machine(), binding.get_host_cpu_name(), features)
     versions = (sys.implementation.cache_tag, *(version(name) for name in ("numba", "llvmlite", "numpy")))
     set_ = sorted((name, value) for name, value in settings().items() if name not in _NO_CODE)
-    here = _digest((Code._fields, processor, versions, OPTIONS, set_))
+    here = _digest((Code._fields, _DIGEST_BYTES, processor, versions, OPTIONS, set_))
     return tuple(folder / here for folder in _folders())
 
 
@@ -193,6 +224,10 @@ def _write(path: Path, code: bytes) -> None:
     except OSError:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _with_digest(pickled: bytes) -> bytes:
+    return hashlib.sha256(pickled).digest() + pickled
 
 
 def _digest(made_from: object) -> str:

@@ -51,8 +51,7 @@ def load(name: str, module: str) -> Callable[..., Any] | None:
     """
     for place in kept.places():
         try:
-            code = kept.Code(*pickle.loads((place / name).read_bytes()))
-            return _linked(code, sys.modules[module])
+            return _linked(kept.read(place / name), sys.modules[module])
         except FileNotFoundError:
             continue
         except Exception:  # damaged, or of no use here: whatever reading it raises, compiling it anew replaces it

@@ -13,7 +13,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.formatting import describe
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
-from meshwright.core.result import Answer
+from meshwright.core.result import Answer, Result
 
 __all__ = ["BACKENDS", "Row", "batches", "sweep"]
 
@@ -43,7 +43,7 @@ class Row:
     objective : tuple of (str, float) or None
         In the search's own cost model.
     note : str
-        Why there is no plan; empty where there is one.
+        Why there is no plan; of a plan, that its search was stopped before its end, and how much quicker one may be at most.
     samples_per_second : float or None
         Of the simulated step.
     description : str
@@ -184,9 +184,16 @@ def _row(problem: Problem, size: int, search: str, settings: dict[str, str], see
         plan.schedule,
         tuple((len(stage.ops), len(stage.devices)) for stage in plan.stages),
         None if answer.objective is None else (answer.objective.name, answer.objective.value),
+        note=_stopped(result) if answer.extra.get("stopped_early") is True else "",
         samples_per_second=size / step_seconds if step_seconds else None,
         description=describe(plan),
     )
+
+
+def _stopped(result: Result) -> str:
+    """Return what a row says of a search that was stopped before its end."""
+    gap = result.gap_ratio
+    return "stopped before its end" + ("" if gap is None else f": a plan at most {gap:.2%} quicker may exist")
 
 
 def _ratios(answer: Answer) -> tuple[float | None, float | None, float | None]:

@@ -163,13 +163,12 @@ def register(app: typer.Typer) -> None:
         """Verify that an answer costs what it says and that none costs less than its bound; say what was not looked at."""
         import json
 
-        from meshwright.base.errors import InputError
+        from meshwright.base import files
         from meshwright.core.source import Source
         from meshwright.report.progress import progress
 
         source = Source(certificate)
-        if source.path is None:
-            raise InputError(f"{certificate}: no such file")
+        files.read_bytes(source.path or certificate, hint="name a file written by 'meshwright plan --out'")  # or says why not
         with progress(f"checking {certificate}"):
             verdict = _verdict(source.json, certificate, model)
         if json_:

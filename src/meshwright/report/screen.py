@@ -21,6 +21,7 @@ __all__ = ["COLUMNS", "LINES", "lines", "narrowed"]
 
 COLUMNS = 100
 LINES = 24
+_STOPPED = "stopped before its end"  # how the note begins that a search was stopped
 _LEAST_ROWS = 3
 _MOST_CAUSES = 4
 _LEAST_SHARE = 0.01  # of a step: causes below it are added up
@@ -54,7 +55,7 @@ def lines(result: Result, changes: Sequence[Change] = (), besides: Sequence[str]
     below = [*_time(result, 2), *_memory(result), *_next_best(result), *_help(changes, 2)]
     if room - len(below) < _LEAST_ROWS + 2:  # sentences give way to stages
         below = [*_time(result, 1), *_memory(result), *_next_best(result), *_help(changes, 1)]
-    left = room - len(below) + 1 - min(len(result.answer.notes), 1)
+    left = room - len(below) + 1 - (len(_stopped(result)) or min(len(result.answer.notes), 1))
     rows = stages.folded(result, plan, max(_LEAST_ROWS + 1, left - 1), COLUMNS)
     left -= len(rows)
     return [*head, *above, *rows, *below, *besides, *_notes(result, max(left, 0) + 1)]
@@ -211,13 +212,20 @@ def _nothing_fits(result: Result) -> list[str]:
     return [line for part in nothing_fits(result).strip().splitlines() for line in _wrapped(part, 5)]
 
 
+def _stopped(result: Result) -> list[str]:
+    """Return the lines that say that the search was stopped, which are always shown; none where it was not."""
+    told = [note for note in result.answer.notes if note.startswith(_STOPPED)]
+    return [line for note in told for line in _wrapped(f"note: {note}", 2)]
+
+
 def _notes(result: Result, room: int) -> list[str]:
     """Return notes in a line each as far as there is room, and how many there are besides."""
     notes, planning = result.answer.notes, result.planning_seconds
     searched = f"search {result.search}, costs {result.problem.costs}"
     searched += f", {format_seconds(planning)} of planning" if planning else ""
-    n_shown = min(len(notes), max(room - 1, 0))
-    found = [_cut(f"note: {note}") for note in notes[:n_shown]]
-    left = len(notes) - n_shown
+    others, first = [note for note in notes if not note.startswith(_STOPPED)], _stopped(result)
+    n_shown = min(len(others), max(room - 1 - len(first), 0))
+    found = first + [_cut(f"note: {note}") for note in others[:n_shown]]
+    left = len(others) - n_shown
     more = f" and {left} more {'note' if left == 1 else 'notes'}" if left else ""
     return [*found, _cut(f"{searched}; {_ALL}{more}")]

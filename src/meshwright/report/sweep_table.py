@@ -37,7 +37,13 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
         figures = ["-" if row[name] is None else f"{row[name]:.3f}" if told else f"{row[name]:.4g}" for name, _, _ in lines]
         step = "-" if row["step_seconds"] is None else f"{row['step_seconds']:.4g} s"
         plan = row["plan"] if told else row["description"]
-        found.add_row(str(row["global_batch"]), *figures, step, str(row["n_microbatches"] or "-"), plan or row["note"])
+        found.add_row(
+            str(row["global_batch"]),
+            *figures,
+            step,
+            str(row["n_microbatches"] or "-"),
+            "; ".join(filter(None, (plan, row["note"]))),
+        )
     return found
 
 

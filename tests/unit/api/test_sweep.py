@@ -56,6 +56,13 @@ def test_a_size_that_cannot_be_planned_is_a_row_with_its_reason(problem) -> None
     assert rows[1].stages and not rows[1].note
 
 
+def test_a_row_whose_time_was_up_says_so() -> None:
+    asked = api.make_problem("llama-3.1-8b", "dgx-h100:8", batch=Batch(64))
+    (cut,) = sweep(asked, [64], search="best", jobs=1, time_limit_seconds=1e-9)
+    (whole,) = sweep(asked, [64], search="best", jobs=1)
+    assert cut.stages and cut.note.startswith("stopped before its end: a plan at most ") and not whole.note
+
+
 @pytest.mark.parametrize("backend", ["loky", "dask", "ray"])
 def test_rows_do_not_depend_on_who_computes_them(problem, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if backend != "loky":

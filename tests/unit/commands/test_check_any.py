@@ -64,3 +64,9 @@ def test_that_nothing_fits_is_asked_again_with_the_batch_of_the_file(meshwright:
     status, said = checked(meshwright, {key: value for key, value in entry.items() if key != "batch"})
     assert status == 2
     assert "'batch'" in said
+
+
+@pytest.mark.parametrize(("place", "what"), [(".", "is a folder"), ("/dev/null", "is a device"), ("none.json", "no such file")])
+def test_what_is_no_file_is_called_what_it_is(meshwright: Any, place: str, what: str) -> None:
+    done = meshwright("check", place)
+    assert done.code == 2 and what in done.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pathlib
 import shutil
@@ -148,11 +149,25 @@ def test_a_damaged_file_is_replaced(package: pathlib.Path) -> None:
     said(start(package))
     (path,) = kept(package / "kept")
     whole = path.read_bytes()
-    for rubbish in (b"", b"cno\nsuch\n.", whole[: len(whole) // 2], whole.replace(b"PyArg_UnpackTuple", b"PyArg_NoSuchTuple")):
+    for rubbish in (b"", b"cno\nsuch\n.", whole[: len(whole) // 2], _changed(whole, 0), _changed(whole, len(whole) // 2)):
         path.write_bytes(rubbish)
         out, err = said(start(package))
         assert out == "6" and COMPILING in err
         assert said(start(package)) == ("6", "")
+
+
+def test_code_that_needs_what_is_not_there_is_replaced(package: pathlib.Path) -> None:
+    said(start(package))
+    (path,) = kept(package / "kept")
+    pickled = path.read_bytes()[32:].replace(b"PyArg_UnpackTuple", b"PyArg_NoSuchTuple")
+    path.write_bytes(hashlib.sha256(pickled).digest() + pickled)
+    out, err = said(start(package))
+    assert out == "6" and COMPILING in err
+
+
+def _changed(whole: bytes, place: int) -> bytes:
+    """One bit is another: code that would run, and end the process or count wrongly."""
+    return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
 
 
 def test_two_processes_at_once_leave_both_their_kernels(package: pathlib.Path) -> None:

@@ -14,6 +14,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, ModelSpec, Problem
 from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy
+from meshwright.planners.best.incumbents import STOPPED
 from meshwright.report import screen, text
 
 QUESTIONS = {
@@ -57,6 +58,13 @@ def test_notes_that_are_not_shown_are_counted(answered: Result) -> None:
     left = len(answered.answer.notes) - shown
     more = f" and {left} more note{'s' * (left > 1)}" if left else ""
     assert lines[-1].endswith(f"-v shows all{more}")
+
+
+def test_that_a_search_was_stopped_is_always_said_in_full(answered: Result) -> None:
+    notes = ("one " * 30, "two", "three", "four", STOPPED)
+    stopped = replace(answered, answer=replace(answered.answer, notes=notes))
+    lines = text.explain(stopped, changes_of(stopped), verbose=False).splitlines()
+    assert f"note: {STOPPED}" in " ".join(line.strip() for line in lines) and len(lines) <= screen.LINES + 1
 
 
 def test_all_is_said_with_verbose(answered: Result) -> None:
