@@ -201,14 +201,14 @@ def _measured(path: str, result: Result) -> tuple[TraceCauses | MeasuredRun, flo
     if precision not in ("", problem.training.precision):
         notes.append(f"{path}: products in {precision}, for a configuration with {problem.training.precision}")
     degrees = {name: getattr(plan.stages[0].strategy, name) for name in ("data", "tensor", "context", "expert")}
-    degrees["pipeline"] = len(plan.ranks())
+    degrees |= {"pipeline": len(plan.ranks()), "devices": plan.n_devices, "global batch": plan.global_batch}
+    told = {**run.settings, "global batch": str(run.global_batch or plan.global_batch)}
     notes += [
-        f"{path}: {name} {run.settings[name]}, for a configuration with {degree}"
+        f"{path}: {name} {told[name]}, for a configuration with {degree}"
         for name, degree in degrees.items()
-        if run.settings.get(name, str(degree)) != str(degree)
+        if told.get(name, str(degree)) != str(degree)
     ]
-    run = replace(run, notes=tuple(notes))
-    return run, run.seconds_of(plan.global_batch, problem.graph.sequence_length, plan.n_devices)
+    return replace(run, notes=tuple(notes)), run.seconds_of(plan.global_batch, problem.graph.sequence_length, plan.n_devices)
 
 
 def _quicker(one: Result, other: Result) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from meshwright.base.errors import InputError
 from meshwright.frameworks import _exact
 
-__all__ = ["assigned", "constants", "parsed", "started", "value"]
+__all__ = ["assigned", "by_chance", "constants", "parsed", "started", "value"]
 
 
 def parsed(path: str) -> tuple[ast.Module, str]:
@@ -83,6 +83,17 @@ def assigned(tree: ast.Module) -> list[tuple[list[str], ast.expr, int]]:
         if isinstance(target, ast.Attribute)
     ]
     return sorted(found, key=lambda one: one[2])
+
+
+def by_chance(tree: ast.Module) -> set[int]:
+    """Return the lines of assignments under a condition, that of being started as a script aside."""
+    return {
+        inner.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Match) or (isinstance(node, ast.If) and "__name__" not in ast.unparse(node.test))
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Assign)
+    }
 
 
 def started(text: str) -> int:

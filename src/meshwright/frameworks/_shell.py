@@ -238,8 +238,9 @@ def _case(script: Shell, found: list[Token]) -> bool | None:
     word = "" if not words or (names and words[0][0] in (f"${names[0]}", f"${{{names[0]}}}")) else words[0][0]
     if _shell_words.is_open(word) or names:
         what = f"${names[0]} is not set in the script" if names else "the script does not decide it"
-        script.warn(found[0].line, f"case {found[1].text}: {what}; the branch of an empty word is taken, if there is one")
         word = "" if _shell_words.is_open(word) else word
+        taken = f"that of {word}" if word else "the branch of an empty word"
+        script.warn(found[0].line, f"case {found[1].text}: {what}; {taken} is taken, if there is one")
     i = 3
     while i < len(found) - 1:
         patterns: list[str] = []

@@ -15,6 +15,10 @@ SUFFIX = ".torchrun.sh"
 _HOSTS = """\
 if [ -n "${HOSTFILE:-}" ]; then
   mapfile -t hosts < <(grep -v '^[[:space:]]*$' "$HOSTFILE")
+  if [ "${#hosts[@]}" -ne N_HOSTS ]; then
+    echo "HOSTFILE names ${#hosts[@]} hosts; the plan has N_HOSTS" >&2
+    exit 1
+  fi
   MASTER_ADDR=${hosts[0]}
   for k in "${!hosts[@]}"; do
     if [ "${hosts[k]}" = "$(hostname)" ]; then NODE_RANK=$k; fi
@@ -44,7 +48,7 @@ def text(job: LaunchJob) -> str:
         "set -eu",
         *_shell.settings(job),
     ]  # fmt: skip
-    rest = [_HOSTS] if n > 1 else []
+    rest = [_HOSTS.replace("N_HOSTS", str(n))] if n > 1 else []
     rest.append(
         'export NODE_RANK="${NODE_RANK:?the place of this host in the list above, from 0 on}"\n'
         'export MASTER_ADDR="${MASTER_ADDR:?the host of rank 0}" MASTER_PORT="${MASTER_PORT:-29500}"\n'

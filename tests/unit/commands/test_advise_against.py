@@ -130,3 +130,14 @@ def test_a_log_of_another_configuration_is_said(tmp_path: pathlib.Path) -> None:
     assert isinstance(measured, validation.MeasuredRun)
     assert f"{log}: data 8, for a configuration with 4" in measured.notes
     assert f"{log}: products in fp16, for a configuration with bf16" in measured.notes
+    assert f"{log}: devices 8, for a configuration with 4" in measured.notes
+
+
+def test_a_log_of_another_batch_is_said(meshwright: Any, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    words = ("advise", "run.sh", "--cluster", "dgx-h100:4", "--against", "train.log")
+    line = "iteration {i}/ 9 | elapsed time per iteration (ms): 50.0 | global batch size: {batch} |\n"
+    for batch in (16, 32):
+        (tmp_path / "train.log").write_text("".join(line.format(i=i, batch=batch) for i in range(1, 9)))
+        said = f"train.log: global batch {batch}, for a configuration with 32"
+        assert (said in meshwright(*words).out) == (batch != 32)

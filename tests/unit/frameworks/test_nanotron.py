@@ -162,3 +162,16 @@ def test_what_is_unknown_is_a_warning_and_what_is_open_is_nanotrons_default(tmp_
         if hasattr(frameworks.load(name), "recognises") and frameworks.load(name).recognises(FILE)
     ]  # fmt: skip
     assert names == ["nanotron"]
+
+
+def test_a_pipeline_of_a_model_that_the_file_describes_is_legal(tmp_path: pathlib.Path) -> None:
+    problem = posed()
+    cut = split.of_problem(problem, 2)
+    assert cut is not None
+    path = str(tmp_path / "a.yaml")
+    MODULE.write(Result(problem, "best", 0, Answer(planned(problem, Strategy(8), cut))), path)
+    assert api.make_problem(MODULE.model_of(path, 0), "dgx-h100:16", framework="nanotron").model_spec.spec == ""
+    for model in (MODULE.model_of(path, 0), "llama-3.1-8b"):
+        posed_here = api.make_problem(model, "dgx-h100:16", framework="nanotron")
+        plan = MODULE.read(path, posed_here.graph, 16).plan
+        assert MODULE.refusals(plan, posed_here) == ()

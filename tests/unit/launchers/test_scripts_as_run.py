@@ -166,6 +166,13 @@ def test_without_a_host_file_the_hosts_of_the_job_are_taken_and_a_wrong_number_i
     assert done.returncode == 0 and "no scontrol and no HOSTFILE" in done.stderr
 
 
+def test_by_hand_a_host_file_of_another_number_of_hosts_is_refused(tmp_path: pathlib.Path, stubs: dict[str, str]) -> None:
+    script = exported(two_hosts("fsdp2"), "fsdp2", "torchrun", tmp_path)
+    (tmp_path / "hosts").write_text("a\nb\nc\n")
+    done = run(script, stubs | {"HOSTFILE": "hosts"})
+    assert done.returncode == 1 and "HOSTFILE names 3 hosts; the plan has 2" in done.stderr
+
+
 def trays(result: Result) -> Result:
     """Return a plan on nodes whose eight devices are of two hosts."""
     cluster = result.problem.cluster

@@ -30,10 +30,7 @@ class _Recipe(RecipeFields):
         super().__init__(path)
         self.named = _python_file.constants(tree)
         self.names = fields.known()["fields"]
-        self.by_chance = {
-            inner.lineno for node in ast.walk(tree) if isinstance(node, ast.If) and not _is_main(node)
-            for inner in ast.walk(node) if isinstance(inner, ast.Assign)
-        }  # fmt: skip
+        self.by_chance = _python_file.by_chance(tree)
 
     def assign(self, part: str, name: str, node: ast.expr) -> None:
         """Keep a field; warn of one that nothing is known of, and of one that is set under a condition."""
@@ -57,10 +54,6 @@ class _Recipe(RecipeFields):
         text = ast.unparse(node)
         if not text.startswith(("MixedPrecisionConfig", "config.MixedPrecisionConfig")):
             self.mixed(None if text == "None" else text.strip("'\""), node.lineno)
-
-
-def _is_main(node: ast.If) -> bool:
-    return "__name__" in ast.unparse(node.test)
 
 
 def _collect(path: str, tree: ast.Module) -> _Recipe:

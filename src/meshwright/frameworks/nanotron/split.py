@@ -16,8 +16,10 @@ FAMILIES = ("llama", "mistral", "qwen2")
 
 
 def configuration(problem: Problem) -> dict[str, Any]:
-    """Return a problem's Hugging Face configuration; empty where it has none."""
+    """Return a problem's Hugging Face configuration, or what a file of nanotron told of it; empty where there is none."""
     spec = problem.model_spec
+    if not spec.spec:
+        return dict(spec.instance) if isinstance(spec.instance, Mapping) else {}
     source = Source(spec.spec)
     if source.path is not None:
         return source.json if isinstance(source.json, dict) else {}

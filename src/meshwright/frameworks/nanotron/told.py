@@ -96,7 +96,7 @@ def model_of(path: str, sequence_length: int) -> ModelSpec:
     length = sequence_length or _exact.whole(_table(content, "tokens", path), "sequence_length", path)
     name = f"the model of {path}"
     graph = huggingface.graph_of(fields, name, sequence_length=length)
-    return ModelSpec(name, "huggingface", "", graph, costs="analytic", search="best")
+    return ModelSpec(name, "huggingface", "", graph, fields, costs="analytic", search="best")
 
 
 def _content(path: str) -> tuple[str, str, dict[str, Any], int, list[str]]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from meshwright.base.errors import InputError
-from meshwright.frameworks import _exact
+from meshwright.frameworks import _exact, _python_file
 from meshwright.frameworks.torchtitan import flavors
 from meshwright.frameworks.torchtitan.module import CHECKPOINTING
 
@@ -189,13 +189,35 @@ def of_module(path: str) -> Fields:
                 fields.checkpoint(keyword.value)
         if name.endswith("Converter"):
             fields.convert(name, call.lineno)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            fields.assign(ast.unparse(node.targets[0]).split("."), node.value)
+    _assignments(tree, fields)
     _note_model(tree, fields)
     if not fields.found["parallelism"] and not fields.found["training"]:
         raise InputError(f"{path}: sets no field of parallelism or training; is it a configuration of torchtitan?")
     return fields
+
+
+def _assignments(tree: ast.Module, fields: Fields) -> None:
+    """Keep what a module assigns, in its order; raises `InputError` when several functions set fields of their own."""
+    setting: dict[int, int] = {}  # the line of a function, and the first in it that sets a field
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    conditional = _python_file.by_chance(tree)
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and len(node.targets) == 1]
+    for node in sorted(assigned, key=lambda one: one.lineno):
+        parts = ast.unparse(node.targets[0]).split(".")
+        fields.assign(parts, node.value)
+        if len(parts) < 2 or parts[1] not in (*fields.found, "activation_checkpoint"):
+            continue
+        if node.lineno in conditional:
+            name = ".".join(parts[1:])
+            fields.warnings.append(
+                f"{fields.path}: line {node.lineno}: {name} is set under a condition, which is taken to hold"
+            )
+        inside = [one.lineno for one in functions if one.lineno <= node.lineno <= (one.end_lineno or one.lineno)]
+        if inside:
+            setting.setdefault(min(inside), node.lineno)
+    if len(setting) > 1:
+        line = sorted(setting.values())[1]
+        raise fields.wrong(line, f"is of the second of {len(setting)} configurations; leave one in a file of its own")
 
 
 def _note_model(tree: ast.Module, fields: Fields) -> None:
