@@ -35,7 +35,10 @@ def searches_of(text: str) -> list[str]:
 
 
 def _results(problem: Problem, names: list[str], seconds: float, seed: int) -> list[tuple[str, Result | None, str]]:
-    """Return what each search answers, or why not; of those run until Ctrl-C."""
+    """Return what each search answers, or why not; of those run until Ctrl-C.
+
+    Raises `KeyboardInterrupt` where none has answered until then.
+    """
     import sys
 
     from meshwright import api
@@ -53,7 +56,10 @@ def _results(problem: Problem, names: list[str], seconds: float, seed: int) -> l
                 results.append((name, api.plan(problem, search=name, seed=seed, stop=stop), ""))
             except (InputError, PluginError) as error:
                 results.append((name, None, str(error)))
-        if asked():
+            except KeyboardInterrupt:  # of a search that cannot be stopped early
+                if not results:
+                    raise
+        if asked() or results[-1][0] != name:
             print(f"meshwright: not run: {', '.join(names[len(results) :]) or 'none'}", file=sys.stderr)
             break
     return results

@@ -232,14 +232,22 @@ def compared(results: Sequence[tuple[str, Result | None, str]]) -> str:
             gap,
             format_bytes(max(timeline.peak_bytes)) if timeline else "-",
             format_seconds(result.planning_seconds),
-            describe(result.plan),
+            describe(result.plan) + ("; stopped before its end" if _was_stopped(result) else ""),
         )
     return render(table)
 
 
+def _was_stopped(result: Result) -> bool:
+    """Return whether a search was stopped before its end."""
+    return bool(result.answer.extra.get("stopped_early"))
+
+
 def _nothing(result: Result | None) -> str:
     """Return a cell for an answer without a plan."""
-    return "nothing fits" if result is not None and result.answer.infeasible_proven else "no plan that fits was found"
+    if result is not None and result.answer.infeasible_proven:
+        return "nothing fits"
+    stopped = result is not None and _was_stopped(result)
+    return "no plan that fits was found" + (" until it was stopped" if stopped else "")
 
 
 def _by_step(item: tuple[str, Result | None, str]) -> tuple[float, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from meshwright import api
 from meshwright.api import sensitivity, targets
 from meshwright.base import registry
 from meshwright.base.errors import InputError
@@ -156,6 +157,30 @@ def test_ctrl_c_in_a_comparison_ranks_what_there_is(meshwright: Any, tiny: str, 
     done = meshwright(*words)
     assert done.code == 0 and [entry["search"] for entry in done.json["results"]] == ["best"]
     assert "not run: data_parallel" in done.err
+
+
+def test_ctrl_c_in_a_search_that_cannot_stop_keeps_what_others_answered(
+    meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = api.plan
+
+    def pressed(*question: Any, search: str, **settings: Any) -> Any:
+        if search == "data_parallel":
+            raise KeyboardInterrupt
+        return plan(*question, search=search, **settings)
+
+    monkeypatch.setattr(api, "plan", pressed)
+    words = ("compare", tiny, "--cluster", "flat:4", "--global-batch", "16", "--searches")
+    done = meshwright(*words, "best,data_parallel,megatron_grid", "--json")
+    assert done.code == 0 and [entry["search"] for entry in done.json["results"]] == ["best"]
+    assert "not run: data_parallel, megatron_grid" in done.err
+    assert meshwright(*words, "data_parallel,best").code == 130
+
+
+def test_a_row_of_a_comparison_says_that_its_search_was_stopped(meshwright: Any, tiny: str) -> None:
+    words = ("compare", tiny, "--cluster", SLOW, "--global-batch", "64", "--searches", "best")
+    stopped = [" ".join(meshwright(*words, *more).out.split()) for more in (("--time-limit", "1ms"), ())]
+    assert "stopped" in stopped[0] and "stopped" not in stopped[1]
 
 
 @pytest.mark.parametrize("limit", ["1ms", "1 ms"])
