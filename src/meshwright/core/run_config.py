@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from meshwright.core.plan import Plan
 from meshwright.core.problem import MixedPrecision
@@ -39,6 +40,8 @@ class RunConfig:
         Patterns of what is frozen, as after ``--freeze``; empty where all weights are trained.
     framework : str
         What ran it, as after ``--for``, where the file says it: plan files of ours; empty otherwise.
+    environment : mapping of str to (str, int)
+        What the file puts to the environment of the run, each with its line; empty text for what it takes out.
     """
 
     plan: Plan
@@ -52,3 +55,4 @@ class RunConfig:
     attention: str = ""
     freeze: tuple[str, ...] = ()
     framework: str = ""
+    environment: Mapping[str, tuple[str, int]] = field(default_factory=dict)

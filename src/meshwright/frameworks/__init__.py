@@ -11,6 +11,8 @@ Promises of a framework's module, checked by ``tests/contract/test_frameworks.py
 * ``read(path, graph, n_devices) -> RunConfig``, if its files say enough: the plan that such a file holds of a model, with the
   precision and length of samples where it says them, and warnings. ``n_devices`` is how many devices there are, for files that
   leave the data degree to the launcher. What was written and is read again is the same plan;
+* ``on_devices(said, problem, path) -> (refusals, notes)``, beside ``read``, if what a run finds in its environment decides
+  whether it starts on some devices;
 * ``model_of(path, sequence_length) -> ModelSpec``, beside ``read``, if its files name or describe the model;
 * ``program(result, path) -> StartCommand``, if launchers can start it: what every host starts once `path` is written;
 * ``recognises(text)``, beside ``read``, or so that another's ``read`` does not take it: whether a file is one of its own;

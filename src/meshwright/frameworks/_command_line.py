@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from meshwright.base.errors import InputError
 from meshwright.frameworks import _shell
@@ -29,6 +29,8 @@ _AROUND = re.compile(
     r"(.*/)?(srun|mpirun|mpiexec|sbatch|docker|singularity|apptainer|numactl|env|nohup|exec|time|sudo|ssh|salloc)"
 )
 _INNER = re.compile(r"(.*/)?(torchrun|deepspeed|accelerate|python[\d.]*|bash|sh|[\w.-]+\.py)")
+_SETS = re.compile(r"(--(?:export|env)=)?((?:\w+,)*[A-Za-z_]\w*=.*)", re.S)
+"""A word that sets a variable of the environment, and which follows an option that does."""
 _SAYS = ("echo", "printf", "cat", "log", "logger", "tee", "grep", "sed", "awk")
 
 
@@ -44,11 +46,14 @@ class CommandLine:
         The line that each stands in.
     warnings : tuple of str
         What of the script was not decided, not read, or reaches no command.
+    environment : mapping of str to (str, int)
+        What it puts to the environment of the command that trains, each with its line; empty text for what it takes out.
     """
 
     options: Mapping[str, tuple[str, ...]]
     lines: Mapping[str, int]
     warnings: tuple[str, ...]
+    environment: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 def options(text: str, place: str) -> dict[str, tuple[str, ...]]:
@@ -86,7 +91,23 @@ def read(text: str, place: str) -> CommandLine:
         warnings += _collect(found, lines, _inner(command, words), place)
     if trains:
         warnings += _unused(script, place)
-    return CommandLine(found, lines, tuple(dict.fromkeys(warnings)))
+    environment = _environment(trains[0][0]) if trains else {}
+    return CommandLine(found, lines, tuple(dict.fromkeys(warnings)), environment)
+
+
+def _environment(command: ShellCommand) -> dict[str, tuple[str, int]]:
+    """Return what a command that trains finds in its environment by the script: what was exported, what a scheduler or a
+    container in front of it sets, and what a text that another shell runs exports."""
+    found = dict(command.environment)
+    begin = next((k for k, (word, _) in enumerate(command.words) if k and _INNER.fullmatch(word)), len(command.words))
+    around = _AROUND.fullmatch(command.words[0][0]) is not None
+    for k, (word, line) in enumerate(command.words):
+        sets = _SETS.fullmatch(word) if around and k < begin else None
+        flagged = k > 0 and command.words[k - 1][0] in ("-x", "-e", "--env", "--export")
+        if sets and (sets[1] or flagged or command.words[0][0].endswith("env")):
+            found |= {name: (value, line) for name, value in re.findall(r"(?:^|,)([A-Za-z_]\w*)=([^,]*)", sets[2])}
+        found |= {name: (value, line) for name, value in re.findall(r"\bexport\s+([A-Za-z_]\w*)=([^\s;&|]*)", word)}
+    return found
 
 
 def _is_list(command: ShellCommand) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from meshwright.base.errors import InputError
 from meshwright.frameworks import _exact
 
-__all__ = ["assigned", "by_chance", "constants", "parsed", "started", "value"]
+__all__ = ["assigned", "by_chance", "constants", "environment", "parsed", "started", "value"]
 
 
 def parsed(path: str) -> tuple[ast.Module, str]:
@@ -83,6 +83,26 @@ def assigned(tree: ast.Module) -> list[tuple[list[str], ast.expr, int]]:
         if isinstance(target, ast.Attribute)
     ]
     return sorted(found, key=lambda one: one[2])
+
+
+def environment(tree: ast.Module) -> dict[str, tuple[str, int]]:
+    """Return what a module puts to its environment, each with its line; the last counts."""
+    found: dict[str, tuple[str, int]] = {}
+    for node in ast.walk(tree):
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        if not isinstance(node, ast.Assign | ast.Call):
+            continue
+        if isinstance(node, ast.Assign):
+            pairs = [
+                (one.slice, node.value) for one in node.targets
+                if isinstance(one, ast.Subscript) and ast.unparse(one.value).rpartition(".")[2] == "environ"
+            ]  # fmt: skip
+        elif re.fullmatch(r"(os\.)?(environ\.setdefault|putenv)", ast.unparse(node.func)):
+            pairs = [(node.args[0], node.args[1])] if len(node.args) == 2 else []
+        for name, value in pairs:
+            if isinstance(name, ast.Constant) and isinstance(value, ast.Constant):
+                found[str(name.value)] = (str(value.value), node.lineno)
+    return found
 
 
 def by_chance(tree: ast.Module) -> set[int]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from meshwright.base import files
 from meshwright.base.errors import InputError
-from meshwright.frameworks import _shell_structure, _shell_tests, _shell_words
+from meshwright.frameworks import _shell_environment, _shell_structure, _shell_tests, _shell_words
+from meshwright.frameworks._shell_environment import ShellEnvironment
 from meshwright.frameworks._shell_words import Token, Value
 
 __all__ = ["Shell", "ShellCommand", "followed"]
@@ -31,11 +32,14 @@ class ShellCommand:
         Which variable takes them; empty for a command.
     place : str
         The file that it stands in.
+    environment : mapping of str to (str, int)
+        What the script has put to its environment until then, each with its line; empty text for what it took out.
     """
 
     words: Value
     variable: str = ""
     place: str = ""
+    environment: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 class Shell:
@@ -55,6 +59,7 @@ class Shell:
         self.warnings: list[str] = []
         self.used: set[str] = set()
         self.missing: set[str] = set()
+        self.environment = ShellEnvironment()
         self.depth, self.ended = 0, False
 
     def look(self, name: str) -> Value | None:
@@ -97,25 +102,11 @@ def followed(text: str, place: str) -> Shell:
         When quotes or brackets are left open, or it never ends.
     """
     script = Shell(place)
-    _asked_of_slurm(script, text)
+    asked, exported = _shell_environment.asked_of_slurm(text)
+    script.variables |= {name: (word,) for name, word in asked.items()}
+    script.environment.exported |= exported
     _run(script, _shell_words.tokens(text, place))
     return script
-
-
-def _asked_of_slurm(script: Shell, text: str) -> None:
-    """Set the variables that Slurm makes of a script's own requests."""
-    asked = dict(re.findall(r"^#SBATCH\s+(-N|--[\w-]+)[= ]\s*(\S+)", text, re.M))
-    gpus = asked.get("--gpus-per-node") or asked.get("--gres") or ""
-    known = {
-        "SLURM_NNODES": asked.get("--nodes") or asked.get("-N"), "SLURM_NTASKS_PER_NODE": asked.get("--ntasks-per-node"),
-        "SLURM_GPUS_PER_NODE": gpus.rpartition(":")[2],
-    }  # fmt: skip
-    known |= {"SLURM_JOB_NUM_NODES": known["SLURM_NNODES"], "SLURM_GPUS_ON_NODE": known["SLURM_GPUS_PER_NODE"]}
-    for name, word in known.items():
-        if word and word.isdigit():
-            script.put(name, word)
-    if all((known[name] or "").isdigit() for name in ("SLURM_NNODES", "SLURM_NTASKS_PER_NODE")):
-        script.put("SLURM_NTASKS", str(int(known["SLURM_NNODES"] or 0) * int(known["SLURM_NTASKS_PER_NODE"] or 0)))
 
 
 def _run(script: Shell, found: list[Token]) -> bool | None:
@@ -264,6 +255,7 @@ def _simple(script: Shell, found: list[Token]) -> bool | None:
     """Follow a command of words: assignments, a function, a file that is sourced, or a program that starts."""
     i = 0
     declares = found[0].text in _DECLARES
+    exports = declares and (found[0].text == "export" or any(re.fullmatch(r"-\w*x\w*", one.text) for one in found[1:]))
     while i < len(found):
         token = found[i]
         assigned = _shell_structure.ASSIGNED.match(token.text) if token.kind == "word" else None
@@ -273,8 +265,12 @@ def _simple(script: Shell, found: list[Token]) -> bool | None:
             i = end
         elif assigned and (declares or all(_shell_structure.ASSIGNED.match(one.text) for one in found if one.kind == "word")):
             _put(script, assigned, token)
+            if exports or script.environment.takes_all:
+                script.environment.exported.add(assigned[1])
             i += 1
         elif declares or (assigned and i == 0):
+            if exports and re.fullmatch(r"[A-Za-z_]\w*", token.text) and i:
+                script.environment.exported.add(token.text)
             i += 1
         else:
             break
@@ -282,9 +278,13 @@ def _simple(script: Shell, found: list[Token]) -> bool | None:
         return True
     while i < len(found) and _shell_structure.ASSIGNED.match(found[i].text):
         i += 1
+    assigned_alone = (
+        [] if declares else [(own, token.line) for token in found[:i] if (own := _shell_structure.ASSIGNED.match(token.text))]
+    )
+    alone = {own[1]: (script.expand(Token("word", own[4], line), whole=True)[0][0], line) for own, line in assigned_alone}
     words = [word for token in found[i:] if token.kind == "word" for word in script.expand(token)]
     documents = [token for token in found[i:] if token.kind == "document"]
-    return _started(script, words, documents, found[0].line) if words else True
+    return _started(script, words, documents, found[0].line, alone) if words else True
 
 
 def _put_array(script: Shell, assigned: re.Match[str], items: list[Token]) -> None:
@@ -308,8 +308,10 @@ def _put(script: Shell, assigned: re.Match[str], token: Token) -> None:
     script.commands.append(ShellCommand(((word, token.line),), name, script.place))
 
 
-def _started(script: Shell, words: list[tuple[str, int]], documents: list[Token], line: int) -> bool | None:
-    """Follow a program that starts."""
+def _started(
+    script: Shell, words: list[tuple[str, int]], documents: list[Token], line: int, alone: Mapping[str, tuple[str, int]]
+) -> bool | None:
+    """Follow a program that starts; `alone`: what is put to its environment alone."""
     name = words[0][0]
     builtins: dict[str, Callable[[], bool | None]] = {
         "true": lambda: True, ":": lambda: True, "false": lambda: False,
@@ -333,14 +335,18 @@ def _started(script: Shell, words: list[tuple[str, int]], documents: list[Token]
     if name in ("source", "."):
         return _source(script, words[1][0] if len(words) > 1 else "", line)
     if name == "unset":
-        for word, _ in words[1:]:
+        for word, at in words[1:]:
             script.variables.pop(word, None)
+            script.environment.take_out(word, at)
         return True
     if name == "set":
+        script.environment.takes_all |= any(word in ("-a", "allexport") for word, _ in words[1:])
         if len(words) > 1 and words[1][0] == "--":
             _positional(script, words[2:])
         return True
-    script.commands.append(ShellCommand(tuple(words), "", script.place))
+    script.commands.append(
+        ShellCommand(tuple(words), "", script.place, {**script.environment.found(script.variables), **alone})
+    )
     _read_documents(script, name, documents)
     return True if name in ("echo", "printf", "cd", "mkdir", "export", "torchrun", "python") else None
 

@@ -16,7 +16,6 @@ import pytest
 from edited import answer
 from meshwright import api, frameworks
 from meshwright.api import (
-    advise,
     answers,
     arguments,
     executors,
@@ -28,6 +27,7 @@ from meshwright.api import (
     targets,
     why_not,
 )
+from meshwright.api.advise import climbing
 from meshwright.api.sizes import effective, size_search, sizing
 from meshwright.base.errors import InputError, PluginError
 from meshwright.core.plan import Plan, Stage
@@ -405,7 +405,7 @@ def test_a_way_up_takes_the_change_that_helps_most_first(monkeypatch: pytest.Mon
     own = result_of(dealt(Strategy(8), word="full"))
     best = result_of(dealt(Strategy(2, 2, 1, 1, True, 1), 2))
     gains = {"tensor": 0.1, "pipeline": 0.3, "shard": -0.2, "recompute": 0.2}
-    here = {**advise._values(own.plan, posed())}
+    here = {**climbing._values(own.plan, posed())}
     assert here == {
         "tensor": "1",
         "context": "1",
@@ -425,9 +425,9 @@ def test_a_way_up_takes_the_change_that_helps_most_first(monkeypatch: pytest.Mon
         seconds = 2.0 - sum(gains[axis] for axis in changed)
         return replace(own, timeline=SimpleNamespace(step_seconds=seconds, peak_bytes=(1.0,), causes=()))
 
-    monkeypatch.setattr(advise, "_with", with_values)
+    monkeypatch.setattr(climbing, "_with", with_values)
     slow = replace(own, timeline=SimpleNamespace(step_seconds=2.0, peak_bytes=(1.0,), causes=()))  # type: ignore[arg-type]
-    single, ladder = advise._climb(slow, 0.0, best)
+    single, ladder = climbing.climb(slow, 0.0, best)
     assert [(rung.axis, rung.before, rung.after, rung.reason) for rung in single] == [
         ("pipeline", "1", "2", ""),
         ("recompute", "full", "none", ""),
@@ -436,14 +436,14 @@ def test_a_way_up_takes_the_change_that_helps_most_first(monkeypatch: pytest.Mon
     ]
     assert [rung.axis for rung in ladder] == ["pipeline", "recompute", "tensor", "shard"] and ladder[-1].result is best
     fast = replace(own, timeline=SimpleNamespace(step_seconds=1.7, peak_bytes=(1.0,), causes=()))  # type: ignore[arg-type]
-    single, ladder = advise._climb(fast, 0.0, best)  # no change helps by itself
+    single, ladder = climbing.climb(fast, 0.0, best)  # no change helps by itself
     assert len(single) == 4 and [rung.axis for rung in ladder] == ["rest"]
     assert ladder[0].before == "tensor 1, pipeline 1, shard 0, recompute full" and ladder[0].after.startswith(
         "tensor 2, pipeline 2, "
     )
-    assert [rung.axis for rung in advise._climb(fast, 1.0, best)[1]] == ["pipeline", "recompute", "tensor", "shard"]
+    assert [rung.axis for rung in climbing.climb(fast, 1.0, best)[1]] == ["pipeline", "recompute", "tensor", "shard"]
     only = result_of(dealt(Strategy(8)))
-    single, ladder = advise._climb(own, 0.0, only)
+    single, ladder = climbing.climb(own, 0.0, only)
     assert single == ladder and [(rung.axis, rung.before, rung.after) for rung in ladder] == [("recompute", "full", "none")]
 
 
@@ -456,11 +456,11 @@ def test_options_of_one_rung_leave_out_what_its_degrees_do_not_have(monkeypatch:
             raise InputError("no")
         return result_of(None, nearest="near" if settings["tensor"] == "2" else "")
 
-    monkeypatch.setattr(advise.api, "plan", planned)
-    values = {**advise._values(dealt(Strategy(8)), posed()), "recompute": "mlp+moe", "shard": "3", "schedules": "zb_h1"}
-    assert advise._with(posed(), values, 1) == "does not fit, or no such plan is legal"
-    assert advise._with(posed(), values | {"tensor": "2", "context": "2", "pipeline": "2"}, 1) == "no such plan fits; near"
-    assert advise._with(posed(), values | {"tensor": "4"}, 2) == "no"
+    monkeypatch.setattr(climbing.api, "plan", planned)
+    values = {**climbing._values(dealt(Strategy(8)), posed()), "recompute": "mlp+moe", "shard": "3", "schedules": "zb_h1"}
+    assert climbing._with(posed(), values, 1) == "does not fit, or no such plan is legal"
+    assert climbing._with(posed(), values | {"tensor": "2", "context": "2", "pipeline": "2"}, 1) == "no such plan fits; near"
+    assert climbing._with(posed(), values | {"tensor": "4"}, 2) == "no"
     assert [(one["schedules"], one["shard"], one["recompute"], one["alternatives"]) for one in asked] == [
         ("1f1b", "0", "mlp,moe", "1"),
         ("zb_h1", "3", "mlp,moe", "1"),

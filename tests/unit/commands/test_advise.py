@@ -12,6 +12,10 @@ SCRIPT = """torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 4 --micro-b
   --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 \\
   --bf16 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather
 """
+UNSET = (
+    "run.sh: CUDA_DEVICE_MAX_CONNECTIONS is not set in it; beside a tensor axis Megatron-LM stops before Blackwell unless it "
+    "is 1"
+)
 YAML = """# accelerate launch --config_file a.yaml run_clm.py --per_device_train_batch_size 1 --gradient_accumulation_steps 2
 distributed_type: FSDP
 num_processes: 4
@@ -26,7 +30,7 @@ def test_a_script_is_priced_and_climbed_up_to_the_best_plan_of_its_framework(
     (tmp_path / "run.sh").write_text(SCRIPT)
     asked = ("--cluster", "dgx-h100:4", "--model", tiny)
     entry = meshwright("advise", "run.sh", *asked, "--json").json
-    assert (entry["framework"], entry["legal"], entry["fits"], entry["warnings"]) == ("megatron", True, True, [])
+    assert (entry["framework"], entry["legal"], entry["fits"], entry["warnings"]) == ("megatron", True, True, [UNSET])
     (stage,) = entry["stages"]
     assert (stage["tensor"], stage["data"], set(stage["recompute"])) == (2, 2, {"none", "full"})
     assert entry["step_seconds"] > entry["best"]["step_seconds"] == entry["ladder"][-1]["step_seconds"]
@@ -39,6 +43,10 @@ def test_a_script_is_priced_and_climbed_up_to_the_best_plan_of_its_framework(
     assert {"recompute", "tensor"} & {rung["axis"] for rung in entry["changes"]}
     text = meshwright("advise", "run.sh", *asked).out
     assert "legal: yes" in text and "fits: yes" in text and "up to the best plan" in text and "recomputation full -> " in text
+    (tmp_path / "run.sh").write_text(f"export CUDA_DEVICE_MAX_CONNECTIONS=4\n{SCRIPT}")
+    other = meshwright("advise", "run.sh", *asked, "--json").json
+    assert not other["legal"] and other["warnings"] == []
+    assert other["refusals"][-1].startswith("run.sh: line 1: CUDA_DEVICE_MAX_CONNECTIONS is 4; beside a tensor axis")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +153,7 @@ def test_changes_of_a_run_on_part_of_a_cluster_use_no_more_devices_than_it_does(
     asked = ("--model", tiny, "--json")
     whole = meshwright("advise", "run.sh", "--cluster", "dgx-h100:4", *asked).json
     part = meshwright("advise", "run.sh", "--cluster", "dgx-h100:16", *asked).json
-    assert part["warnings"] == ["run.sh: runs on 4 of the 16 devices of dgx-h100:16; so do the changes below"]
+    assert part["warnings"] == ["run.sh: runs on 4 of the 16 devices of dgx-h100:16; so do the changes below", UNSET]
     assert (part["step_seconds"], part["ladder"]) == (whole["step_seconds"], whole["ladder"])
     assert {device for stage in part["best"]["stages"] for device in stage["devices"]} == {0, 1, 2, 3}
 

@@ -291,8 +291,9 @@ def test_megatron_is_told_where_experts_are_and_what_of_the_configuration_is_lef
     assert "--moe-layer-freq" not in options
     assert options["--rotary-base"] == ("1000000",)
     assert options["--use-rope-scaling"] == ("--rope-scaling-factor", "4")
-    _, notes = told(rope_scaling={"type": "yarn", "factor": 2.0})
-    assert [next(word for word in ("rope_theta", "yarn") if word in note) for note in notes] == ["rope_theta", "yarn"]
+    options, notes = told(rope_scaling={"type": "dynamic", "factor": 2.0})
+    assert [next(word for word in ("rope_theta", "dynamic") if word in note) for note in notes] == ["rope_theta", "dynamic"]
+    assert options["--position-embedding-type"] == ("rope",)
     with pytest.raises(ExportError, match="biases of queries, keys and values and attention's output only"):
         told(attention_bias=True)
     options, _ = told(use_sliding_window=True, sliding_window=8, max_window_layers=2)

@@ -12,7 +12,7 @@ from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks.megatron.limits import FRAMEWORK, VARIANTS
 
-__all__ = ["FRAMEWORK", "VARIANTS", "model_of", "program", "read", "recognises", "refusals", "write"]
+__all__ = ["FRAMEWORK", "VARIANTS", "model_of", "on_devices", "program", "read", "recognises", "refusals", "write"]
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
@@ -54,6 +54,13 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     from meshwright.frameworks.megatron import told
 
     return told.read(path, graph, n_devices)
+
+
+def on_devices(said: RunConfig, problem: Problem, path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what of a run's environment Megatron-LM refuses on the devices it has, and what is to be said of it."""
+    from meshwright.frameworks.megatron import surroundings
+
+    return surroundings.on_devices(said, problem, path)
 
 
 def model_of(path: str, sequence_length: int = 0) -> ModelSpec:

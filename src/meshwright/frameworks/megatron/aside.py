@@ -50,6 +50,8 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
         found.append(("--fp8-recipe", f"is {' '.join(options['--fp8-recipe'])}; fp8 is priced with a scale a tensor"))
     if "--num-query-groups" in options and "--group-query-attention" not in options:
         found.append(("--num-query-groups", "is not taken without --group-query-attention; every head has keys of its own"))
+    if options.get("--position-embedding-type") != ("yarn",):
+        found += [(name, "is not taken without --position-embedding-type yarn") for name in options if "yarn-" in name]
     found += _captured(options)
     if one.offload == "optimizer":
         found = [(name, text) for name, text in found if name != "--use-precision-aware-optimizer"]  # it needs that

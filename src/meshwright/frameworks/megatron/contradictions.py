@@ -247,6 +247,8 @@ def _of_the_model(options: Options) -> Wrong:
     if _whole(options, "--mtp-num-layers") and rotary not in (("rope",), ("none",)):
         yield "--mtp-num-layers", ": Megatron-LM asks for --position-embedding-type rope or none"
     latent = "--multi-latent-attention" in options
+    if rotary == ("yarn",) and not latent:
+        yield from _of_yarn(options)
     if not latent and options.get("--rope-type", ("rope",)) != ("rope",):
         yield "--rope-type", f" {_word(options, '--rope-type')}: it is of --multi-latent-attention"
     if latent and options.get("--rope-type") == ("rope",) and "--no-rope-fusion" not in options:
@@ -257,6 +259,24 @@ def _of_the_model(options: Options) -> Wrong:
     split = options.get("--expert-tensor-parallel-size", options.get("--tensor-model-parallel-size", ("1",)))
     if biased and split != ("1",) and split[0].isdecimal():
         yield "--num-experts", ": biases of experts need --expert-tensor-parallel-size 1; add it, or --disable-bias-linear"
+
+
+def _of_yarn(options: Options) -> Wrong:
+    """Yield what YaRN is not built without, or stops at [1]_: options that the model asks for have no default.
+
+    References
+    ----------
+    .. [1] Megatron-LM, gpt_builders.py; megatron/core/models/gpt/gpt_model.py; yarn_rotary_pos_embedding.py.
+    """
+    name = "--position-embedding-type"
+    for needed in ("--yarn-original-max-position-embeddings", "--yarn-beta-fast", "--yarn-beta-slow"):
+        if needed not in options:
+            yield name, f" yarn: Megatron-LM asks for {needed} beside it; add it"
+    rounds = "--yarn-correction-range-round-to-int"
+    if not {rounds, rounds.replace("--", "--no-")} & set(options):
+        yield name, f" yarn: Megatron-LM asks for {rounds} beside it, or that with --no-; add it"
+    if "--rotary-interleaved" in options:
+        yield "--rotary-interleaved", f" beside {name} yarn: leave it out"
 
 
 def _of_the_update(options: Options) -> Wrong:

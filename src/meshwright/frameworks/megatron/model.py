@@ -8,7 +8,7 @@ from typing import Any
 from meshwright.base.errors import ExportError
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
-from meshwright.frameworks.megatron import families
+from meshwright.frameworks.megatron import families, positions
 from meshwright.frameworks.megatron.families import LATENT
 from meshwright.models import dense_families, llama_variants
 from meshwright.models.config import ModelConfig
@@ -59,7 +59,7 @@ def arguments(spec: str, graph: Graph) -> tuple[Options, tuple[str, ...]]:
         raise ExportError(f"megatron: {reason}")
     if family == "gpt2":
         return _gpt2(fields, graph.sequence_length), ()
-    rope, notes = _rope(fields)
+    rope, notes = positions.options(fields, str(family))
     tokens = layer_windows(fields, spec)
     options = (
         *_llama_like(fields, str(family), graph.sequence_length), *rope, *families.rotary(fields, str(family)),
@@ -134,44 +134,12 @@ def refusal(spec: str) -> str:
     family = huggingface.said_of(spec).get("model_type")
     if family in OTHER_SCRIPTS:
         return no_decoder(spec)
+    unlike = positions.refusal(huggingface.said_of(spec), str(family)) if family in families.FAMILIES else ""
+    if unlike:
+        return f"{spec}: {unlike}"
     if family not in FAMILIES:
         return f"{spec} is of the family {family}, whose architecture is not written out; {', '.join(FAMILIES)} are"
     return ""
-
-
-def _rope(fields: Mapping[str, Any]) -> tuple[Options, tuple[str, ...]]:
-    """Return the options of rotary positions, whose fields lie in ``rope_parameters`` since transformers 5,
-    and what they leave out.
-    """
-    new, old = fields.get("rope_parameters") or {}, fields.get("rope_scaling") or {}
-    base = fields.get("rope_theta") or new.get("rope_theta")
-    scaling = old or new
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    options: list[tuple[str, ...]] = [("--rotary-base", f"{base:.12g}")] if base else []
-    notes: tuple[str, ...] = () if base else ("the configuration has no rope_theta: add --rotary-base where it is not 10000",)
-    if fields.get("model_type") in LATENT:
-        if kind == "yarn" and (scaling.get("beta_fast", 32), scaling.get("beta_slow", 1)) != (32, 1):
-            notes += ("YaRN's beta_fast and beta_slow of latent attention have no options: 32 and 1 are taken",)
-        if kind != "yarn":
-            notes += ("latent attention without YaRN rotates in kernels of their own (--no-rope-fusion): priced as fused",)
-        return (*options, *_yarn(scaling, kind)), notes
-    if kind == "llama3":
-        options.append(("--use-rope-scaling", "--rope-scaling-factor", f"{scaling.get('factor', 8.0):.12g}"))
-    elif kind != "default":
-        notes += (f"the configuration scales rotary positions by '{kind}', which is not written: positions are not scaled",)
-    return tuple(options), notes
-
-
-def _yarn(scaling: Mapping[str, Any], kind: str) -> Options:
-    """Return the options of the rotary positions of latent attention, for which YaRN is Megatron-LM's default."""
-    if kind != "yarn":
-        return (("--rope-type", "rope"), ("--no-rope-fusion",))  # MLATransformerConfig fuses YaRN's only, and stops otherwise
-    named = (
-        ("factor", "--rotary-scaling-factor", 40.0),
-        ("mscale", "--mscale", 1.0),
-        ("mscale_all_dim", "--mscale-all-dim", 0.0),
-    )
-    return (("--rope-type", "yarn"), *((option, f"{scaling.get(field, usual):.12g}") for field, option, usual in named))
 
 
 def _latent(fields: Mapping[str, Any]) -> Options:
@@ -242,7 +210,7 @@ def _llama_like(fields: Mapping[str, Any], family: str, sequence_length: int) ->
         ("--seq-length", str(sequence_length)),
         ("--max-position-embeddings", str(max(sequence_length, int(fields.get("max_position_embeddings") or 0)))),
         ("--vocab-size", str(fields["vocab_size"])),
-        ("--position-embedding-type", "rope"),
+        ("--position-embedding-type", positions.kind_of(fields, family)),
         ("--attention-dropout", "0", "--hidden-dropout", "0"),
         *families.layer(fields, family),
     ]

@@ -14,7 +14,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import MODULES, Strategy, repeats_dispatch
 from meshwright.frameworks import _command_line, _exact, _optimizers
 from meshwright.frameworks._shell_words import is_open
-from meshwright.frameworks.megatron import aside, contradictions, parser, pipeline, shape
+from meshwright.frameworks.megatron import aside, contradictions, parser, pipeline, shape, surroundings
 from meshwright.frameworks.megatron.options import EXCHANGES, OVERLAP
 
 __all__ = ["config_of", "plan_of", "read", "unset_overlaps", "variant_of"]
@@ -46,13 +46,15 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     options, warnings = _with_devices(found, path, n_devices)
     aside.check(options, path)
     parser.check(options, path, found.lines)
+    for line, what in surroundings.wrong(options, found.environment):
+        raise InputError(f"{path}: line {line}: {what}")
     said = config_of(options, path, graph, n_devices)
     warnings += _unknown(found, path)
     noted = [*aside.notes(options, said.plan), *shape.unlike(options, path, graph), *contradictions.refused_aside(options)]
     for name, what in noted:
         place = f"line {found.lines[name]}: " if name in found.lines else ""
         warnings.append(f"{path}: {place}{aside.sentence(name, what)}")
-    return replace(said, warnings=(*warnings, *said.warnings))
+    return replace(said, warnings=(*warnings, *said.warnings), environment=found.environment)
 
 
 def _with_devices(found: _command_line.CommandLine, path: str, n_devices: int) -> tuple[dict[str, tuple[str, ...]], list[str]]:

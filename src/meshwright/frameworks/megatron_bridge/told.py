@@ -11,6 +11,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks import _exact, _python_file
+from meshwright.frameworks.megatron import surroundings
 from meshwright.frameworks.megatron_bridge import dump, fields
 from meshwright.frameworks.megatron_bridge.said import RecipeFields
 
@@ -116,4 +117,8 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     n_devices = _python_file.started(text) or n_devices
     if not n_devices:
         raise InputError(f"{path}: no torchrun command in it says how many processes there are; say on which cluster it runs")
+    for line, what in surroundings.wrong(
+        {"--use-megatron-fsdp": ()} if said.found.get("ddp.use_megatron_fsdp") else {}, _python_file.environment(tree)
+    ):
+        raise InputError(f"{path}: line {line}: {what.replace('--use-megatron-fsdp', 'ddp.use_megatron_fsdp')}")
     return said.config(graph, n_devices)

@@ -16,6 +16,7 @@ from meshwright.core.problem import ModelSpec
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _command_line, _exact, _python_file
+from meshwright.frameworks.megatron.surroundings import QUEUES
 from meshwright.frameworks.nanotron import split
 from meshwright.frameworks.nanotron.config import DTYPES, ENGINES
 
@@ -105,11 +106,28 @@ def _content(path: str) -> tuple[str, str, dict[str, Any], int, list[str]]:
     if not is_script(text):
         return path, text, _exact.yaml_entries(text, path, "nanotron"), 0, []
     file, started, overrides, warnings = _of_script(text, path)
-    text = _exact.read_text(file)
+    script, text = text, _exact.read_text(file)
     content = _exact.yaml_entries(text, file, "nanotron")
     for override in overrides:
         _override(content, override, path)
+    _queues(content, script, path)
     return file, text, content, started, warnings
+
+
+def _queues(content: dict[str, Any], script: str, path: str) -> None:
+    """Refuse other queues of a device than its asynchronous products assert [1]_.
+
+    References
+    ----------
+    .. [1] nanotron/parallel/tensor_parallel/functional.py: _ColumnLinearAsyncCommunication.
+    """
+    value, line = _command_line.read(script, path).environment.get(QUEUES, ("1", 0))
+    parallelism = _table(content, "parallelism", path)
+    if value != "1" and parallelism.get("tp_linear_async_communication") is True and parallelism.get("tp", 1) != 1:
+        raise InputError(
+            f"{path}: line {line}: {QUEUES} is {value or 'taken out'} beside parallelism.tp_linear_async_communication, with "
+            "which nanotron stops unless it is 1"
+        )
 
 
 def is_script(text: str) -> bool:

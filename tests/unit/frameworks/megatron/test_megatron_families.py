@@ -10,7 +10,7 @@ import pytest
 
 from meshwright import models
 from meshwright.base.errors import ExportError
-from meshwright.frameworks.megatron import families, model, parser, shape
+from meshwright.frameworks.megatron import contradictions, families, model, parser, shape
 from meshwright.models.readers import huggingface
 
 KNOWN = parser.known()
@@ -166,3 +166,63 @@ def test_windows_of_two_sizes_are_refused() -> None:
     assert families.windows((0, 64, 0), 64) == ()
     with pytest.raises(ExportError, match="sliding windows of 16, 32 tokens"):
         families.windows((16, 32, 0), 64)
+
+
+def test_yarn_is_told_in_full_and_read_back(tmp_path: pathlib.Path) -> None:
+    """The values of GPT-OSS are those of Megatron-LM's own functional test of it."""
+    spec = "gpt-oss-20b"
+    options, notes = model.arguments(spec, models.read(spec).graph)
+    flat = [word for entry in options for word in entry]
+    begin = flat.index("--rotary-base")
+    assert " ".join(flat[begin : begin + 15]) == (
+        "--rotary-base 150000 --rotary-scaling-factor 32 --yarn-original-max-position-embeddings 4096 --yarn-beta-fast 32 "
+        "--yarn-beta-slow 1 --mscale 1 --mscale-all-dim 0 --no-yarn-correction-range-round-to-int"
+    )
+    assert notes == () and flat[flat.index("--position-embedding-type") + 1] == "yarn"
+    starts = [k for k, word in enumerate(flat) if word.startswith("--")]
+    told = {flat[k]: tuple(flat[k + 1 : end]) for k, end in zip(starts, [*starts[1:], len(flat)], strict=True)}
+    told |= {"--bf16": ()}
+    assert list(contradictions.found(told)) == []
+    for name in ("--yarn-beta-fast", "--yarn-beta-slow", "--yarn-original-max-position-embeddings"):
+        left = {option: words for option, words in told.items() if option != name}
+        assert list(contradictions.found(left)) == [
+            ("--position-embedding-type", f" yarn: Megatron-LM asks for {name} beside it; add it")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "expected", "note"),
+    [
+        ({"factor": 4.0, "original_max_position_embeddings": 64},
+         {"--rotary-scaling-factor": ["4"], "--yarn-original-max-position-embeddings": ["64"], "--mscale": ["1"],
+          "--mscale-all-dim": ["0"], "--yarn-correction-range-round-to-int": []}, ""),
+        ({"factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.7, "beta_fast": 16},
+         {"--mscale": ["0.7"], "--mscale-all-dim": ["0.7"], "--yarn-beta-fast": ["16"],
+          "--yarn-original-max-position-embeddings": ["256"]}, ""),
+        ({"factor": 4.0, "mscale": 0.7}, {"--mscale": ["1"], "--mscale-all-dim": ["0"]}, ""),
+        ({"factor": 4.0, "attention_factor": 1.5}, {"--rotary-scaling-factor": ["4"]}, "attention_factor 1.5 of YaRN"),
+        ({"factor": 4.0, "attention_factor": 1.138629436}, {"--rotary-scaling-factor": ["4"]}, ""),
+    ],
+)  # fmt: skip
+def test_yarn_of_a_configuration(
+    tmp_path: pathlib.Path, scaling: dict[str, Any], expected: dict[str, list[str]], note: str
+) -> None:
+    fields = {**DECODER, "rope_theta": 1e6, "rope_scaling": {"rope_type": "yarn", **scaling}}
+    options, graph = told(tmp_path, "qwen3", fields)
+    assert {name: options[name] for name in expected} == expected
+    _, notes = model.arguments(str(tmp_path / "config.json"), graph)
+    assert [one[: len(note)] for one in notes] == ([note] if note else [])
+
+
+def test_yarn_of_part_of_a_head_is_refused_and_other_ways_to_stretch_are_told(tmp_path: pathlib.Path) -> None:
+    yarn = {"rope_theta": 1e4, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+    with pytest.raises(ExportError, match="rotates all of a head by halves"):
+        told(tmp_path, "nemotron", {**DECODER, **yarn})
+    with pytest.raises(ExportError, match="need positions of the type rope"):
+        told(tmp_path, "glm4_moe", {**GLM, **yarn, "partial_rotary_factor": 1.0, "num_nextn_predict_layers": 1})
+    linear = {"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    assert told(tmp_path, "llama", {**DECODER, **linear})[0]["--rotary-seq-len-interpolation-factor"] == ["8"]
+    latent = {"rope_theta": 1e4, "rope_scaling": {**yarn["rope_scaling"], "original_max_position_embeddings": 8192}}
+    _, graph = told(tmp_path, "deepseek_v3", {**LATENT, **latent})
+    (note,) = model.arguments(str(tmp_path / "config.json"), graph)[1]
+    assert note.startswith("YaRN of latent attention has no option for original_max_position_embeddings 8192")

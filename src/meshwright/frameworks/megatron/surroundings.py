@@ -1,0 +1,61 @@
+"""``CUDA_DEVICE_MAX_CONNECTIONS``: in how many hardware queues a device takes work, and what Megatron-LM asks of it.
+
+References
+----------
+.. [1] Megatron-LM, megatron/training/arguments.py: validate_args; megatron/core/parallel_state.py: the backend UCC (2026).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from meshwright.core.problem import Problem
+from meshwright.core.run_config import RunConfig
+
+__all__ = ["QUEUES", "on_devices", "wrong"]
+
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+_BEFORE_BLACKWELL = re.compile(r"(GH|H|A|V|L|T|P)\d+\w*(-.*)?")
+"""Names of devices whose compute capability is below 10."""
+_BLACKWELL = re.compile(r"G?B\d+(-.*)?")
+
+
+def wrong(options: Mapping[str, tuple[str, ...]], environment: Mapping[str, tuple[str, int]]) -> Iterator[tuple[int, str]]:
+    """Yield what stops Megatron-LM on every device: a line, and what is wrong there."""
+    value, line = environment.get(QUEUES, ("", 0))
+    if value != "1":
+        return
+    if "--use-megatron-fsdp" in options:
+        yield line, f"{QUEUES} is 1 beside --use-megatron-fsdp: Megatron-LM asks for more than 1, or none; leave it out"
+    if options.get("--pipeline-model-parallel-comm-backend") == ("ucc",):
+        yield line, f"{QUEUES} is 1 beside --pipeline-model-parallel-comm-backend ucc, which asks for more than 1; leave it out"
+
+
+def on_devices(said: RunConfig, problem: Problem, path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what Megatron-LM refuses, and what is to be said, of a run on the devices that it has.
+
+    `path`: the file that was read, for messages.
+    """
+    one = said.plan.stages[0].strategy
+    names = [] if problem.cluster is None else [kind.name for kind in problem.cluster.kinds]
+    if one.tensor * one.context == 1 or all(_BLACKWELL.fullmatch(name) for name in names):
+        return (), ()
+    axis = "tensor" if one.tensor > 1 else "context"
+    value, line = said.environment.get(QUEUES, ("", 0))
+    place = f"{path}: line {line}: " if line else f"{path}: "
+    own = f"{QUEUES} is {value or 'taken out'}" if line else f"{QUEUES} is not set in it"
+    if one.shard >= 2:
+        return (), (
+            f"{place}{own}: before Blackwell a {axis} axis is quickest with 1, and Megatron's FSDP asks for more, or none",
+        )
+    if said.plan.schedule == "combined_1f1b":
+        what = f"a {axis} axis is quickest with 1, exchanges of experts beside computing with 32"
+        return (), (f"{place}{own}: before Blackwell {what}",)
+    if value == "1":
+        return (), ()
+    reason = f"beside a {axis} axis Megatron-LM stops before Blackwell unless it is 1"
+    if line and all(_BEFORE_BLACKWELL.fullmatch(name) for name in names):
+        return (f"{place}{own}; {reason}",), ()
+    return (), (f"{place}{own}; {reason}",)

@@ -1,0 +1,108 @@
+"""What scripts put to the environment of a run is read, and what frameworks stop at there is said with its line."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from meshwright import api, frameworks
+from meshwright.base.errors import InputError
+from meshwright.core.graph import Graph, Op
+from meshwright.core.problem import Batch, Problem
+from meshwright.core.run_config import RunConfig
+from meshwright.frameworks import _command_line
+from meshwright.frameworks.megatron import surroundings, told
+
+QUEUES = surroundings.QUEUES
+START = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --micro-batch-size 1 --global-batch-size 8 --bf16"
+SPLIT = f"{START} --tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap"
+FSDP = f"{START} --use-megatron-fsdp --ckpt-format fsdp_dtensor"
+
+
+def layers(count: int) -> Graph:
+    kinds = ["embedding", *["attention_mlp"] * count, "head"]
+    return Graph("small", tuple(Op(f"{i}", kind) for i, kind in enumerate(kinds)), (), 128)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("export A=1 B=2\nRUN", {"A": ("1", 1), "B": ("2", 1)}),
+        ("A=2\nRUN", {}),
+        ("A=2\nexport A\nRUN", {"A": ("2", 1)}),
+        ("declare -x A=3\nRUN", {"A": ("3", 1)}),
+        ("declare A=3\nRUN", {}),
+        ("set -a\nA=4\nRUN", {"A": ("4", 2)}),
+        ("export A=5\nA=6 RUN", {"A": ("6", 2)}),
+        ("export A=5\nunset A\nRUN", {"A": ("", 2)}),
+        ("A=7\nB=8 echo --num-layers\nRUN", {}),
+        ("#SBATCH --export=ALL,A=9,C=x\nsrun RUN", {"A": ("9", 1), "C": ("x", 1)}),
+        ("srun --export=ALL,A=1 RUN", {"A": ("1", 1)}),
+        ("mpirun -np 8 -x A=2 -x PATH RUN", {"A": ("2", 1)}),
+        ("docker run -e A=3 image RUN", {"A": ("3", 1)}),
+        ("env A=4 RUN", {"A": ("4", 1)}),
+        ("srun bash -c 'export A=5; RUN'", {"A": ("5", 1)}),
+        ("f() {\nlocal A=6\nexport B=7\nRUN\n}\nf", {"B": ("7", 3)}),
+        ("RUN\nexport A=8", {}),
+    ],
+)
+def test_what_a_command_finds_in_its_environment(text: str, found: dict[str, tuple[str, int]]) -> None:
+    assert dict(_command_line.read(text.replace("RUN", START), "run.sh").environment) == found
+
+
+def read(folder: pathlib.Path, text: str) -> RunConfig:
+    path = folder / "run.sh"
+    path.write_text(text)
+    return told.read(str(path), layers(4), 8)
+
+
+def problem(cluster: str) -> Problem:
+    return api.make_problem("llama-3.2-1b", cluster, framework="megatron", batch=Batch(8, 1, 128))
+
+
+def test_a_tensor_axis_before_blackwell_needs_one_queue(tmp_path: pathlib.Path) -> None:
+    place = f"{tmp_path}/run.sh"
+    four, none = read(tmp_path, f"\nexport {QUEUES}=4\n{SPLIT}"), read(tmp_path, SPLIT)
+    (reason,), notes = surroundings.on_devices(four, problem("dgx-h100:8"), place)
+    assert reason.startswith(f"{place}: line 2: {QUEUES} is 4; beside a tensor axis") and notes == ()
+    refusals, (note,) = surroundings.on_devices(none, problem("dgx-h100:8"), place)
+    assert refusals == () and note.startswith(f"{place}: {QUEUES} is not set in it; beside a tensor axis")
+    one = read(tmp_path, f"{QUEUES}=1 {SPLIT}")
+    assert surroundings.on_devices(one, problem("dgx-h100:8"), place) == ((), ())
+    assert surroundings.on_devices(four, problem("dgx-b200:8"), place) == ((), ())
+    assert surroundings.on_devices(read(tmp_path, f"{QUEUES}=4 {START}"), problem("dgx-h100:8"), place) == ((), ())
+
+
+def test_megatrons_fsdp_and_ucc_need_more_than_one_queue(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match=rf"run\.sh: line 2: {QUEUES} is 1 beside --use-megatron-fsdp.*leave it out"):
+        read(tmp_path, f"\nexport {QUEUES}=1\n{FSDP}")
+    with pytest.raises(InputError, match=rf"line 1: {QUEUES} is 1 beside --pipeline-model-parallel-comm-backend ucc"):
+        read(tmp_path, f"{QUEUES}=1 {START} --pipeline-model-parallel-comm-backend ucc")
+    assert read(tmp_path, f"{QUEUES}=8 {FSDP}").plan.stages[0].strategy.shard == 3
+    both = read(tmp_path, f"{QUEUES}=8 {FSDP} --tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap")
+    _, (note,) = surroundings.on_devices(both, problem("dgx-h100:8"), "run.sh")
+    assert "quickest with 1" in note and "FSDP asks for more" in note
+
+
+def test_a_recipe_that_sets_it_in_python_is_read(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "recipe.py"
+    parts = ("model.tensor_model_parallel_size = 1", "ddp.use_megatron_fsdp = True", "train.global_batch_size = 8")
+    lines = ["import os", f'os.environ["{QUEUES}"] = "1"', *(f"cfg.{part}" for part in parts)]
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError, match=rf"line 2: {QUEUES} is 1 beside ddp\.use_megatron_fsdp"):
+        frameworks.load("megatron_bridge").read(str(path), layers(4), 8)
+
+
+def test_nanotrons_asynchronous_products_need_one_queue(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "model: {model_config: {num_hidden_layers: 4}}\n"
+        "parallelism: {dp: 4, pp: 1, tp: 2, tp_mode: REDUCE_SCATTER, tp_linear_async_communication: true}\n"
+        "tokens: {sequence_length: 128, micro_batch_size: 1, batch_accumulation_per_replica: 1}\n"
+    )
+    path = tmp_path / "run.sh"
+    path.write_text(f"export {QUEUES}=8\ntorchrun --nproc-per-node 8 run_train.py --config-file a.yaml\n")
+    with pytest.raises(InputError, match=rf"line 1: {QUEUES} is 8 beside parallelism\.tp_linear_async_communication"):
+        frameworks.load("nanotron").read(str(path), layers(4), 8)
+    path.write_text(path.read_text().replace("=8", "=1", 1))
+    assert frameworks.load("nanotron").read(str(path), layers(4), 8).variant == "async_tensor"
