@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -17,7 +18,9 @@ BACKENDS = ("loky", "dask", "ray")
 R = TypeVar("R")
 
 Runner = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
-"""Calls a function once for each tuple of arguments; returns what it returns, in their order."""
+"""Calls a function once for each tuple of arguments; returns what it returns, in their order, and None for calls that Ctrl-C
+cut short (`workers`, `keep`).
+"""
 
 
 def check(jobs: int, backend: str) -> None:
@@ -43,7 +46,7 @@ def check(jobs: int, backend: str) -> None:
 
 @contextmanager
 def workers(
-    jobs: int, backend: str, scheduler: str = "", *, done: Callable[[int, int], None] | None = None
+    jobs: int, backend: str, scheduler: str = "", *, done: Callable[[int, int], None] | None = None, keep: bool = False
 ) -> Iterator[Runner]:
     """Open what runs calls, and close it in the end.
 
@@ -55,6 +58,9 @@ def workers(
         Address of a Dask scheduler or Ray cluster; empty for one on this machine.
     done : callable or None
         Told how many of how many calls are through, after each one that runs on this machine.
+    keep : bool
+        Whether Ctrl-C ends calls on this machine and keeps what others have returned; else it is raised, as where none has,
+        and on a cluster.
 
     Yields
     ------
@@ -70,7 +76,7 @@ def workers(
     """
     check(jobs, backend)
     if jobs == 1 and backend == "loky":
-        yield lambda function, arguments: list(_counted((function(*own) for own in arguments), len(arguments), done))
+        yield lambda function, arguments: _collected(_in_order(function, arguments), len(arguments), done, keep)
         return
     import joblib
 
@@ -81,8 +87,10 @@ def workers(
     if backend == "loky":
 
         def run_here(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-            each = joblib.Parallel(n_jobs=jobs, return_as="generator")(joblib.delayed(function)(*own) for own in arguments)
-            return list(_counted(each, len(arguments), done))
+            calls = [joblib.delayed(_numbered)(i, function, own) for i, own in enumerate(arguments)]
+            with _deaf_to_ctrl_c():
+                each = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
+            return _collected(each, len(arguments), done, keep)
 
         with joblib.parallel_config(backend="loky"):
             yield run_here
@@ -115,12 +123,49 @@ def workers(
             yield lambda function, arguments: run(function, arguments, -1)
 
 
-def _counted(results: Iterable[Any], n_calls: int, done: Callable[[int, int], None] | None) -> Iterator[Any]:
-    """Yield results as they come, and tell how many there are."""
-    for n_through, result in enumerate(results, start=1):
-        if done is not None:
-            done(n_through, n_calls)
-        yield result
+def _in_order(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
+    for i, own in enumerate(arguments):
+        yield _numbered(i, function, own)
+
+
+def _numbered(i: int, function: Callable[..., Any], own: tuple[Any, ...]) -> tuple[int, Any]:
+    """Return the number of a call and its result; runs in a worker."""
+    return i, function(*own)
+
+
+def _collected(
+    results: Iterable[tuple[int, Any]], n_calls: int, done: Callable[[int, int], None] | None, keep: bool
+) -> list[Any]:
+    """Return results in the order of their calls, telling how many there are; None for calls that Ctrl-C cut short."""
+    found: dict[int, Any] = {}
+    try:
+        for i, result in results:
+            found[i] = result
+            if done is not None:
+                done(len(found), n_calls)
+    except KeyboardInterrupt:  # which ends the workers too, as joblib has it
+        if not keep or not found:
+            raise
+    return [found.get(i) for i in range(n_calls)]
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Start processes that do not hear Ctrl-C: a terminal sends it to all of them, and this one ends the others."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    from joblib.externals.loky.backend import resource_tracker as loky_tracker
+
+    for tracker in (resource_tracker, loky_tracker):
+        tracker.ensure_running()  # now: starting them later may end the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # threads and processes started now inherit it
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _started(backend: str, scheduler: str, start: Callable[[], R]) -> R:

@@ -15,7 +15,10 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Result
 
-__all__ = ["BACKENDS", "Row", "batches", "sweep"]
+__all__ = ["BACKENDS", "NOT_ANSWERED", "Row", "batches", "sweep"]
+
+NOT_ANSWERED = "not answered: stopped by Ctrl-C"
+"""Note of a row whose search had not ended when Ctrl-C came."""
 
 MOST_ROWS = 100_000
 """The longest table."""
@@ -115,6 +118,7 @@ def sweep(  # noqa: PLR0913  as many as the command line has
     scheduler: str = "",
     time_limit_seconds: float = 0.0,
     done: Callable[[int, int], None] | None = None,
+    keep: bool = False,
 ) -> tuple[Row, ...]:
     """Return a row for each global batch size.
 
@@ -140,6 +144,8 @@ def sweep(  # noqa: PLR0913  as many as the command line has
         When to stop the search of each row, with its best plan so far; 0 for never.
     done : callable or None
         Told how many of how many rows there are, after each one on this machine.
+    keep : bool
+        Whether Ctrl-C, once there is a row, is not raised: the others have the note `NOT_ANSWERED`; here only.
 
     Returns
     -------
@@ -158,8 +164,9 @@ def sweep(  # noqa: PLR0913  as many as the command line has
         raise InputError("--set global_batch contradicts a sweep over global batches; leave it out")
     if time_limit_seconds and not getattr(registry.load("search", search, "search"), "STOPS_EARLY", False):
         raise InputError(f"--time-limit: search {search} cannot stop early; leave it out")
-    with executors.workers(jobs, backend, scheduler, done=done) as run:
-        return tuple(run(_row, [(problem, size, search, chosen, seed, time_limit_seconds) for size in sizes]))
+    with executors.workers(jobs, backend, scheduler, done=done, keep=keep) as run:
+        rows = run(_row, [(problem, size, search, chosen, seed, time_limit_seconds) for size in sizes])
+    return tuple(row or Row(size, note=NOT_ANSWERED) for size, row in zip(sizes, rows, strict=True))
 
 
 def _row(problem: Problem, size: int, search: str, settings: dict[str, str], seed: int, time_limit_seconds: float) -> Row:

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from meshwright.core.problem import Problem
 
-__all__ = ["interruptible", "seconds_of", "share_of", "stops_early"]
+__all__ = ["WRITING", "interruptible", "seconds_of", "share_of", "stops_early"]
+
+WRITING = "the answer is there and is being written"
+"""What is told of Ctrl-C that comes too late to stop anything."""
+
+_BEST_SO_FAR = "stopping; the best plan so far, if there is one, is the answer"
 
 
 def seconds_of(text: str) -> float:
@@ -53,10 +58,11 @@ def stops_early(problem: Problem, search: str) -> bool:
 
 
 @contextmanager
-def interruptible(wanted: bool) -> Iterator[Callable[[], bool]]:
+def interruptible(wanted: bool, said: str = _BEST_SO_FAR) -> Iterator[Callable[[], bool]]:
     """Make the first Ctrl-C a question that a search asks, and the second one what it is elsewhere.
 
     `wanted`: whether the search asks; else Ctrl-C ends the program as usual.
+    `said`: what is told then.
     Yields: whether Ctrl-C was pressed.
     """
     pressed = threading.Event()
@@ -68,11 +74,7 @@ def interruptible(wanted: bool) -> Iterator[Callable[[], bool]]:
         if pressed.is_set():
             raise KeyboardInterrupt
         pressed.set()
-        print(
-            "meshwright: stopping; the best plan so far, if there is one, is the answer; Ctrl-C again ends at once",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"meshwright: {said}; Ctrl-C again ends at once", file=sys.stderr, flush=True)
 
     before = signal.signal(signal.SIGINT, press)
     try:

@@ -20,8 +20,10 @@ __all__ = ["register"]
 def _answered(ask: Callable[..., Sizing], model: str, out: str, as_json: bool) -> int:
     """Ask, write and print the answer; return the exit status."""
     import json
+    import sys
 
     from meshwright.base import files
+    from meshwright.commands import _early
     from meshwright.report import size_page, sizes
     from meshwright.report.progress import progress
     from meshwright.report.terminal import columns
@@ -29,10 +31,13 @@ def _answered(ask: Callable[..., Sizing], model: str, out: str, as_json: bool) -
     if out:
         files.check_target(out, "--out")
     with progress(f"sizing {model}") as told:
-        answer = ask(done=lambda done, n: told.count(done, n, "sizes of this kind"))
-    if out:
-        files.write(out, size_page.page(answer))
-    print(json.dumps(answer.to_dict()) if as_json else sizes.explain(answer, columns=columns()))
+        answer = ask(done=lambda done, n: told.count(done, n, "sizes of this kind"), keep=True)
+    with _early.interruptible(True, _early.WRITING):
+        if not answer.complete:
+            print("meshwright: stopped; what was planned until then follows", file=sys.stderr)
+        if out:
+            files.write(out, size_page.page(answer))
+        print(json.dumps(answer.to_dict()) if as_json else sizes.explain(answer, columns=columns()))
     return 0 if answer.feasible else 3
 
 

@@ -17,7 +17,7 @@ __all__ = ["register"]
 
 
 def _status(rows: Sequence[Row]) -> int:
-    """Return the exit status: 0 where a row has a plan, 3 where nothing fits in one, 2 where all were refused."""
+    """Return the exit status: 0 where a row has a plan, 3 where nothing fits in one, 2 where all answered were refused."""
     refused = all(not row.note.startswith(("nothing fits", "no plan that fits")) for row in rows)
     return 0 if any(row.stages for row in rows) else 2 if refused else 3
 
@@ -69,6 +69,7 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Plan for many global batch sizes: data parallel, data parallel with overlap, and the plan found, side by side."""
         import json
+        import sys
         from dataclasses import asdict
 
         from meshwright import api
@@ -92,9 +93,14 @@ def register(app: typer.Typer) -> None:
             rows = sweeping.sweep(
                 problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend,
                 scheduler=scheduler, time_limit_seconds=seconds, done=lambda done, n: told.count(done, n, "batch sizes"),
+                keep=True,
             )  # fmt: skip
+        left = [str(row.global_batch) for row in rows if row.note == sweeping.NOT_ANSWERED]
+        if left:
+            print(f"meshwright: stopped; not answered: batch sizes {', '.join(left)}", file=sys.stderr)
         entries = [asdict(row) | {"plan": row.plan} for row in rows]
-        _write(problem.model_spec.name, entries, out, plot)
-        shown = {"format": "meshwright/sweep/1", "search": name, "seed": seed, "rows": entries}
-        print(json.dumps(shown) if json_ else text.render(sweep_table.table(problem.model_spec.name, entries)))
+        with _early.interruptible(True, _early.WRITING):
+            _write(problem.model_spec.name, entries, out, plot)
+            shown = {"format": "meshwright/sweep/1", "search": name, "seed": seed, "rows": entries}
+            print(json.dumps(shown) if json_ else text.render(sweep_table.table(problem.model_spec.name, entries)))
         return _status(rows)

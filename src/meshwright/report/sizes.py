@@ -36,10 +36,11 @@ def verdict(answer: Sizing) -> str:
     """Return the answer in one or two sentences."""
     if not answer.front:
         if answer.nearest is None:
-            return "No size has a plan."
+            return "No size has a plan." if answer.complete else "Stopped before a size was planned."
         near = answer.nearest
+        nothing = "Nothing is within the limits" if answer.complete else "Stopped before anything within the limits was planned"
         money = "" if near.money is None else f" and {money_text(near.money)}"
-        return f"Nothing is within the limits. Nearest of those planned: {near.cluster} in {_time(near.days)}{money}."
+        return f"{nothing}. Nearest of those planned: {near.cluster} in {_time(near.days)}{money}."
     quickest = answer.front[0]
     words = [f"Quickest: {_short(quickest)}."]
     priced = [point for point in answer.front if point.money is not None]

@@ -10,7 +10,7 @@ from meshwright.base import amounts
 from meshwright.sizing.failures import FailureRates
 from meshwright.sizing.goodput import Upkeep
 from meshwright.sizing.kinds import ClusterKind
-from meshwright.sizing.points import LeftOut, SizePoint
+from meshwright.sizing.points import NOT_PLANNED, LeftOut, SizePoint
 from meshwright.sizing.tariffs import Tariff
 
 __all__ = ["FORMAT", "Sizing"]
@@ -86,10 +86,15 @@ class Sizing:
         """Whether any size is within the limits."""
         return bool(self.front)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every size was planned that is not left out for good; else Ctrl-C came before."""
+        return all(entry.reason != NOT_PLANNED for entry in self.left_out)
+
     def __repr__(self) -> str:
         if not self.front:
             near = "" if self.nearest is None else f"; nearest {self.nearest.cluster}: {self.nearest.days:.3g} days"
-            return f"<Sizing of {self.model}: nothing within the limits{near}>"
+            return f"<Sizing of {self.model}: {'' if self.complete else 'stopped, '}nothing within the limits{near}>"
         rows = []
         for point in self.front[:8]:
             money = "price unknown" if point.money is None else amounts.money_text(point.money)
@@ -131,6 +136,7 @@ class Sizing:
             "budget": None if self.budget_value == never else self.budget_value,
             "currency": "USD",
             "feasible": self.feasible,
+            "complete": self.complete,
             "front": [point.to_dict() for point in self.front],
             "others": [point.to_dict() for point in self.others],
             "left_out": [{"cluster": entry.cluster, "reason": entry.reason} for entry in self.left_out],

@@ -9,7 +9,18 @@ from typing import Any
 from meshwright.sizing.goodput import Goodput
 from meshwright.sizing.tariffs import CURRENCY, Tariff
 
-__all__ = ["CAUSES", "LeftOut", "Outlay", "SizePoint", "dominates", "excess_ratio", "front", "goodput_json", "shares"]
+__all__ = [
+    "CAUSES",
+    "NOT_PLANNED",
+    "LeftOut",
+    "Outlay",
+    "SizePoint",
+    "dominates",
+    "excess_ratio",
+    "front",
+    "goodput_json",
+    "shares",
+]
 
 CAUSES = ("compute", "recomputation", "communication", "bubble", "failures")
 """Where time and money go: computing (and the optimizer), computing again, what is exposed of communication, pipelines that
@@ -171,6 +182,10 @@ def goodput_json(good: Goodput) -> dict[str, Any]:
         "restart_seconds": good.restart_seconds,
         "spare_nodes": good.spare_nodes,
     }
+
+
+NOT_PLANNED = "not planned: stopped by Ctrl-C"
+"""Why a size is left out whose plan had not been found when Ctrl-C came."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,3 +153,35 @@ def test_the_longest_table_is_that_of_all_ranges_together() -> None:
     for text in (f"1:{half},1:{half},7", f"7,1:{half},1:{half}", f"1:{half + 1},1:{half}"):
         with pytest.raises(InputError, match=f"more than {sweeping.MOST_ROWS} sizes"):
             batches(text)
+
+
+def test_ctrl_c_keeps_the_rows_that_were_answered(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    from meshwright import cli
+
+    plan = api.plan
+
+    def pressed(asked: Problem, **more: object) -> object:
+        if asked.batch.global_batch == 16:
+            raise KeyboardInterrupt
+        return plan(asked, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(api, "plan", pressed)
+    words = ["sweep", str(tmp_path / "p.txt"), "--search", "dapple", "--jobs", "1", "--set", "profile_batch=1"]
+    words += ["--set", "machines=2,4", "--out", str(tmp_path / "rows.csv"), "--json"]
+
+    def run(sizes: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["meshwright", *words, "--global-batches", sizes])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    code, out, err = run("8,16,32")
+    assert code == 0 and "not answered: batch sizes 16, 32" in err
+    rows = json.loads(out)["rows"]
+    assert rows[0]["plan"] and not rows[0]["note"]
+    assert [(row["plan"], row["note"]) for row in rows[1:]] == [("", sweeping.NOT_ANSWERED)] * 2
+    assert (tmp_path / "rows.csv").read_text().count(sweeping.NOT_ANSWERED) == 2
+    code, out, err = run("16,32")
+    assert code == 130 and not out and "interrupted" in err

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshwright.api.sizes import size_search
+from meshwright.sizing.points import NOT_PLANNED
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -79,6 +82,31 @@ def test_a_time_limit_stops_each_size_and_the_answer_says_so(meshwright: Run) ->
     (said,) = [note for note in done.json["notes"] if "time was up" in note]
     assert said == "time was up for 4 sizes, whose best plan so far counts: dgx-h100:16, dgx-h100:8, g6-l4:16, g6-l4:8"
     assert not [note for note in meshwright(*WORDS, "--json").json["notes"] if "time was up" in note]
+
+
+def test_ctrl_c_keeps_the_sizes_that_were_planned(meshwright: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, n_left = size_search._planned, 1
+
+    def pressed(*question: Any) -> Any:
+        nonlocal n_left
+        n_left -= 1
+        if n_left < 0:
+            raise KeyboardInterrupt
+        return planned(*question)
+
+    monkeypatch.setattr(size_search, "_planned", pressed)
+    done = meshwright(*WORDS, "--json")
+    assert done.code == 0 and "stopped" in done.err and done.json["complete"] is False
+    assert len(done.json["front"]) == 1 and "3 sizes were not planned" in done.json["notes"][-1]
+    assert [entry["reason"] for entry in done.json["left_out"]] == [NOT_PLANNED] * 3
+    n_left = 3  # in the second kind: what the first had is kept
+    done = meshwright(*WORDS, "--within", "1s", "--json")
+    assert done.code == 3 and done.json["complete"]
+    n_left = 1
+    done = meshwright(*WORDS, "--within", "35min")
+    assert done.code == 3 and "Stopped before anything within the limits was planned." in done.out
+    n_left = 0
+    assert meshwright(*WORDS).code == 130
 
 
 def test_nothing_within_the_limits_is_an_answer(meshwright: Run, tmp_path: pathlib.Path) -> None:

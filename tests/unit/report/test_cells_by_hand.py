@@ -75,10 +75,10 @@ def test_so_many_sizes_are_shown_and_the_others_counted(n: int, said: str, monke
     lines = sizes.explain(found).splitlines()
     assert shown == [24] and (said in lines if said else not any("more:" in line for line in lines))
     assert lines[0] == "question" and lines[1] == "Quickest: c:8 in 2 days." and lines[-1] == "note: n"
-    nothing: Any = SimpleNamespace(front=(), nearest=None)
+    nothing: Any = SimpleNamespace(front=(), nearest=None, complete=True)
     assert sizes.verdict(nothing) == "No size has a plan."
     priced = SimpleNamespace(cluster="d:8", days=3.0, money=5.0, outlay=SimpleNamespace(seconds=1.0))
-    near: Any = SimpleNamespace(front=(), nearest=priced)
+    near: Any = SimpleNamespace(complete=True, front=(), nearest=priced)
     assert sizes.verdict(near).startswith("Nothing is within the limits. Nearest of those planned: d:8 in 3 days and ")
     both: Any = SimpleNamespace(front=(point, priced), nearest=None)
     assert ". Cheapest with a known price: d:8 in 3 days for" in sizes.verdict(both)  # what c costs is not known

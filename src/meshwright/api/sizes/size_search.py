@@ -15,7 +15,7 @@ from meshwright.core.problem import Problem, Stop
 from meshwright.sim import fits
 from meshwright.sizing import lower_bounds, points
 from meshwright.sizing.goodput import checkpoint_bytes
-from meshwright.sizing.points import LeftOut, Outlay, SizePoint
+from meshwright.sizing.points import NOT_PLANNED, LeftOut, Outlay, SizePoint
 
 if TYPE_CHECKING:
     from meshwright.core.result import Result
@@ -63,14 +63,17 @@ class SizeSearch:
         seed: int,
         once: bool,
         limit_seconds: float = 0.0,
+        keep: bool = False,
     ) -> None:
         self.within_seconds, self.budget, self.n_steps = within_seconds, budget, n_steps
         self.settings, self.seed, self.once, self.limit_seconds = settings, seed, once, limit_seconds
+        self.keep = keep
         self.waves: list[tuple[tuple[float, float, str], list[SizeCandidate]]] = []
         self.planned: list[SizePoint] = []
         self.beyond: list[SizeCandidate] = []
         self.left_out: list[LeftOut] = []
         self.stopped: list[str] = []
+        self.interrupted = False
 
     def consider(
         self, kind: ClusterKind, tariff: Tariff, counts: Sequence[int], first: Problem, least_seconds: float, upkeep: Upkeep
@@ -115,7 +118,9 @@ class SizeSearch:
         return True
 
     def plan_all(self, run: executors.Runner) -> None:
-        """Plan kind after kind, the cheapest first; sizes that something planned dominates whatever their plan are left out."""
+        """Plan kind after kind, the cheapest first; sizes that something planned dominates whatever their plan are left out,
+        and those that Ctrl-C leaves unplanned.
+        """
         for _, wave in sorted(self.waves, key=lambda entry: entry[0]):
             going: list[SizeCandidate] = []
             for candidate in wave:
@@ -127,28 +132,47 @@ class SizeSearch:
                 else:
                     going.append(candidate)
             self._plan(run, going)
+            if self.interrupted:
+                break
+        settled = {point.cluster for point in self.planned} | {entry.cluster for entry in self.left_out}
+        unplanned = [one.cluster for _, wave in self.waves for one in wave if one.cluster not in settled]
+        self.left_out += [LeftOut(cluster, NOT_PLANNED) for cluster in unplanned]
 
     def _plan(self, run: executors.Runner, going: Sequence[SizeCandidate]) -> None:
         """Plan sizes; take up those that have a plan."""
         calls = [(one.problem, one.cluster, self.settings, self.seed, self.once, self.limit_seconds) for one in going]
-        for candidate, found in zip(going, run(_planned, calls), strict=True):
-            if isinstance(found, str):
+        for candidate, found in zip(going, self._run(run, calls), strict=True):
+            if found is None:
+                self.interrupted = True
+            elif isinstance(found, str):
                 self.left_out.append(LeftOut(candidate.cluster, found))
             else:
                 self.planned.append(_point(candidate, found, self.n_steps))
                 if found["plan"].get("stopped_early"):
                     self.stopped.append(candidate.cluster)
 
+    def _run(self, run: executors.Runner, calls: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        """Return what calls return; None for all where Ctrl-C came before the first of them, but not before all others."""
+        try:
+            return run(_planned, calls)
+        except KeyboardInterrupt:
+            if not self.keep or not self.planned:
+                raise
+            return [None] * len(calls)
+
     def nearest(self, run: executors.Runner) -> SizePoint | None:
         """Return the size that is beyond the limits by least; those that bounds ruled out are planned where one may be it."""
         queue = sorted(self.beyond, key=lambda one: (self._excess(one.least), one.cluster))
-        inside = any(self._excess(point.outlay) <= 1.0 for point in self.planned)
+        inside = self.interrupted or any(self._excess(point.outlay) <= 1.0 for point in self.planned)
         for candidate in () if inside else queue[:_MOST_NEAREST]:
             so_far = min((self._excess(point.outlay) for point in self.planned), default=math.inf)
             if so_far <= self._excess(candidate.least):
                 break
             self.left_out = [entry for entry in self.left_out if entry.cluster != candidate.cluster]
             self._plan(run, [candidate])
+            if self.interrupted:
+                self.left_out.append(LeftOut(candidate.cluster, NOT_PLANNED))
+                break
         return min(self.planned, key=lambda point: (self._excess(point.outlay), point.cluster), default=None)
 
     def _excess(self, outlay: Outlay) -> float:

@@ -16,7 +16,7 @@ from meshwright.core.problem import Batch, MixedPrecision, ModelSpec
 from meshwright.sizing import kinds as kinds_of
 from meshwright.sizing import lower_bounds, points, tariffs
 from meshwright.sizing.answer import Sizing
-from meshwright.sizing.points import LeftOut, SizePoint
+from meshwright.sizing.points import NOT_PLANNED, LeftOut, SizePoint
 from meshwright.sizing.told import upkeep as told_upkeep
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def size(  # noqa: PLR0913  as many as the command line has
     scheduler: str = "",
     time_limit_seconds: float = 0.0,
     done: Callable[[int, int], None] | None = None,
+    keep: bool = False,
 ) -> Sizing:
     """Return which sizes of which clusters are worth having for a training run: the Pareto front of days, money and energy.
 
@@ -114,6 +115,8 @@ def size(  # noqa: PLR0913  as many as the command line has
         When the search for the plan of a size stops, with its best so far; 0 for none.
     done : callable or None
         Told how many of how many sizes of a kind are planned.
+    keep : bool
+        Whether Ctrl-C, once a size is planned, is not raised: the others are left out and a note says so; here only.
 
     Returns
     -------
@@ -159,7 +162,7 @@ def size(  # noqa: PLR0913  as many as the command line has
     n_steps = math.ceil(n_tokens / (batch.global_batch * spec.graph.n_tokens))
     chosen_settings = dict(USUAL_SETTINGS) | dict(settings or {})
     options.parse(registry.load("search", "best", "search").Params, chosen_settings, "search best")  # wrong ones are said here
-    state = SizeSearch(limit, most, n_steps, chosen_settings, seed, "evaluations" in (settings or {}), time_limit_seconds)
+    state = SizeSearch(limit, most, n_steps, chosen_settings, seed, "evaluations" in (settings or {}), time_limit_seconds, keep)
     for kind, tariff in zip(chosen, paid, strict=True):
         node = clusters.cluster(f"{kind.name}:{kind.devices_per_node}")
         lacks = _lacks(node, training)
@@ -172,7 +175,7 @@ def size(  # noqa: PLR0913  as many as the command line has
         )  # fmt: skip
         least = lower_bounds.device_seconds(spec.graph, node.kinds[0], first.training, first.framework)
         state.consider(kind, tariff, counts, first, least, upkeep)
-    with executors.workers(jobs, backend, scheduler, done=done) as run:
+    with executors.workers(jobs, backend, scheduler, done=done, keep=keep) as run:
         state.plan_all(run)
         near = state.nearest(run)
     inside = [point for point in state.planned if points.excess_ratio(point.outlay, limit, most) <= 1.0]
@@ -184,6 +187,9 @@ def size(  # noqa: PLR0913  as many as the command line has
     )
     notes = _notes(spec, chosen, paid, upkeep, batch, pricing, told_batch=bool(global_batch))
     notes += _gaps(best, state.stopped)
+    if state.interrupted:
+        left = sum(entry.reason == NOT_PLANNED for entry in state.left_out)
+        notes += (f"stopped by Ctrl-C: {left} sizes were not planned, some of which may be better than those shown",)
     return Sizing(
         spec.name, n_tokens, batch.sequence_length, batch.global_batch, n_steps, best, tuple(others),
         tuple(sorted(state.left_out, key=lambda entry: entry.cluster)), None if best else near, limit, most, chosen, paid,
