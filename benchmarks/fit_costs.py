@@ -247,6 +247,7 @@ GROUPS = (
         "torchtitan",
         (
             _device("h100_sxm_96gb", "achieved.matmul", 0.5, 0.01),
+            _device("h100_sxm_96gb", "achieved.fp8", 0.5, 0.01),
             _device("h100_sxm_96gb", "attention.flash2", 0.3, 0.01),
             _framework("torchtitan", "how.ring_imbalance_ratio", 0.5, 0.05, 1, "fsdp2#how.ring_imbalance_ratio"),
             _framework("torchtitan", "variants.async_tensor.how.tensor_overlap_ratio", 0.5, 0.05, 0.95),

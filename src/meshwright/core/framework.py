@@ -236,6 +236,9 @@ class Framework:
     keeps_gathered : bool
         Whether ZeRO-1 and 2 are FSDP whose weights stay gathered through a step, beside a pipeline that reduces gradients after
         its last micro-batch only: these stand whole, then beside their shards, with buffers of the largest layer as in ZeRO-3.
+    keeps_gathered_inputs : bool
+        Whether what sequence parallelism gathers for a product is kept for the backward pass (PyTorch's DTensor, whose linear
+        layers save their input as it came), or gathered again there (Megatron-LM).
     copies_gathered : bool
         Whether gathered weights arrive in buffers of their own, and gradients leave from such, with a copy each (PyTorch), or
         collectives write what products read (XLA).
@@ -288,6 +291,7 @@ class Framework:
     gradient_copy_bytes: float = 0.0
     n_gathered_weights: float = 0.0
     keeps_gathered: bool = False
+    keeps_gathered_inputs: bool = False
     copies_gathered: bool = True
     compute_ratio: float = 1.0
     stops_early: bool = False

@@ -6,11 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from meshwright import frameworks
 from meshwright.base.errors import InputError
-from meshwright.core.graph import Graph
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import ALTERNATE, Strategy
@@ -24,13 +22,6 @@ COLUMNS = ("model", "gpu", "gpus", "dp_shard", "tp", "cp", "pp", "schedule", "se
 
 VIRTUAL = 2
 """Stages per pipeline rank of the interleaved runs, which the set does not tell: torchtitan's default."""
-
-LOSS_BYTES, PARALLEL_LOSS_BYTES = 10, 14
-"""Per logit, beside the fp32 ones that are kept, reserved while PyTorch's own loss runs: the bf16 logits it was given and their
-gradients (2, in a block too small for the others), and in fp32 the gradient of the log-probabilities and that of the logits
-(8); with the vocabulary split (DTensor's loss parallel) also a sum of two of them (12), and the head's gathered input for its
-gradient."""
-
 
 FAST_FLOAT8 = ("1", "tensorwise")
 """Recipes whose products run at the rate of fp8; with a scale per row, that release's kernels were no faster than bf16."""
@@ -62,41 +53,24 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, programs: tuple
         )
         virtual = VIRTUAL if "interleaved" in fields["schedule"].lower() else 1
         recompute = {"full": "full", "none": "none", "": "none"}.get(fields["ac"], ALTERNATE)
-        training = MixedPrecision(
-            "fp8" if fields["float8"] in FAST_FLOAT8 else "bf16", loss_bytes=_loss_bytes(graph, tensor),
-            fragmentation_ratio=0.0,  # its launcher asks for expandable segments, which take any freed memory again
-        )  # fmt: skip
+        training = MixedPrecision.of("fp8" if fields["float8"] in FAST_FLOAT8 else "bf16")
         run = Run(
             graph, place(_cluster(fields["gpu"], gpus)), (strategy,),
             pipeline=pipeline, virtual=virtual, micro_batch=max(1, batch // data // (pipeline * virtual if pipeline > 1 else
             1)), global_batch=batch, recompute=recompute, training=training, overlap=True,
             framework=programs[fields.get("async_tp", "0") == "1"],
         )  # fmt: skip
-        predicted = predict(run, partial(_piped, tensor=tensor) if sharded == 1 else None)
+        predicted = predict(run, _piped if pipeline > 1 else None)
     except InputError as error:
         return Skipped(row, str(error))
     return point(row, measured, predicted, held_bytes=held, memory="reserved")
 
 
-def _loss_bytes(graph: Graph, tensor: int) -> int:
-    """Return what the loss reserves per logit on one rank beside the fp32 logits."""
-    if tensor == 1:
-        return LOSS_BYTES
-    head = next(operator for operator in graph.ops[-1].body if operator.kind == "matmul")
-    return PARALLEL_LOSS_BYTES + round(
-        2 * head.size("in") * tensor / head.size("out")
-    )  # the gathered input, by logits of a rank
-
-
-def _piped(load: StageCost, tensor: int) -> StageCost:
+def _piped(load: StageCost) -> StageCost:
     """Return the load of a stage of PyTorch's pipeline, which keeps what it has sent, and has buffers for what it will receive, of
-    every micro-batch in flight; DTensor keeps the input of attention as gathered over the tensor axis.
+    every micro-batch in flight.
     """  # noqa: E501
-    return replace(
-        load,
-        activation_bytes=load.activation_bytes + 2.0 * load.output_bytes,
-        working_bytes=load.working_bytes + (load.output_bytes * tensor if tensor > 1 else 0.0),
-    )
+    return replace(load, activation_bytes=load.activation_bytes + 2.0 * load.output_bytes)
 
 
 def _cluster(gpu: str, gpus: int) -> str:
