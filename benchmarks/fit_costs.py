@@ -148,22 +148,14 @@ and product of an expert are one operator of ours, whose issuing is several kern
 longer than an operator does at its start, whatever the host."""
 
 A100 = ("a100_sxm_40gb", "a100_pcie_80gb", "a100_pcie_40gb")
-V100 = ("v100_sxm2_32gb", "v100_sxm2_16gb", "v100_pcie_16gb")
-PRODUCTS_AS_A100 = ("a10g_24gb", "rtx_3090_24gb", "rtx_2080_ti_11gb", "titan_rtx_24gb", "gtx_1080_ti_11gb", *V100)
-MEMORY_AS_A100 = ("h100_sxm_80gb", "h100_sxm_96gb", "h100_pcie_80gb", "h200_sxm_141gb", "gh200_96gb", "l4_24gb", "t4_16gb")
-"""Kinds that take over a figure of the A100's, because no run tells theirs."""
-
-EAGER = ("deepspeed#how", "fsdp2#how", "meshwright#how", "nanotron#how", "torchtitan#variants.eager.how")
-"""Frameworks that nothing is fitted to: operators of PyTorch one by one."""
-
 NEMO = ("nemo_2407_h100", "nemo_2412_2504", "dgxc_benchmarking")
 
 GROUPS = (
     Group(
         "a100",
         (
-            _device("a100_sxm_80gb", "achieved.matmul", 0.7, 0.01, *A100, *PRODUCTS_AS_A100),
-            _device("a100_sxm_80gb", "achieved.memory", 0.75, 0.05, *A100, *PRODUCTS_AS_A100, *MEMORY_AS_A100),
+            _device("a100_sxm_80gb", "achieved.matmul", 0.7, 0.01, *A100),
+            _device("a100_sxm_80gb", "achieved.memory", 0.75, 0.05, *A100),
             _device("a100_sxm_80gb", "attention.flash1", 0.4, 0.02, *A100),
             _framework(
                 "megatron_deepspeed",
@@ -172,7 +164,6 @@ GROUPS = (
                 2,
                 300,
                 "megatron#variants.eager.how.issue_seconds",
-                *(f"{name}.issue_seconds" for name in EAGER),
             ),
             _framework(
                 "fsdp2",
@@ -180,7 +171,6 @@ GROUPS = (
                 1.5,
                 0.1,
                 4,
-                *(f"{name}.memory_passes_ratio" for name in EAGER),
                 least=1,
             ),
         ),
