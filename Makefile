@@ -9,7 +9,7 @@ NOT_PLAIN := --ignore tests/oracle/test_joint_enumerator.py
 
 MUTANTS ?= --n 60 --without runtime
 
-.PHONY: demo test check frameworks nojit parity docs hooks bench mutants record prove clean install install-test
+.PHONY: demo test check frameworks nojit parity docs hooks bench constants mutants record prove clean install install-test
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -71,6 +71,10 @@ prove: .venv/installed
 
 bench: .venv/installed
 	for file in $(filter-out benchmarks/prove.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$file || exit 1; done
+
+# That every fitted figure of the data files is what the script finds, from its starts: three minutes of a core
+constants: .venv/installed
+	$(BIN)/python benchmarks/fit_costs.py --check
 
 # Figures that tests recorded, written anew; read their difference before it is committed
 RECORD ?= tests
