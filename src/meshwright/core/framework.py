@@ -201,6 +201,8 @@ class Framework:
         Rate of gathering weights and scattering gradients of ZeRO-3 per device; 0 for what the network allows.
     overlaps_scatter : bool
         Whether gradients of ZeRO-2 and 3 are scattered beside the backward pass.
+    overlaps_reduce : bool
+        Whether gradients that are reduced once a step leave while the last backward task makes them, or after it.
     dispatches_once : bool
         Whether a token crosses to another node, or goes to another device of its own, once for all of its experts there
         (DeepEP, HybridEP) instead of once for each expert.
@@ -254,7 +256,7 @@ class Framework:
     name : str
         As after ``--for``: ``megatron``, or the path of a file; empty where none is meant.
     variant : str
-        Which of its variants: ``experts_x86``; empty for the plain one.
+        Which of its variants: ``experts_x86``, several as ``experts_x86+late_reduce``; empty for the plain one.
     version : str
         For which versions this holds.
     limits : FrameworkLimits
@@ -276,6 +278,7 @@ class Framework:
     tensor_overlap_ratio: float = 0.0
     shard_bytes_per_second: float = 0.0
     overlaps_scatter: bool = True
+    overlaps_reduce: bool = True
     dispatches_once: bool = False
     splits_transfers: bool = False
     keeps_casts: bool = False
@@ -313,6 +316,11 @@ class Framework:
     def holds_as(self) -> str:
         """Name of the framework whose measured peaks tell what it holds."""
         return self.base or self.name
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The variants that it is together: ``experts_x86``, ``late_reduce``; empty for the plain one."""
+        return tuple(self.variant.split("+")) if self.variant else ()
 
     @property
     def word(self) -> str:

@@ -9,7 +9,7 @@ from meshwright.core.plan import Plan
 from meshwright.frameworks.megatron import parser
 from meshwright.frameworks.megatron.pipeline import whole
 
-__all__ = ["check", "notes", "overlaps", "sentence"]
+__all__ = ["check", "notes", "sentence"]
 
 Options = Mapping[str, tuple[str, ...]]
 
@@ -59,7 +59,6 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
             found.append(("--overlap-cpu-optimizer-d2h-h2d", "is not set; transfers are priced beside the host's update"))
         if "--use-torch-optimizer-for-cpu-offload" in options:
             found.append(("--use-torch-optimizer-for-cpu-offload", "the host's update is priced as a fused Adam's"))
-    found += overlaps(options, plan)
     dispatched = options.get("--moe-token-dispatcher-type", ("flex",))
     if one.expert > 1 and dispatched != ("flex",) and "--moe-enable-deepep" not in options:
         kind = f"is {' '.join(dispatched)}; where releases have DeepEP or HybridEP each token is priced as sent once to a node"
@@ -68,20 +67,6 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
     if group in options and whole(options, group, "") != len(plan.ranks()):
         found.append((group, f"is {' '.join(options[group])}; groups of {len(plan.ranks())} micro-batches are priced"))
     return tuple(found)
-
-
-def overlaps(options: Options, plan: Plan) -> list[tuple[str, str]]:
-    """Return what is to be said of collectives of the data axis that run by themselves and are priced beside computing."""
-    one = plan.stages[0].strategy
-    if one.data * one.context == 1 or one.shard >= 2:
-        return []
-    wanted = ["--overlap-grad-reduce", *(["--overlap-param-gather"] if one.shard else [])]
-    return [
-        (name, f"is not set; {what} beside computing")
-        for name, what in (("--overlap-grad-reduce", "the reduction of gradients is priced"),
-                           ("--overlap-param-gather", "the gathering of weights is priced"))
-        if name in wanted and name not in options
-    ]  # fmt: skip
 
 
 def _captured(options: Options) -> list[tuple[str, str]]:

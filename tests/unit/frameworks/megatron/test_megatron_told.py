@@ -200,9 +200,7 @@ def test_what_is_priced_otherwise_is_said_and_what_has_no_plan_is_refused(tmp_pa
     assert _read(tmp_path, "--rampup-batch-size 8 8 100") == (
         "line 2: --rampup-batch-size: the global batch after the ramp is priced",
     )
-    assert _read(tmp_path, "--use-distributed-optimizer") == (
-        "--overlap-param-gather is not set; the gathering of weights is priced beside computing",
-    )
+    assert _read(tmp_path, "--use-distributed-optimizer") == (), "weights are priced as gathered after the update anyhow"
     with pytest.raises(InputError, match="activations on the host; plans have nothing like it"):
         _read(tmp_path, "--cpu-offloading-num-layers 2")
     with pytest.raises(InputError, match="say --num-layers alone"):
@@ -211,8 +209,14 @@ def test_what_is_priced_otherwise_is_said_and_what_has_no_plan_is_refused(tmp_pa
 
 def test_an_overlap_that_is_not_set_is_not_priced(tmp_path: pathlib.Path) -> None:
     path, split = tmp_path / "run.sh", "--tensor-model-parallel-size 2 --sequence-parallel"
-    for more, variant in ((split, "plain"), (f"{split} --tp-comm-overlap", ""), ("--tensor-model-parallel-size 2", "")):
-        path.write_text(f"{GOOD} {more}\n")
+    bare, good = GOOD, f"{GOOD} --overlap-grad-reduce"
+    zero = "--use-megatron-fsdp --ckpt-format fsdp_dtensor"
+    for text, variant in (
+        (f"{good} {split}", "plain"), (f"{good} {split} --tp-comm-overlap", ""), (f"{good} --tensor-model-parallel-size 2", ""),
+        (bare, "late_reduce"), (f"{bare} {split}", "plain+late_reduce"), (f"{bare} {zero}", ""),
+        (f"{bare} --pipeline-model-parallel-size 4", ""),  # no data axis
+    ):  # fmt: skip
+        path.write_text(f"{text}\n")
         assert told.read(str(path), posed(4).graph).variant == variant
 
 
