@@ -41,6 +41,8 @@ class FrameworkLimits:
     ----------
     degrees : tuple of str
         Those of `AXES` that may be above 1.
+    cuts_itself : bool
+        Whether pipelines run although `degrees` leaves them out: layers are cut into stages by the framework alone.
     context_exchanges : tuple of str
         How keys and values may be exchanged over a context axis, as `meshwright.core.strategy.CONTEXT_EXCHANGES`.
     latent_exchanges : tuple of str
@@ -106,6 +108,7 @@ class FrameworkLimits:
     """
 
     degrees: tuple[str, ...] = AXES
+    cuts_itself: bool = False
     context_exchanges: tuple[str, ...] = CONTEXT_EXCHANGES
     latent_exchanges: tuple[str, ...] = CONTEXT_EXCHANGES
     window_exchanges: tuple[str, ...] = CONTEXT_EXCHANGES
@@ -136,6 +139,11 @@ class FrameworkLimits:
     offloads: tuple[str, ...] = OFFLOADS
     offload_shards: tuple[int, ...] = (0, 1, 2, 3)
     paired_tasks: bool = True
+
+    def lacks(self, axis: str) -> str:
+        """Return what is to be said of an axis that is none of `degrees`, after ``it has`` or ``which has``."""
+        own = "a cut into stages of its own, so that none is planned"
+        return own if axis == "pipeline" and self.cuts_itself else f"no {axis} parallelism"
 
     def unpaired(self, one: Strategy) -> tuple[str, ...]:
         """Return which degrees of a strategy it does not run beside each other, in sentences without a full stop."""

@@ -48,10 +48,7 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
         found.append(("--no-gradient-accumulation-fusion", "gradients are priced as summed where products make them"))
     if options.get("--fp8-recipe", ("tensorwise",)) not in _SCALED:
         found.append(("--fp8-recipe", f"is {' '.join(options['--fp8-recipe'])}; fp8 is priced with a scale a tensor"))
-    if "--num-query-groups" in options and "--group-query-attention" not in options:
-        found.append(("--num-query-groups", "is not taken without --group-query-attention; every head has keys of its own"))
-    if options.get("--position-embedding-type") != ("yarn",):
-        found += [(name, "is not taken without --position-embedding-type yarn") for name in options if "yarn-" in name]
+    found += _not_taken(options)
     found += _captured(options)
     if one.offload == "optimizer":
         found = [(name, text) for name, text in found if name != "--use-precision-aware-optimizer"]  # it needs that
@@ -67,6 +64,21 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
     if group in options and whole(options, group, "") != len(plan.ranks()):
         found.append((group, f"is {' '.join(options[group])}; groups of {len(plan.ranks())} micro-batches are priced"))
     return tuple(found)
+
+
+def _not_taken(options: Options) -> list[tuple[str, str]]:
+    """Return options that Megatron-LM leaves aside because another is not there."""
+    found: list[tuple[str, str]] = []
+    if "--num-query-groups" in options and "--group-query-attention" not in options:
+        found.append(("--num-query-groups", "is not taken without --group-query-attention; every head has keys of its own"))
+    if not {"--recompute-granularity", "--recompute-activations", "--moe-layer-recompute"} & set(options):
+        for name in ("--recompute-modules", "--recompute-method", "--recompute-num-layers"):
+            kind = "selective" if name == "--recompute-modules" else "full"
+            if name in options:
+                found.append((name, f"is not taken without --recompute-granularity {kind}; nothing is recomputed"))
+    if options.get("--position-embedding-type") != ("yarn",):
+        found += [(name, "is not taken without --position-embedding-type yarn") for name in options if "yarn-" in name]
+    return found
 
 
 def _captured(options: Options) -> list[tuple[str, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -44,11 +46,14 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     """
     found = _command_line.read(_exact.read_text(path), path)
     options, warnings = _with_devices(found, path, n_devices)
-    aside.check(options, path)
-    parser.check(options, path, found.lines)
+    try:
+        aside.check(options, path)
+        parser.check(options, path, found.lines)
+        said = config_of(options, path, graph, n_devices)
+    except InputError as error:
+        raise InputError(_with_place(str(error), path, found)) from None
     for line, what in surroundings.wrong(options, found.environment):
         raise InputError(f"{path}: line {line}: {what}")
-    said = config_of(options, path, graph, n_devices)
     warnings += _unknown(found, path)
     noted = [*aside.notes(options, said.plan), *shape.unlike(options, path, graph), *contradictions.refused_aside(options)]
     for name, what in noted:
@@ -67,6 +72,18 @@ def _with_devices(found: _command_line.CommandLine, path: str, n_devices: int) -
             what = f"{name} is {word}, which is not known; all {n_devices} devices of the cluster are taken"
             warnings.append(f"{path}: line {found.lines[name]}: {what}")
     return options, warnings
+
+
+def _with_place(text: str, path: str, found: _command_line.CommandLine) -> str:
+    """Return a message with the line of the option that it names first, or of one spelt much like it where it is missing."""
+    name = re.match(rf"{re.escape(path)}: (--[\w-]+)", text)
+    if not name:
+        return text
+    if name[1] in found.lines:
+        return f"{path}: line {found.lines[name[1]]}: {text.removeprefix(f'{path}: ')}"
+    unknown = [one for one in found.lines if one not in parser.known()]
+    close = difflib.get_close_matches(name[1], unknown, 1, 0.85)
+    return f"{text}; line {found.lines[close[0]]} has {close[0]}, which is no option of Megatron-LM" if close else text
 
 
 def _reduced_in_half(options: Mapping[str, tuple[str, ...]]) -> bool:
@@ -142,8 +159,10 @@ def _precision(options: Mapping[str, tuple[str, ...]]) -> str:
 def _unknown(found: _command_line.CommandLine, place: str) -> list[str]:
     """Return a warning for every option that Megatron-LM's parser does not have."""
     known = {*parser.known(), *_command_line.TORCHRUN}
+    close = {name: difflib.get_close_matches(name, sorted(known), 1, 0.85) for name in found.lines if name not in known}
     return [
         f"{place}: line {line}: {name} is no option of Megatron-LM that is known; it is left out"
+        + (f" (did you mean {close[name][0]}?)" if close[name] else "")
         for name, line in found.lines.items()
         if name not in known and name.replace("_", "-") not in _command_line.TORCHRUN
     ]

@@ -132,6 +132,8 @@ class RecipeFields:
         reduce = self.found.get("comm_overlap.overlap_grad_reduce", self.found.get("ddp.overlap_grad_reduce")) is not False
         variant = megatron_told.variant_of(graph, plan, tensor="--tp-comm-overlap" in options, reduce=reduce)
         for name, what in aside.notes(options, plan):
+            if what.startswith("is not taken without --recompute"):
+                continue  # a dump has its default
             field = fields.ASIDE.get(name) or fields.VALUES.get(name) or fields.FLAGS.get(name, name)
             if field in self.found or name not in fields.FLAGS:
                 self.warnings.append(f"{path}: {aside.sentence(field, what.replace('is not set', 'is False'))}")

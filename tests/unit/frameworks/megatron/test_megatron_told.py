@@ -126,7 +126,7 @@ def test_scripts_as_people_write_them_are_read(tmp_path: pathlib.Path) -> None:
     [
         ("--tensor-model-parallel-size 3", "no multiple of tensor x context x pipeline = 3"),
         ("--tensor-model-parallel-size two", "--tensor-model-parallel-size is 'two'"),
-        ("--global-batch-size 9", "no multiple of --micro-batch-size"), ("--num-layers", "--num-layers is missing"),
+        ("--global-batch-size 9", "no multiple of --micro-batch-size"), ("--num-layers", "--num-layers has no value"),
         ("--recompute-granularity half", "'half'; it must be"), ("--recompute-granularity full", "uniform of 1"),
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", "uniform of 1"),
         ("--recompute-granularity selective --recompute-modules nothing", "nothing"),
@@ -252,3 +252,26 @@ def test_state_on_the_host_is_read_with_what_is_priced_otherwise(tmp_path: pathl
         _read(tmp_path, f"{HOSTED} --optimizer-offload-fraction 0.5")
     with pytest.raises(InputError, match="asks for --use-precision-aware-optimizer beside it"):
         _read(tmp_path, "--optimizer-cpu-offload --use-distributed-optimizer")
+
+
+def test_a_message_names_the_line_and_what_is_spelt_much_like_a_missing_option(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "run.sh"
+
+    def said(text: str) -> str:
+        path.write_text(f"# a script\n{text}\n")
+        with pytest.raises(InputError) as wrong:
+            told.read(str(path), posed(4).graph)
+        return str(wrong.value).removeprefix(f"{path}: ")
+
+    wrong = GOOD.replace("--micro-batch-size", "--micro-batchsize")
+    assert said(wrong).endswith("from 1 on; line 2 has --micro-batchsize, which is no option of Megatron-LM")
+    assert said(f"{GOOD} --micro-batch-size=").startswith("line 2: --micro-batch-size has no value; it must be")
+    assert said(f"{GOOD} \\\n --tensor-model-parallel-size x").startswith(
+        "line 3: --tensor-model-parallel-size is 'x'; it must"
+    )
+    path.write_text(f"{GOOD} --tensor-model-parallelsize 2\n")
+    assert told.read(str(path), posed(4).graph).warnings[0].endswith("left out (did you mean --tensor-model-parallel-size?)")
+    assert _read(tmp_path, "--recompute-modules mlp") == (
+        "line 2: --recompute-modules is not taken without --recompute-granularity selective; nothing is recomputed",
+    )
+    assert _read(tmp_path, "--recompute-activations --recompute-modules mlp") == ()
