@@ -18,10 +18,19 @@ from meshwright.core.result import Answer, Bound, Objective, Result
 from meshwright.models.documents import masked
 from meshwright.writers import plan_json
 
-__all__ = ["given", "load", "missing_bytes", "problem_as_long", "read_plan", "resimulate"]
+__all__ = ["given", "is_plan", "load", "missing_bytes", "problem_as_long", "read_plan", "resimulate"]
 
 _NOT_SEARCHED = "the plan was given, not searched for: there may be better ones"
 _FULL = ("lengths", None)  # as a plan for full samples says it
+
+
+def is_plan(path: str) -> bool:
+    """Return whether a file is an answer of ours; whoever reads it says what is wrong with one."""
+    try:
+        content = files.load_json(files.read_text(path))[0]
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.get("format") == plan_json.FORMAT
 
 
 def read_plan(path: str) -> dict[str, Any]:

@@ -111,7 +111,9 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def advise(
-        file: str = typer.Argument(help="A Megatron-LM script, a torchtitan module, a DeepSpeed or Accelerate file, ..."),
+        file: str = typer.Argument(
+            help="A Megatron-LM script, a torchtitan module, a DeepSpeed file, ..., or a plan file of ours."
+        ),
         cluster: str = typer.Option(..., help="Where it runs, as of 'meshwright plan'."),
         model: str = typer.Option("", help="What it trains: a built-in name or a config.json; default: what the file says."),
         for_: str = typer.Option("", "--for", help="Whose file it is (list frameworks); default: recognised."),

@@ -41,6 +41,8 @@ class FrameworkLimits:
     ----------
     degrees : tuple of str
         Those of `AXES` that may be above 1.
+    cuts_itself : bool
+        Whether pipelines run although `degrees` leaves them out: layers are cut into stages by the framework alone.
     context_exchanges : tuple of str
         How keys and values may be exchanged over a context axis, as `meshwright.core.strategy.CONTEXT_EXCHANGES`.
     latent_exchanges : tuple of str
@@ -106,6 +108,7 @@ class FrameworkLimits:
     """
 
     degrees: tuple[str, ...] = AXES
+    cuts_itself: bool = False
     context_exchanges: tuple[str, ...] = CONTEXT_EXCHANGES
     latent_exchanges: tuple[str, ...] = CONTEXT_EXCHANGES
     window_exchanges: tuple[str, ...] = CONTEXT_EXCHANGES
@@ -136,6 +139,11 @@ class FrameworkLimits:
     offloads: tuple[str, ...] = OFFLOADS
     offload_shards: tuple[int, ...] = (0, 1, 2, 3)
     paired_tasks: bool = True
+
+    def lacks(self, axis: str) -> str:
+        """Return what is to be said of an axis that is none of `degrees`, after ``it has`` or ``which has``."""
+        own = "a cut into stages of its own, so that none is planned"
+        return own if axis == "pipeline" and self.cuts_itself else f"no {axis} parallelism"
 
     def unpaired(self, one: Strategy) -> tuple[str, ...]:
         """Return which degrees of a strategy it does not run beside each other, in sentences without a full stop."""
@@ -201,6 +209,8 @@ class Framework:
         Rate of gathering weights and scattering gradients of ZeRO-3 per device; 0 for what the network allows.
     overlaps_scatter : bool
         Whether gradients of ZeRO-2 and 3 are scattered beside the backward pass.
+    overlaps_reduce : bool
+        Whether gradients that are reduced once a step leave while the last backward task makes them, or after it.
     dispatches_once : bool
         Whether a token crosses to another node, or goes to another device of its own, once for all of its experts there
         (DeepEP, HybridEP) instead of once for each expert.
@@ -257,7 +267,7 @@ class Framework:
     name : str
         As after ``--for``: ``megatron``, or the path of a file; empty where none is meant.
     variant : str
-        Which of its variants: ``experts_x86``; empty for the plain one.
+        Which of its variants: ``experts_x86``, several as ``experts_x86+late_reduce``; empty for the plain one.
     version : str
         For which versions this holds.
     limits : FrameworkLimits
@@ -279,6 +289,7 @@ class Framework:
     tensor_overlap_ratio: float = 0.0
     shard_bytes_per_second: float = 0.0
     overlaps_scatter: bool = True
+    overlaps_reduce: bool = True
     dispatches_once: bool = False
     splits_transfers: bool = False
     keeps_casts: bool = False
@@ -317,6 +328,11 @@ class Framework:
     def holds_as(self) -> str:
         """Name of the framework whose measured peaks tell what it holds."""
         return self.base or self.name
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The variants that it is together: ``experts_x86``, ``late_reduce``; empty for the plain one."""
+        return tuple(self.variant.split("+")) if self.variant else ()
 
     @property
     def word(self) -> str:

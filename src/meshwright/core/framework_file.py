@@ -46,11 +46,14 @@ class Variant:
         What it is, in words.
     when : tuple of (str, str or bool)
         Which of `CIRCUMSTANCES` it asks for; empty where it is chosen by name only.
+    beside : bool
+        Whether it may stand beside another variant, whose figures hold where its own are the plain ones.
     """
 
     framework: Framework
     title: str = ""
     when: tuple[tuple[str, str | bool], ...] = ()
+    beside: bool = False
 
     def applies(self, circumstances: Mapping[str, str | bool]) -> bool:
         """Return whether all that it asks for is so; a release that is not told is the newest."""
@@ -102,12 +105,13 @@ def of_content(entry: Any, name: str, place: str, base: Framework) -> tuple[Fram
     variants = []
     for word, own in fields.entry(entry.get("variants", {}), f"{place}: variants").items():
         table = f"{place}: variants.{word}"
-        fields.entry(own, table, ("title", "version", "when", "how", "limits"))
+        fields.entry(own, table, ("title", "version", "when", "beside", "how", "limits"))
         changed = _changed(
             replace(plain, variant=word, version=fields.text(own.get("version", version), f"{table}: version")), own, table
         )
         when = fields.entry(own.get("when", {}), f"{table}: when", CIRCUMSTANCES)
-        variants.append(Variant(changed, fields.text(own.get("title", ""), f"{table}: title"), tuple(when.items())))
+        beside = fields.flag(own.get("beside", False), f"{table}: beside")
+        variants.append(Variant(changed, fields.text(own.get("title", ""), f"{table}: title"), tuple(when.items()), beside))
     return plain, tuple(variants)
 
 

@@ -119,9 +119,10 @@ def find(word: str, told: Mapping[str, str | bool] | None = None, which: str = "
     name, colon, own_variant = word.partition(":")
     module = load(name)
     if colon:
-        return variant(name, own_variant)
-    if which in {one.framework.variant for one in _variants(module)}:
-        return variant(name, which)
+        return _beside(name, own_variant, told) if own_variant.startswith("+") else variant(name, own_variant)
+    known = {one.framework.variant for one in _variants(module)}
+    if which and set(which.removeprefix("+").split("+")) <= known:
+        return _beside(name, which, told) if which.startswith("+") else variant(name, which)
     return _chosen(module.FRAMEWORK, _variants(module), told or {})
 
 
@@ -137,7 +138,7 @@ def writer(word: str) -> str:
 
 
 def variant(name: str, which: str) -> Framework:
-    """Return a variant of a framework; the plain one for an empty word.
+    """Return a variant of a framework, or several together (``experts_x86+late_reduce``); the plain one for an empty word.
 
     Raises
     ------
@@ -147,15 +148,28 @@ def variant(name: str, which: str) -> Framework:
     module = load(name)
     if not which:
         return plain(name)
-    known = {one.framework.variant: one.framework for one in _variants(module)}
-    if which not in known:
-        raise UnknownNameError(f"variant of {name}", which, known)
-    return known[which]
+    known = {one.framework.variant: one for one in _variants(module)}
+    first, *others = which.split("+")
+    for word in (first, *others):
+        if word not in known or (word in others and not known[word].beside):
+            raise UnknownNameError(f"variant of {name}", word, [one for one in known if word == first or known[one].beside])
+    own, found = module.FRAMEWORK, known[first].framework
+    for word in others:
+        other = known[word].framework
+        changed = {one: getattr(other, one) for one in _FIELDS if one != "variant" and getattr(other, one) != getattr(own, one)}
+        found = replace(found, **changed, variant=f"{found.variant}+{word}") if word not in found.variants else found
+    return found
 
 
 def variants(name: str) -> tuple[Variant, ...]:
     """Return the variants of a framework, the first that applies first."""
     return _variants(load(name))
+
+
+def _beside(name: str, which: str, told: Mapping[str, str | bool] | None) -> Framework:
+    """Return the variant that circumstances choose with others beside it; `which`: as ``+late_reduce``."""
+    usual = _chosen(plain(name), variants(name), told or {}).variant
+    return variant(name, f"{usual}{which}" if usual else which[1:] or which)
 
 
 def _variants(module: ModuleType) -> tuple[Variant, ...]:

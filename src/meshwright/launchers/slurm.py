@@ -21,7 +21,7 @@ _ORDER = """\
 # Host k of the plan is line k of HOSTFILE, where that is set; else the k-th host of the job.
 hosts=()
 if [ -n "${HOSTFILE:-}" ]; then
-  mapfile -t hosts < <(grep -v '^[[:space:]]*$' "$HOSTFILE")
+  mapfile -t hosts < <(tr -d '\\r' < "$HOSTFILE" | grep -v '^[[:space:]]*$')
 elif command -v scontrol > /dev/null; then
   mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 else

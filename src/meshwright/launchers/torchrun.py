@@ -14,7 +14,7 @@ SUFFIX = ".torchrun.sh"
 
 _HOSTS = """\
 if [ -n "${HOSTFILE:-}" ]; then
-  mapfile -t hosts < <(grep -v '^[[:space:]]*$' "$HOSTFILE")
+  mapfile -t hosts < <(tr -d '\\r' < "$HOSTFILE" | grep -v '^[[:space:]]*$')
   if [ "${#hosts[@]}" -ne N_HOSTS ]; then
     echo "HOSTFILE names ${#hosts[@]} hosts; the plan has N_HOSTS" >&2
     exit 1

@@ -22,6 +22,7 @@ __all__ = ["COLUMNS", "LINES", "lines", "narrowed"]
 COLUMNS = 100
 LINES = 24
 _STOPPED = "stopped before its end"  # how the note begins that a search was stopped
+_WHOLE = (_STOPPED, "export --to ")  # notes that are never cut off
 _LEAST_ROWS = 3
 _MOST_CAUSES = 4
 _LEAST_SHARE = 0.01  # of a step: causes below it are added up
@@ -55,7 +56,7 @@ def lines(result: Result, changes: Sequence[Change] = (), besides: Sequence[str]
     below = [*_time(result, 2), *_memory(result), *_next_best(result), *_help(changes, 2)]
     if room - len(below) < _LEAST_ROWS + 2:  # sentences give way to stages
         below = [*_time(result, 1), *_memory(result), *_next_best(result), *_help(changes, 1)]
-    left = room - len(below) + 1 - (len(_stopped(result)) or min(len(result.answer.notes), 1))
+    left = room - len(below) + 1 - (len(_always(result)) or min(len(result.answer.notes), 1))
     rows = stages.folded(result, plan, max(_LEAST_ROWS + 1, left - 1), COLUMNS)
     left -= len(rows)
     return [*head, *above, *rows, *below, *besides, *_notes(result, max(left, 0) + 1)]
@@ -212,10 +213,10 @@ def _nothing_fits(result: Result) -> list[str]:
     return [line for part in nothing_fits(result).strip().splitlines() for line in _wrapped(part, 5)]
 
 
-def _stopped(result: Result) -> list[str]:
-    """Return the lines that say that the search was stopped, which are always shown; none where it was not."""
-    told = [note for note in result.answer.notes if note.startswith(_STOPPED)]
-    return [line for note in told for line in _wrapped(f"note: {note}", 2)]
+def _always(result: Result) -> list[str]:
+    """Return the lines that are always shown, and whole: that the search was stopped, that no export of the plan is written."""
+    told = [note for note in result.answer.notes if note.startswith(_WHOLE)]
+    return [line for note in told for line in _wrapped(f"note: {note}", 2 if note.startswith(_STOPPED) else 12)]
 
 
 def _notes(result: Result, room: int) -> list[str]:
@@ -223,7 +224,7 @@ def _notes(result: Result, room: int) -> list[str]:
     notes, planning = result.answer.notes, result.planning_seconds
     searched = f"search {result.search}, costs {result.problem.costs}"
     searched += f", {format_seconds(planning)} of planning" if planning else ""
-    others, first = [note for note in notes if not note.startswith(_STOPPED)], _stopped(result)
+    others, first = [note for note in notes if not note.startswith(_WHOLE)], _always(result)
     n_shown = min(len(others), max(room - 1 - len(first), 0))
     found = first + [_cut(f"note: {note}") for note in others[:n_shown]]
     left = len(others) - n_shown

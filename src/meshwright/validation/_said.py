@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from meshwright import frameworks, schedules
@@ -111,9 +111,8 @@ def configured(said: Said, word: str, graph: Graph, n_devices: int) -> RunConfig
         from meshwright.frameworks.megatron import told
 
         path = said.log.file
-        found = told.config_of(said.log.options, path, graph, n_devices)
-        if said.log.framework == "megatron":
-            found = replace(found, warnings=(*found.warnings, *told.unset_overlaps(said.log.options, path, found.plan)))
+        own = said.log.framework == "megatron"
+        found = told.config_of(said.log.options, path, graph, n_devices, says_overlaps=own)
     else:
         return None
     _check_cells(said.fields, found.plan, graph, path)

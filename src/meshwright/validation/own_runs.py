@@ -210,7 +210,7 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
     if maybe:
         notes = notes[1:]
         maybe = _that_run(run, maybe) or maybe
-    trained_by = "" if note else framework.word if which and framework.word == f"{word}:{which}" else word
+    trained_by = "" if note else framework.word if which and framework.word.endswith(which.removeprefix("+")) else word
     return OwnRun(row, run, measured, held, memory, group, "; ".join(filter(None, notes)), trained_by, maybe)
 
 

@@ -197,3 +197,35 @@ def test_a_run_that_lacks_only_the_room_for_what_predictions_miss_says_so(
     advice = advise.advise(str(path), "dgx-h100:8", "gpt2-xl", stop=Stop(seconds=0.05))
     (fits,) = [line for line in text_of(advice, str(path)).splitlines() if line.startswith("fits: ")]
     assert fits.endswith(told) and ("room that predicted peaks have to leave" in fits) == (micro == 16)
+
+
+def test_a_plan_of_ours_is_advised_on_within_its_framework(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
+    asked = ("--cluster", "dgx-h100:4")
+    question = ("--global-batch", "16", "--sequence-length", "128", "--for", "megatron", "--set", "recompute=full", "--json")
+    entry = meshwright("plan", tiny, *asked, *question, "--out", "plan.json").json
+    said = meshwright("advise", "plan.json", *asked, "--json").json
+    assert (said["framework"], said["legal"], said["step_seconds"]) == (entry["framework"], True, entry["step_seconds"])
+    assert said["best"]["step_seconds"] < said["step_seconds"] and "recompute" in {rung["axis"] for rung in said["ladder"]}
+    other = meshwright("advise", "plan.json", *asked, "--for", "fsdp2")
+    assert other.code == 2 and other.err.startswith("meshwright: --for fsdp2: cannot run this plan: sharding level 1")
+    (tmp_path / "plan.json").write_text((tmp_path / "plan.json").read_text().replace('"stages"', '"stairs"'))
+    wrong = meshwright("advise", "plan.json", *asked)
+    assert wrong.code == 2 and wrong.err.startswith("meshwright: plan.json: ") and wrong.err.count("\n") == 1
+
+
+def test_degrees_of_a_log_that_are_other_ones_than_the_scripts_are_said(
+    meshwright: Any, tiny: str, tmp_path: pathlib.Path
+) -> None:
+    arguments = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 2, "micro_batch_size": 4, "world_size": 4}
+    arguments |= {"global_batch_size": 32, "seq_length": 128, "num_layers": 4, "bf16": True}
+    told = "\n".join(f"  {name} {'.' * (48 - len(name))} {value}" for name, value in arguments.items())
+    step = "elapsed time per iteration (ms): 20.0 | learning rate: 1E-5 | global batch size:    32 | lm loss: 7.1E+00 |"
+    steps = "\n".join(
+        f" [2025-11-01 10:00:{k:02d}] iteration {k:8d}/ 100 | consumed samples: {k * 32} | {step}" for k in range(1, 9)
+    )
+    (tmp_path / "run.log").write_text(f"------ arguments ------\n{told}\n------ end of arguments ------\n{steps}\n")
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    asked = ("--cluster", "dgx-h100:4", "--model", tiny, "--against", "run.log", "--json")
+    notes = meshwright("advise", "run.sh", *asked).json["against"]["notes"]
+    for what in ("tensor 1, for a configuration with 2", "pipeline 2, for a configuration with 1", "micro-batch 4, for a"):
+        assert any(f"run.log: {what}" in note for note in notes), (what, notes)

@@ -245,7 +245,13 @@ JSON = '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "gradient_a
             "processes: 4\nparallelism_config:\n  parallelism_config_tp_size: 3",
             "make 3 devices",
         ),
-        ("accelerate", YAML, "version: 2", "version: 3", "only FSDP with version 1 or 2"),
+        (
+            "accelerate",
+            YAML,
+            "version: 2",
+            "version: 3",
+            r"line \d+: fsdp_config\.fsdp_version is 3; it must be 1 or 2: take 2",
+        ),
         ("accelerate", YAML, "FSDP", "[", "is no YAML"),
         ("accelerate", YAML, "version: 2", "version: 2\n  fsdp_reshard_after_forward: maybe", "true or false"),
         ("accelerate", YAML, "size 2", "size two", "'two'"),
@@ -351,3 +357,40 @@ def test_accelerates_replicas_and_shards_of_different_numbers_are_read_as_they_a
     assert said.plan.stages[0].strategy == Strategy(8, shard=3, shard_degree=4)
     frameworks.load("accelerate").write(Result(problem, "best", 0, Answer(said.plan)), str(tmp_path / "again.yaml"))
     assert frameworks.load("accelerate").read(str(tmp_path / "again.yaml"), problem.graph, 8).plan == said.plan
+
+
+@pytest.mark.parametrize("name", ["megatron", "megatron_bridge"])
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "qwen3-30b-a3b"])
+def test_what_runs_without_its_overlaps_is_priced_so_and_written_back(name: str, model: str, tmp_path: pathlib.Path) -> None:
+    usual = posed(model, name)
+    late = posed(model, f"{name}:+plain+late_reduce")
+    mixture = model == "qwen3-30b-a3b"
+    assert late.framework.variant == "experts_x86+plain+late_reduce" if mixture else "plain+late_reduce"
+    assert late.framework.issue_seconds == usual.framework.issue_seconds, "what circumstances choose still holds"
+    counts = [len(usual.graph.ops) - 2]
+    plan = cut(usual, Strategy(8, 4, sequence_parallel=True, shard=1), counts, 1, n=8)
+    plan = replace(plan, n_microbatches=2, global_batch=16)
+    steps, loads = [], []
+    for problem in (usual, late):
+        stage_costs, timeline = evaluate(problem, plan)
+        assert timeline is not None
+        steps.append(timeline.step_seconds)
+        loads.append(stage_costs[0])
+    assert loads[0].overlap_ratio > 0.5 and loads[1].overlap_ratio == 0.0
+    assert steps[1] > steps[0] + 0.5 * loads[0].reduce_seconds * loads[0].overlap_ratio
+    path = tmp_path / f"a.{SUFFIX[name]}"
+    frameworks.load(name).write(Result(late, "best", 0, Answer(plan)), str(path))
+    said = frameworks.load(name).read(str(path), late.graph, 64)
+    assert said.plan == plan and said.variant == ("+" if mixture else "") + "plain+late_reduce"
+    again = posed(model, f"{name}:{said.variant}")
+    assert evaluate(again, said.plan)[1].step_seconds == steps[1]  # type: ignore[union-attr]
+
+
+def test_only_variants_that_stand_beside_others_are_put_together() -> None:
+    found = frameworks.find("megatron:experts_x86+late_reduce")
+    assert not found.overlaps_reduce and found.variants == ("experts_x86", "late_reduce")
+    assert found.tensor_overlap_ratio == frameworks.find("megatron").tensor_overlap_ratio > 0.0
+    assert frameworks.find("megatron:+late_reduce") == frameworks.find("megatron:late_reduce")
+    for wrong in ("megatron:plain+experts_x86", "torchtitan:eager+async_tensor", "megatron:plain+weather", "megatron:+"):
+        with pytest.raises(InputError, match="variant of"):
+            frameworks.find(wrong)

@@ -152,7 +152,7 @@ def test_what_the_command_says_goes_before_accelerates_file_and_the_rest_of_it_i
     ("text", "entries", "message"),
     [
         (ACCELERATE, "distributed_type: TPU\nnum_processes: 8\n", "acc.yaml: distributed_type is TPU; it must be FSDP, "),
-        (ACCELERATE, FSDP.replace("fsdp_version: 2", "fsdp_version: 3"), "only FSDP with version 1 or 2 is read"),
+        (ACCELERATE, FSDP.replace("fsdp_version: 2", "fsdp_version: 3"), "fsdp_version is 3; it must be 1 or 2"),
         (ACCELERATE, FSDP.replace("{", "{fsdp_offload_params: true, "), "acc.yaml: fsdp_offload_params is true: plans hold"),
         (
             ACCELERATE, "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {offload_optimizer_device: cpu}\n",

@@ -210,7 +210,7 @@ def test_by_hand_every_host_has_its_rank_or_finds_it_in_the_host_file(
     assert done.returncode != 0 and "NODE_RANK" in done.stderr
     assert run(script, stubs | {"NODE_RANK": "1", "MASTER_ADDR": "first"}).returncode == 0
     me = subprocess.run(["hostname"], capture_output=True, text=True, check=True).stdout.strip()
-    (tmp_path / "hosts").write_text(f"other\n{me}\n")
+    (tmp_path / "hosts").write_bytes(f"other\r\n{me}\r\n".encode())  # as Windows ends lines
     assert run(script, stubs | {"HOSTFILE": "hosts"}).returncode == 0
     by_hand, by_file = (one["said"] for one in records(stubs))
     assert (by_hand["NODE_RANK"], by_hand["MASTER_ADDR"], by_hand["MASTER_PORT"]) == ("1", "first", "29500")

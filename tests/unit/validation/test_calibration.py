@@ -206,7 +206,7 @@ def log(folder: pathlib.Path, seconds: float, *, head: str = LOG, flops: str = "
 def test_a_log_is_a_run_whose_plan_stands_in_it_or_beside_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (row,) = rows(1.0, data="4", tensor="2", framework="megatron:plain")  # the log tells no --tp-comm-overlap
+    (row,) = rows(1.0, data="4", tensor="2", framework="megatron:plain+late_reduce")  # the log tells no overlap
     (point,) = own_runs.points([row])
     assert isinstance(point, Point)
     out = tmp_path / "mine.toml"
@@ -215,7 +215,7 @@ def test_a_log_is_a_run_whose_plan_stands_in_it_or_beside_it(
     with pytest.raises(SystemExit):
         cli.main()
     found = json.loads(capsys.readouterr().out)
-    assert found["framework"] == "megatron:plain" and found["before_ratio"] == pytest.approx(0.5, abs=1e-6)
+    assert found["framework"] == "megatron:plain+late_reduce" and found["before_ratio"] == pytest.approx(0.5, abs=1e-6)
     assert found["after_ratio"] < 0.1 and frameworks.find(str(out)).compute_ratio > 1.7
     bare = log(tmp_path, 2.0 * point.predicted_seconds, head="")
     told = {"model": "gpt3-2.7b", "cluster": "dgx-a100:8"}

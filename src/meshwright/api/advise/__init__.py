@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from meshwright import api, frameworks, models, sim, validation
+from meshwright.api import plan_files
 from meshwright.api.advise import climbing
 from meshwright.api.advise.climbing import Rung
 from meshwright.api.evaluation import evaluate
@@ -19,6 +21,14 @@ from meshwright.core.run_config import RunConfig
 from meshwright.validation import MeasuredRun, TraceCauses
 
 __all__ = ["Advice", "Rung", "advise", "as_json", "framework_of_file"]
+
+
+_OPTIONS: Mapping[str, str] = MappingProxyType({
+    "tensor": "--tensor-model-parallel-size", "pipeline": "--pipeline-model-parallel-size",
+    "context": "--context-parallel-size", "expert": "--expert-model-parallel-size",
+    "micro_batch": "--micro-batch-size",
+})  # fmt: skip
+"""Where a log of Megatron-LM's options has what a plan says."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +94,7 @@ def advise(
     Parameters
     ----------
     path : str
-        The file.
+        The file: a framework's, or a plan of ours.
     cluster : str
         As on the command line.
     model : str
@@ -110,14 +120,47 @@ def advise(
         When the file, the model, the cluster or what was measured is wrong, or they contradict each other, or the file does
         not say the model.
     """
-    word = framework or framework_of_file(path)
-    frameworks.find(word)
-    module = frameworks.load(frameworks.writer(word))
-    if not hasattr(module, "read"):
-        raise InputError(f"{path}: --for {word}: there is no reader of its configuration")
+    if plan_files.is_plan(path):
+        said, problem = _of_plan(path, cluster, model, framework)
+        module = None
+    else:
+        word = framework or framework_of_file(path)
+        frameworks.find(word)
+        module = frameworks.load(frameworks.writer(word))
+        if not hasattr(module, "read"):
+            raise InputError(f"{path}: --for {word}: there is no reader of its configuration")
+        said, problem = _of_configuration(module, word, path, (cluster, model, sequence_length))
+    plan = said.plan
+    refusals = frameworks.refusals(problem.framework, plan, problem)
+    if module is not None and hasattr(module, "on_devices"):
+        stops, notes = module.on_devices(said, problem, path)
+        refusals, said = (*refusals, *stops), replace(said, warnings=(*said.warnings, *notes))
+    result = _priced(problem, plan)
+    assert result.timeline is not None
+    missing = max(0.0, sim.excess_bytes(problem, plan, result.timeline.peak_bytes))
+    measured, seconds = _measured(against, result) if against else (None, 0.0)
+    best = api.plan(problem, search="best", settings=climbing.NO_RUNNERS_UP, stop=stop)
+    if best.feasible and not (missing or refusals) and not _quicker(best, result):
+        best = result  # a search that was stopped early may not have come as far
+    changes, ladder = ((), ()) if not best.feasible or best is result else climbing.climb(result, missing, best)
+    return Advice(said, result, refusals, missing, changes, ladder, best if best.feasible else None, measured, seconds)
+
+
+def _of_plan(path: str, cluster: str, model: str, framework: str) -> tuple[RunConfig, Problem]:
+    """Return what a plan file of ours says and asks, on a cluster."""
+    found = plan_files.load(path, cluster, model, framework=framework)
+    return RunConfig(found.plan, found.problem.training.precision), found.problem
+
+
+def _of_configuration(module: ModuleType, word: str, path: str, asked: tuple[str, str, int]) -> tuple[RunConfig, Problem]:
+    """Return what a configuration of a framework says, and the question that it answers.
+
+    `asked`: cluster, model (empty: the file's own), tokens of a sample (0: the file's, or the model's).
+    """
     from meshwright import clusters
     from meshwright.clusters import left
 
+    cluster, model, sequence_length = asked
     place = clusters.cluster(cluster)
     spec = api.read(model) if model else _model_of(module, path, 0)
     said: RunConfig = module.read(path, spec.graph, place.n_devices)
@@ -144,19 +187,7 @@ def advise(
         sim.check_plan(problem, plan)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    refusals = frameworks.refusals(problem.framework, plan, problem)
-    if hasattr(module, "on_devices"):
-        stops, notes = module.on_devices(said, problem, path)
-        refusals, said = (*refusals, *stops), replace(said, warnings=(*said.warnings, *notes))
-    result = _priced(problem, plan)
-    assert result.timeline is not None
-    missing = max(0.0, sim.excess_bytes(problem, plan, result.timeline.peak_bytes))
-    measured, seconds = _measured(against, result) if against else (None, 0.0)
-    best = api.plan(problem, search="best", settings=climbing.NO_RUNNERS_UP, stop=stop)
-    if best.feasible and not (missing or refusals) and not _quicker(best, result):
-        best = result  # a search that was stopped early may not have come as far
-    changes, ladder = ((), ()) if not best.feasible or best is result else climbing.climb(result, missing, best)
-    return Advice(said, result, refusals, missing, changes, ladder, best if best.feasible else None, measured, seconds)
+    return said, problem
 
 
 def _measured(path: str, result: Result) -> tuple[TraceCauses | MeasuredRun, float]:
@@ -174,9 +205,11 @@ def _measured(path: str, result: Result) -> tuple[TraceCauses | MeasuredRun, flo
         notes.append(f"{path}: products in {precision}, for a configuration with {problem.training.precision}")
     degrees = {name: getattr(plan.stages[0].strategy, name) for name in ("data", "tensor", "context", "expert")}
     degrees |= {"pipeline": len(plan.ranks()), "devices": plan.n_devices, "global batch": plan.global_batch}
-    told = {**run.settings, "global batch": str(run.global_batch or plan.global_batch)}
+    degrees["micro_batch"] = plan.micro_batch
+    own_options = {name: " ".join(run.options[option]) for name, option in _OPTIONS.items() if option in run.options}
+    told = {**own_options, **run.settings, "global batch": str(run.global_batch or plan.global_batch)}
     notes += [
-        f"{path}: {name} {told[name]}, for a configuration with {degree}"
+        f"{path}: {name.replace('_', '-')} {told[name]}, for a configuration with {degree}"
         for name, degree in degrees.items()
         if told.get(name, str(degree)) != str(degree)
     ]

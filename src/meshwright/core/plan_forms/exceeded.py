@@ -52,7 +52,7 @@ def _degrees(limits: FrameworkLimits, plan: Plan) -> list[str]:
     largest = {name: max(getattr(one, name) for one in strategies) for name in ("tensor", "context", "expert")}
     largest["pipeline"] = len(plan.ranks())
     found += [
-        f"{name} degree {degree}; it has no {name} parallelism"
+        f"{name} degree {degree}; it has {limits.lacks(name)}"
         for name, degree in largest.items()
         if degree > 1 and name not in limits.degrees
     ]

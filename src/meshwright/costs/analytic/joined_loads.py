@@ -10,13 +10,13 @@ from meshwright.core.stage_cost import StageCost
 __all__ = ["combine", "slowest", "slowest_kind"]
 
 
-def combine(stage_costs: Sequence[tuple[StageCost, int]]) -> StageCost:
+def combine(stage_costs: Sequence[tuple[StageCost, int]], *, overlaps: bool = True) -> StageCost:
     """Return the load of a stage from those of its layers.
 
     `stage_costs`: loads of layers and how often each occurs; the last one is the stage's last layer.
     Returns: sums; working memory and what is reserved count once (the largest), and the tensor sent on is the last layer's.
     The gradient reduction of every layer but one runs beside the backward pass: the first layer's gradients are complete
-    only at its end.
+    only at its end. Without `overlaps` all of it runs after that pass.
     """
     forward: dict[str, float] = {}
     backward: dict[str, float] = {}
@@ -46,7 +46,7 @@ def combine(stage_costs: Sequence[tuple[StageCost, int]]) -> StageCost:
         backward_communication=tuple(sorted(backward.items())),
         output_bytes=stage_costs[-1][0].output_bytes if stage_costs else 0.0,
         reduce_seconds=reduce_seconds,
-        overlap_ratio=1.0 - largest / reduce_seconds if reduce_seconds > 0.0 else 0.0,
+        overlap_ratio=1.0 - largest / reduce_seconds if overlaps and reduce_seconds > 0.0 else 0.0,
         gather_seconds=sums[5],
         optimizer_seconds=sums[6],
         weight_bytes=sums[7],

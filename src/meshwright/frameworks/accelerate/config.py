@@ -107,7 +107,7 @@ def read(path: str, graph: Graph) -> RunConfig:
     text = _exact.read_text(path)
     content = _exact.yaml_entries(text, path, "Accelerate")
     warnings = unknown(content, text, path)
-    strategy, own = degrees(content, path)
+    strategy, own = degrees(content, path, text)
     said = _one_config.options(text)
     counts = tuple(
         _one_config.arguments(said, name, path, default)
@@ -151,8 +151,8 @@ def precision_of(content: Mapping[str, Any], path: str) -> str:
     return precision
 
 
-def degrees(content: dict[str, Any], path: str) -> tuple[Strategy, bool]:
-    """Return the degrees that a file's entries say, and whether they recompute layers.
+def degrees(content: dict[str, Any], path: str, text: str = "") -> tuple[Strategy, bool]:
+    """Return the degrees that a file's entries say, and whether they recompute layers; `text`: the file's, for lines.
 
     Raises
     ------
@@ -166,8 +166,13 @@ def degrees(content: dict[str, Any], path: str) -> tuple[Strategy, bool]:
             f"{path}: distributed_type DEEPSPEED: its ZeRO is read from DeepSpeed's own JSON file; write one "
             "(zero_optimization, train_micro_batch_size_per_gpu, gradient_accumulation_steps) and give that"
         )
-    if kind != "FSDP" or version not in ("1", "2"):
-        raise InputError(f"{path}: distributed_type {kind} with fsdp_version {version}: only FSDP with version 1 or 2 is read")
+    if kind != "FSDP":
+        raise InputError(
+            f"{path}: line {_line(text, 'distributed_type')}: distributed_type is {kind}; only FSDP is read: write it as FSDP"
+        )
+    if version not in ("1", "2"):
+        where = f"line {_line(text, 'fsdp_version')}: fsdp_config.fsdp_version"
+        raise InputError(f"{path}: {where} is {version}; it must be 1 or 2: take 2, PyTorch's fully_shard")
     if _flag(fsdp, "fsdp_offload_params", False, path):
         raise InputError(f"{path}: fsdp_offload_params is true: plans hold nothing on the host; leave it out")
     n_devices = _exact.whole(content, "num_processes", path)

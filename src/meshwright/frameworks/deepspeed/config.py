@@ -140,7 +140,8 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     level, tensor = _exact.whole(zero, "stage", path, least=0) if zero else 0, _exact.whole(parallel, "autotp_size", path, 1)
     micro, count, data = _batches(content, path, n_devices, tensor)
     if level > 3:
-        raise InputError(f"{path}: zero_optimization.stage is {level}; it must be 0 to 3")
+        line = first + _line(body, "stage")
+        raise InputError(f"{path}: line {line}: zero_optimization.stage is {level}; it must be 0 to 3: take 3 to shard all")
     strategy = Strategy(data, tensor, 1, 1, False, level if data > 1 else 0)
     if n_devices and strategy.n_devices != n_devices:
         raise InputError(f"{path}: its batch sizes and autotp_size make {strategy.n_devices} devices; there are {n_devices}")

@@ -9,7 +9,7 @@ from meshwright.core.plan import Plan
 from meshwright.frameworks.megatron import parser
 from meshwright.frameworks.megatron.pipeline import whole
 
-__all__ = ["check", "notes", "overlaps", "sentence"]
+__all__ = ["check", "notes", "sentence"]
 
 Options = Mapping[str, tuple[str, ...]]
 
@@ -48,10 +48,7 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
         found.append(("--no-gradient-accumulation-fusion", "gradients are priced as summed where products make them"))
     if options.get("--fp8-recipe", ("tensorwise",)) not in _SCALED:
         found.append(("--fp8-recipe", f"is {' '.join(options['--fp8-recipe'])}; fp8 is priced with a scale a tensor"))
-    if "--num-query-groups" in options and "--group-query-attention" not in options:
-        found.append(("--num-query-groups", "is not taken without --group-query-attention; every head has keys of its own"))
-    if options.get("--position-embedding-type") != ("yarn",):
-        found += [(name, "is not taken without --position-embedding-type yarn") for name in options if "yarn-" in name]
+    found += _not_taken(options)
     found += _captured(options)
     if one.offload == "optimizer":
         found = [(name, text) for name, text in found if name != "--use-precision-aware-optimizer"]  # it needs that
@@ -59,7 +56,6 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
             found.append(("--overlap-cpu-optimizer-d2h-h2d", "is not set; transfers are priced beside the host's update"))
         if "--use-torch-optimizer-for-cpu-offload" in options:
             found.append(("--use-torch-optimizer-for-cpu-offload", "the host's update is priced as a fused Adam's"))
-    found += overlaps(options, plan)
     dispatched = options.get("--moe-token-dispatcher-type", ("flex",))
     if one.expert > 1 and dispatched != ("flex",) and "--moe-enable-deepep" not in options:
         kind = f"is {' '.join(dispatched)}; where releases have DeepEP or HybridEP each token is priced as sent once to a node"
@@ -70,18 +66,19 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def overlaps(options: Options, plan: Plan) -> list[tuple[str, str]]:
-    """Return what is to be said of collectives of the data axis that run by themselves and are priced beside computing."""
-    one = plan.stages[0].strategy
-    if one.data * one.context == 1 or one.shard >= 2:
-        return []
-    wanted = ["--overlap-grad-reduce", *(["--overlap-param-gather"] if one.shard else [])]
-    return [
-        (name, f"is not set; {what} beside computing")
-        for name, what in (("--overlap-grad-reduce", "the reduction of gradients is priced"),
-                           ("--overlap-param-gather", "the gathering of weights is priced"))
-        if name in wanted and name not in options
-    ]  # fmt: skip
+def _not_taken(options: Options) -> list[tuple[str, str]]:
+    """Return options that Megatron-LM leaves aside because another is not there."""
+    found: list[tuple[str, str]] = []
+    if "--num-query-groups" in options and "--group-query-attention" not in options:
+        found.append(("--num-query-groups", "is not taken without --group-query-attention; every head has keys of its own"))
+    if not {"--recompute-granularity", "--recompute-activations", "--moe-layer-recompute"} & set(options):
+        for name in ("--recompute-modules", "--recompute-method", "--recompute-num-layers"):
+            kind = "selective" if name == "--recompute-modules" else "full"
+            if name in options:
+                found.append((name, f"is not taken without --recompute-granularity {kind}; nothing is recomputed"))
+    if options.get("--position-embedding-type") != ("yarn",):
+        found += [(name, "is not taken without --position-embedding-type yarn") for name in options if "yarn-" in name]
+    return found
 
 
 def _captured(options: Options) -> list[tuple[str, str]]:

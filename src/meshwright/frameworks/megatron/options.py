@@ -172,7 +172,7 @@ def arguments(result: Result) -> Options:
     if layout_of(plan) == "data" and n_ranks > 1:
         options.append(("--use-tp-pp-dp-mapping",))
     options += _pipeline(result)
-    options += _sharding(plan)
+    options += _sharding(plan, overlaps=framework_of(problem).overlaps_reduce)
     if strategy.offload == "optimizer":
         options += _offload(strategy.data * strategy.context)
     options += _recompute(result)
@@ -194,7 +194,7 @@ def dispatch(problem: Problem, plan: Plan) -> Options:
     own = framework_of(problem)
     if not own.dispatches_once or plan.stages[0].strategy.expert == 1:
         return [("--moe-token-dispatcher-type", "alltoall")]
-    backend = "deepep" if own.variant == "experts_x86" else "hybridep"
+    backend = "deepep" if "experts_x86" in own.variants else "hybridep"
     return [("--moe-token-dispatcher-type", "flex"), ("--moe-flex-dispatcher-backend", backend)]
 
 
@@ -220,16 +220,19 @@ def _pipeline(result: Result) -> Options:
     return [("--pipeline-model-parallel-layout", "E" + "|".join(parts) + "L"), *beside]
 
 
-def _sharding(plan: Plan) -> Options:
-    """Return what says what the data axis shards; whatever it is, gradients are reduced beside the backward pass."""
+def _sharding(plan: Plan, *, overlaps: bool) -> Options:
+    """Return what says what the data axis shards; `overlaps`: whether gradients are reduced beside the backward pass.
+
+    Weights are priced as gathered after the update, whether ``--overlap-param-gather`` is there or not; it needs the other.
+    """
     strategy = plan.stages[0].strategy
     if strategy.data * strategy.context == 1:
         return []
     if strategy.shard == 0:
-        return [("--overlap-grad-reduce",)]
+        return [("--overlap-grad-reduce",)] * overlaps
     options: Options = [("--use-distributed-optimizer",)]
     if strategy.shard == 1:
-        options += [("--overlap-grad-reduce",), ("--overlap-param-gather",)]
+        options += [("--overlap-grad-reduce",), ("--overlap-param-gather",)] * overlaps
     else:
         word = "optim_grads" if strategy.shard == 2 else "optim_grads_params"
         options += [

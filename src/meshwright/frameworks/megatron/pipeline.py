@@ -27,9 +27,8 @@ def whole(options: Options, name: str, place: str, default: int = 0) -> int:
         return default
     text = " ".join(options.get(name, ()))
     if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise InputError(
-            f"{place}: {name} is '{text}'; it must be a whole number from 1 on" if text else f"{place}: {name} is missing"
-        )
+        said = f"is '{text}'" if text else "has no value" if name in options else "is missing"
+        raise InputError(f"{place}: {name} {said}; it must be a whole number from 1 on")
     return int(text)
 
 

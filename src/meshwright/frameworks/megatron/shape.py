@@ -245,5 +245,6 @@ def _number(options: Options, name: str, place: str, default: int | None = None,
         return default
     text = " ".join(options.get(name, ()))
     if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
-        raise InputError(f"{place}: {name} is '{text}'; it must be a whole number from {least} on")
+        said = f"is '{text}'" if text else "has no value"
+        raise InputError(f"{place}: {name} {said}; it must be a whole number from {least} on")
     return int(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -17,7 +19,7 @@ from meshwright.frameworks._shell_words import is_open
 from meshwright.frameworks.megatron import aside, contradictions, parser, pipeline, shape, surroundings
 from meshwright.frameworks.megatron.options import EXCHANGES, OVERLAP
 
-__all__ = ["config_of", "plan_of", "read", "unset_overlaps", "variant_of"]
+__all__ = ["config_of", "plan_of", "read", "variant_of"]
 
 FLAGS = ("--sequence-parallel", "--use-tp-pp-dp-mapping", "--use-distributed-optimizer", "--use-megatron-fsdp")
 """Options without a value that a plan depends on."""
@@ -44,11 +46,14 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     """
     found = _command_line.read(_exact.read_text(path), path)
     options, warnings = _with_devices(found, path, n_devices)
-    aside.check(options, path)
-    parser.check(options, path, found.lines)
+    try:
+        aside.check(options, path)
+        parser.check(options, path, found.lines)
+        said = config_of(options, path, graph, n_devices)
+    except InputError as error:
+        raise InputError(_with_place(str(error), path, found)) from None
     for line, what in surroundings.wrong(options, found.environment):
         raise InputError(f"{path}: line {line}: {what}")
-    said = config_of(options, path, graph, n_devices)
     warnings += _unknown(found, path)
     noted = [*aside.notes(options, said.plan), *shape.unlike(options, path, graph), *contradictions.refused_aside(options)]
     for name, what in noted:
@@ -69,12 +74,16 @@ def _with_devices(found: _command_line.CommandLine, path: str, n_devices: int) -
     return options, warnings
 
 
-def unset_overlaps(options: Mapping[str, tuple[str, ...]], path: str, plan: Plan) -> tuple[str, ...]:
-    """Return, in sentences, which collectives of the data axis run by themselves and are priced beside computing.
-
-    `path`: where the options stand.
-    """
-    return tuple(f"{path}: {aside.sentence(name, what)}" for name, what in aside.overlaps(options, plan))
+def _with_place(text: str, path: str, found: _command_line.CommandLine) -> str:
+    """Return a message with the line of the option that it names first, or of one spelt much like it where it is missing."""
+    name = re.match(rf"{re.escape(path)}: (--[\w-]+)", text)
+    if not name:
+        return text
+    if name[1] in found.lines:
+        return f"{path}: line {found.lines[name[1]]}: {text.removeprefix(f'{path}: ')}"
+    unknown = [one for one in found.lines if one not in parser.known()]
+    close = difflib.get_close_matches(name[1], unknown, 1, 0.85)
+    return f"{text}; line {found.lines[close[0]]} has {close[0]}, which is no option of Megatron-LM" if close else text
 
 
 def _reduced_in_half(options: Mapping[str, tuple[str, ...]]) -> bool:
@@ -89,21 +98,26 @@ def _reduced_in_half(options: Mapping[str, tuple[str, ...]]) -> bool:
     return "--bf16" in options and "--grad-reduce-in-bf16" in options
 
 
-def variant_of(graph: Graph, plan: Plan, overlaps: bool) -> tuple[str, str]:
-    """Return the variant that a run without overlap on its tensor axis is priced as, and what is to be said of it.
+def variant_of(graph: Graph, plan: Plan, *, tensor: bool, reduce: bool) -> str:
+    """Return the variant that a run is priced as whose collectives run by themselves; mixtures have others beside it.
 
-    `overlaps`: whether ``tp_comm_overlap`` is set. Mixtures of experts have variants of their own, all with overlap.
+    `tensor`, `reduce`: whether those of the tensor axis, and reductions of gradients, run beside computing.
     """
     one = plan.stages[0].strategy
-    if overlaps or one.tensor == 1 or not one.sequence_parallel:
-        return "", ""
-    if any(operator.expert for op in graph.ops for operator in op.body):
-        return "", "is not set; the tensor axis is priced with overlap"
-    return "plain", ""
+    found = ["plain"] if one.tensor > 1 and one.sequence_parallel and not tensor else []
+    found += ["late_reduce"] if one.data * one.context > 1 and one.shard < 2 and not reduce else []
+    mixture = any(operator.expert for op in graph.ops for operator in op.body)
+    return "+" * (mixture and bool(found)) + "+".join(found)
 
 
-def config_of(options: Mapping[str, tuple[str, ...]], path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
-    """Return what options say of a model's run; `path`: where they stand, for messages; otherwise as `read`."""
+def config_of(
+    options: Mapping[str, tuple[str, ...]], path: str, graph: Graph, n_devices: int = 0, *, says_overlaps: bool = True
+) -> RunConfig:
+    """Return what options say of a model's run.
+
+    `path`: where they stand, for messages. `says_overlaps`: whether reductions run by themselves where no option says
+    otherwise. The others as in `read`.
+    """
     plan = plan_of(options, path, n_devices)
     n_layers = sum(len(stage.ops) for stage in plan.stages) - 2
     if n_layers != len(graph.ops) - 2:
@@ -112,10 +126,10 @@ def config_of(options: Mapping[str, tuple[str, ...]], path: str, graph: Graph, n
         )
     _head_ranks(options, plan, graph, path)
     length, precision = shape.length_of(options, path), _precision(options)
-    variant, overlap = variant_of(graph, plan, "--tp-comm-overlap" in options)
-    warnings = (f"{path}: --tp-comm-overlap {overlap}",) if overlap else ()
+    reduce = "--overlap-grad-reduce" in options or not says_overlaps
+    variant = variant_of(graph, plan, tensor="--tp-comm-overlap" in options, reduce=reduce)
     return RunConfig(
-        plan, precision, length, warnings, variant, training=_training(options, precision, path),
+        plan, precision, length, (), variant, training=_training(options, precision, path),
         attention=shape.attention_of(options),
     )  # fmt: skip
 
@@ -145,8 +159,10 @@ def _precision(options: Mapping[str, tuple[str, ...]]) -> str:
 def _unknown(found: _command_line.CommandLine, place: str) -> list[str]:
     """Return a warning for every option that Megatron-LM's parser does not have."""
     known = {*parser.known(), *_command_line.TORCHRUN}
+    close = {name: difflib.get_close_matches(name, sorted(known), 1, 0.85) for name in found.lines if name not in known}
     return [
         f"{place}: line {line}: {name} is no option of Megatron-LM that is known; it is left out"
+        + (f" (did you mean {close[name][0]}?)" if close[name] else "")
         for name, line in found.lines.items()
         if name not in known and name.replace("_", "-") not in _command_line.TORCHRUN
     ]

@@ -18,7 +18,7 @@ VARIANTS = (
     *(
         replace(one, framework=replace(one.framework, name=FRAMEWORK.name, limits=FRAMEWORK.limits))
         for one in limits.VARIANTS
-        if one.framework.variant == "plain" or one.framework.variant.startswith("experts")
+        if one.beside or one.framework.variant.startswith("experts")
     ),
 )
 """Those of Megatron-LM that its releases had: mixtures of experts under circumstances, and no overlap of the tensor axis."""

@@ -27,10 +27,10 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     imports, made, notes = provider(result.problem)
     sizes = _exact.launch_sizes("megatron_bridge", result)
     own = megatron_options.framework_of(result.problem)
-    if own.variant == "experts_captured":
+    if "experts_captured" in own.variants:
         notes += ("the step is priced with captured graphs: set cfg.model.cuda_graph_impl and cuda_graph_scope as your release "
                   "has them",)  # fmt: skip
-    if own.variant == "experts_drop":
+    if "experts_drop" in own.variants:
         notes += ("the step is priced with a fixed capacity of experts: set cfg.model.moe_expert_capacity_factor",)
     files.write(path, "\n".join(_lines(result, imports, made, sizes)) + "\n")
     return notes
@@ -45,6 +45,8 @@ def _lines(result: Result, imports: list[str], made: list[str], sizes: tuple[int
     optimizer = {"bf16_mixed": "bf16-mixed", "fp16_mixed": "16-mixed", "": "32"}.get(precision, "bf16-mixed")
     overlaps = ("--tp-comm-overlap",) in megatron_options.arguments(result)
     beside = ", overlap_moe_expert_parallel_comm=True" * (plan.schedule == "combined_1f1b")
+    late = not megatron_options.framework_of(problem).overlaps_reduce
+    beside += ", overlap_grad_reduce=False, overlap_param_gather=False" * late
     by_bridge = any("AutoBridge" in line for line in imports)
     return [
         f'"""{problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for Megatron-Bridge 0.3.1.',

@@ -19,6 +19,7 @@ __all__ = ["RecipeFields"]
 
 _PLANNED = (
     "optimizer.use_distributed_optimizer", "comm_overlap.tp_comm_overlap", "comm_overlap.overlap_moe_expert_parallel_comm",
+    "comm_overlap.overlap_grad_reduce",
     "mixed_precision.grad_reduce_in_fp32",
     "ddp.grad_reduce_in_fp32",
     "optimizer.optimizer", "model.tp_comm_overlap", "model.moe_layer_recompute", "comm_overlap.data_parallel_size",
@@ -128,12 +129,13 @@ class RecipeFields:
             )
         if self.found.get("comm_overlap.tp_comm_overlap", self.found.get("model.tp_comm_overlap", False)):
             options["--tp-comm-overlap"] = ()
-        variant, without = megatron_told.variant_of(graph, plan, "--tp-comm-overlap" in options)
-        if without:
-            self.warnings.append(f"{path}: comm_overlap.tp_comm_overlap {without}")
+        reduce = self.found.get("comm_overlap.overlap_grad_reduce", self.found.get("ddp.overlap_grad_reduce")) is not False
+        variant = megatron_told.variant_of(graph, plan, tensor="--tp-comm-overlap" in options, reduce=reduce)
         for name, what in aside.notes(options, plan):
+            if what.startswith("is not taken without --recompute"):
+                continue  # a dump has its default
             field = fields.ASIDE.get(name) or fields.VALUES.get(name) or fields.FLAGS.get(name, name)
-            if field in self.found or name not in fields.FLAGS:  # what overlaps by itself where a recipe leaves it open
+            if field in self.found or name not in fields.FLAGS:
                 self.warnings.append(f"{path}: {aside.sentence(field, what.replace('is not set', 'is False'))}")
         optimizer = self.found.get("optimizer.optimizer", "adam")
         if optimizer != "adam":

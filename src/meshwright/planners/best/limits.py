@@ -302,7 +302,7 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
             continue
         if axis not in framework.degrees_for(problem.graph):
             why = problem.graph.single(axis) or " for weights that embedding and head share" * (axis in framework.degrees)
-            raise _outside(problem, f"{axis} degree {beyond}", f"no {axis} parallelism{why}")
+            raise _outside(problem, f"{axis} degree {beyond}", f"{framework.lacks(axis)}{why}")
         if axis == "tensor" and not framework.sequence_parallel:
             why = "no sequence parallelism, which the search puts beside every tensor degree"
             raise _outside(problem, f"tensor degree {beyond}", why)

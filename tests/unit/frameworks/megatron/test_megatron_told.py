@@ -126,7 +126,7 @@ def test_scripts_as_people_write_them_are_read(tmp_path: pathlib.Path) -> None:
     [
         ("--tensor-model-parallel-size 3", "no multiple of tensor x context x pipeline = 3"),
         ("--tensor-model-parallel-size two", "--tensor-model-parallel-size is 'two'"),
-        ("--global-batch-size 9", "no multiple of --micro-batch-size"), ("--num-layers", "--num-layers is missing"),
+        ("--global-batch-size 9", "no multiple of --micro-batch-size"), ("--num-layers", "--num-layers has no value"),
         ("--recompute-granularity half", "'half'; it must be"), ("--recompute-granularity full", "uniform of 1"),
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", "uniform of 1"),
         ("--recompute-granularity selective --recompute-modules nothing", "nothing"),
@@ -200,9 +200,7 @@ def test_what_is_priced_otherwise_is_said_and_what_has_no_plan_is_refused(tmp_pa
     assert _read(tmp_path, "--rampup-batch-size 8 8 100") == (
         "line 2: --rampup-batch-size: the global batch after the ramp is priced",
     )
-    assert _read(tmp_path, "--use-distributed-optimizer") == (
-        "--overlap-param-gather is not set; the gathering of weights is priced beside computing",
-    )
+    assert _read(tmp_path, "--use-distributed-optimizer") == (), "weights are priced as gathered after the update anyhow"
     with pytest.raises(InputError, match="activations on the host; plans have nothing like it"):
         _read(tmp_path, "--cpu-offloading-num-layers 2")
     with pytest.raises(InputError, match="say --num-layers alone"):
@@ -211,8 +209,14 @@ def test_what_is_priced_otherwise_is_said_and_what_has_no_plan_is_refused(tmp_pa
 
 def test_an_overlap_that_is_not_set_is_not_priced(tmp_path: pathlib.Path) -> None:
     path, split = tmp_path / "run.sh", "--tensor-model-parallel-size 2 --sequence-parallel"
-    for more, variant in ((split, "plain"), (f"{split} --tp-comm-overlap", ""), ("--tensor-model-parallel-size 2", "")):
-        path.write_text(f"{GOOD} {more}\n")
+    bare, good = GOOD, f"{GOOD} --overlap-grad-reduce"
+    zero = "--use-megatron-fsdp --ckpt-format fsdp_dtensor"
+    for text, variant in (
+        (f"{good} {split}", "plain"), (f"{good} {split} --tp-comm-overlap", ""), (f"{good} --tensor-model-parallel-size 2", ""),
+        (bare, "late_reduce"), (f"{bare} {split}", "plain+late_reduce"), (f"{bare} {zero}", ""),
+        (f"{bare} --pipeline-model-parallel-size 4", ""),  # no data axis
+    ):  # fmt: skip
+        path.write_text(f"{text}\n")
         assert told.read(str(path), posed(4).graph).variant == variant
 
 
@@ -248,3 +252,26 @@ def test_state_on_the_host_is_read_with_what_is_priced_otherwise(tmp_path: pathl
         _read(tmp_path, f"{HOSTED} --optimizer-offload-fraction 0.5")
     with pytest.raises(InputError, match="asks for --use-precision-aware-optimizer beside it"):
         _read(tmp_path, "--optimizer-cpu-offload --use-distributed-optimizer")
+
+
+def test_a_message_names_the_line_and_what_is_spelt_much_like_a_missing_option(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "run.sh"
+
+    def said(text: str) -> str:
+        path.write_text(f"# a script\n{text}\n")
+        with pytest.raises(InputError) as wrong:
+            told.read(str(path), posed(4).graph)
+        return str(wrong.value).removeprefix(f"{path}: ")
+
+    wrong = GOOD.replace("--micro-batch-size", "--micro-batchsize")
+    assert said(wrong).endswith("from 1 on; line 2 has --micro-batchsize, which is no option of Megatron-LM")
+    assert said(f"{GOOD} --micro-batch-size=").startswith("line 2: --micro-batch-size has no value; it must be")
+    assert said(f"{GOOD} \\\n --tensor-model-parallel-size x").startswith(
+        "line 3: --tensor-model-parallel-size is 'x'; it must"
+    )
+    path.write_text(f"{GOOD} --tensor-model-parallelsize 2\n")
+    assert told.read(str(path), posed(4).graph).warnings[0].endswith("left out (did you mean --tensor-model-parallel-size?)")
+    assert _read(tmp_path, "--recompute-modules mlp") == (
+        "line 2: --recompute-modules is not taken without --recompute-granularity selective; nothing is recomputed",
+    )
+    assert _read(tmp_path, "--recompute-activations --recompute-modules mlp") == ()

@@ -34,12 +34,12 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 
 def _not_said(result: Result) -> tuple[str, ...]:
     """Return what a plan is priced with and options of several releases say differently."""
-    variant = _options.framework_of(result.problem).variant
+    variants = _options.framework_of(result.problem).variants
     told = {
         "experts_captured": "the step is priced with captured graphs: add --cuda-graph-impl as your release has it",
         "experts_drop": "the step is priced with a fixed capacity of experts: add --moe-expert-capacity-factor",
     }
-    return (told[variant],) if variant in told else ()
+    return tuple(told[variant] for variant in variants if variant in told)
 
 
 def arguments(result: Result) -> Options:
