@@ -51,8 +51,8 @@ def limited(text: str) -> Iterator[None]:
         raise TimeUp
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         yield
     except TimeUp:
         raise InputError(f"--time-limit {text}: time was up before the end; there is no answer") from None

@@ -184,9 +184,10 @@ def register(app: typer.Typer) -> None:
 
         source = Source(certificate)
         files.read_bytes(source.path or certificate, hint="name a file written by 'meshwright plan --out'")  # or says why not
-        with _early.limited(time_limit), progress(f"checking {certificate}"):
+        with _early.limited(time_limit):
             try:
-                verdict = _verdict(source.json, certificate, model)
+                with progress(f"checking {certificate}"):
+                    verdict = _verdict(source.json, certificate, model)
             except _early.TimeUp:
                 return _stopped(time_limit, json_)
         if json_:

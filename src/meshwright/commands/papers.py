@@ -66,6 +66,7 @@ def _repeated(paper: Paper, claims: tuple[Claim, ...], named: bool) -> tuple[tup
 
     done: list[papers.ClaimRepeated] = []
     cases: list[Case] = []
+    started = time.process_time()
 
     def tell(case: Case) -> None:
         cases.append(case)

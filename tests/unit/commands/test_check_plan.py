@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from meshwright.commands import _asking_again, check
+from meshwright.report import progress
 
 
 def small(folder: pathlib.Path) -> pathlib.Path:
@@ -101,6 +102,7 @@ def test_a_check_that_was_stopped_confirms_nothing(
         done.code == 2
         and done.out == "not checked: stopped after 0.1, before its end: nothing is confirmed and nothing refuted\n"
     )
+    monkeypatch.setattr(progress, "Progress", lambda: time.sleep(60.0))  # and before the check has begun
     entry = meshwright("check", "plan.json", "--time-limit", "0.1", "--json").json
     assert not entry["valid"] and entry["stopped"] and "nothing is confirmed" in entry["reason"]
     monkeypatch.undo()

@@ -80,6 +80,9 @@ def test_cases_computed_before_time_was_up_are_shown_and_a_claim_in_part_says_so
     assert first["computed"] and not first["complete"] and [case["case"] for case in first["cases"]] == ["one"]
     assert not second["computed"] and not second["complete"]
     assert f"time was up; not computed: {first['id']} (in part), {second['id']}" in done.err
+    for limit in ("1ns", "1us", "10us", "100us"):  # wherever it is when time is up
+        done = meshwright("papers", "pase", "--time-limit", limit)
+        assert done.code in (0, 2) and "time was up" in done.err
     out = meshwright("papers", "pase", "--time-limit", "0.1").out
     assert "stopped before its other cases" in out and "not computed: stopped before" in out
 
