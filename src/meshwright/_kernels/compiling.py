@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from meshwright._kernels import kept
+from meshwright._kernels.compilation import COMPILATION
 
 __all__ = ["Kernel", "KernelPart", "inlined", "kernel", "part"]
 
@@ -186,7 +187,8 @@ class Kernel(KernelPart):
         _announce(module.split(".")[2])
         from meshwright._kernels import translating
 
-        entry, code = translating.compiled(self.dispatcher(), arguments)
+        with COMPILATION.of(self.py_func.__name__):
+            entry, code = translating.compiled(self.dispatcher(), arguments)
         kept.save(name, code)
         return entry
 

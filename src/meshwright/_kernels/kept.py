@@ -37,7 +37,7 @@ _NO_CODE = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER", "NU
 _DIGEST_BYTES = hashlib.sha256().digest_size
 """At the beginning of a file."""
 
-_OURS = ("compiling", "kept", "loading", "translating")
+_OURS = ("compilation", "compiling", "kept", "loading", "translating")
 """Files that no kernel's code is made from; what they do to it stands in `OPTIONS`."""
 
 

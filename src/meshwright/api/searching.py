@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from meshwright import frameworks
+from meshwright._kernels.compilation import COMPILATION
 from meshwright.api import answers, targets
 from meshwright.api.evaluation import json_ready, judged
 from meshwright.base import fields, options, registry
@@ -17,6 +18,8 @@ from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Result
 
 __all__ = ["searched"]
+
+_SHORT_RATIO = 0.02  # of a limit of time: what is less is not worth a note
 
 
 def searched(
@@ -65,6 +68,7 @@ def searched(
     if within and "within_ratio" not in told:
         params = replace(params, within_ratio=within)
     started, stop = time.perf_counter(), stop or Stop()
+    compiled = COMPILATION.seconds
     try:
         answer: Answer = module.search(problem, params, seed=seed, stop=stop)
     except MeshwrightError:
@@ -76,6 +80,10 @@ def searched(
     seconds = time.perf_counter() - started
     unheeded = () if getattr(module, "STOPS_EARLY", False) else stop.unheeded(name)
     answer = replace(answer, notes=problem.model_spec.notes + answer.notes + unheeded)
+    compiled = COMPILATION.seconds - compiled
+    if answer.extra.get("stopped_early") is True and stop.seconds and compiled > _SHORT_RATIO * stop.seconds:
+        note = f"compiling kernels for their first use took {compiled:.1f} s, which the limit of {stop.seconds:g} s counts"
+        answer = replace(answer, notes=(*answer.notes, f"{note}; they are kept: asked again, the search looks at more"))
     answers.check_extra(answer, name)
     asked, problem = problem, answers.same_question(problem, answer.problem or problem, name)
     result = Result(

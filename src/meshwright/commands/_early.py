@@ -9,15 +9,56 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from meshwright.base.errors import InputError
+
 if TYPE_CHECKING:
     from meshwright.core.problem import Problem
 
-__all__ = ["WRITING", "interruptible", "seconds_of", "share_of", "stops_early"]
+__all__ = ["WRITING", "TimeUp", "ended_by", "interruptible", "limited", "seconds_of", "share_of", "stops_early"]
 
 WRITING = "the answer is there and is being written"
 """What is told of Ctrl-C that comes too late to stop anything."""
 
 _BEST_SO_FAR = "stopping; the best plan so far, if there is one, is the answer"
+
+
+class TimeUp(KeyboardInterrupt):
+    """What ``--time-limit`` raises in work that asks nobody whether to go on: it ends what Ctrl-C ends, in the same way."""
+
+
+def ended_by(stopped: KeyboardInterrupt) -> str:
+    """Return what ended something, in words."""
+    return "time was up" if isinstance(stopped, TimeUp) else "interrupted"
+
+
+@contextmanager
+def limited(text: str) -> Iterator[None]:
+    """Raise `TimeUp` after the time of ``--time-limit``, for work that asks nobody whether to go on; empty for no limit.
+
+    Raises
+    ------
+    InputError
+        When it is no positive time, the system has no timer of signals (Windows), or nothing inside keeps what there is.
+    """
+    seconds = seconds_of(text)
+    if not seconds or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if not hasattr(signal, "setitimer"):
+        raise InputError(f"--time-limit {text}: this system has no timer that could stop this command; leave it out")
+
+    def ring(number: int, frame: object) -> None:
+        raise TimeUp
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    except TimeUp:
+        raise InputError(f"--time-limit {text}: time was up before the end; there is no answer") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def seconds_of(text: str) -> float:
@@ -27,7 +68,10 @@ def seconds_of(text: str) -> float:
     """
     from meshwright.base import units
 
-    return units.parse(text, "seconds", place="--time-limit", exclusive=True) if text else 0.0
+    try:
+        return units.parse(text, "seconds", place="--time-limit", exclusive=True) if text else 0.0
+    except InputError:
+        raise InputError(f"--time-limit {text}: must be a time above 0, for example 30s or 5 min") from None
 
 
 def share_of(text: str, option: str, most: float = 1.0) -> float:
@@ -35,8 +79,6 @@ def share_of(text: str, option: str, most: float = 1.0) -> float:
 
     Raises `InputError` when it is no number, or not between 0 and `most`.
     """
-    from meshwright.base.errors import InputError
-
     number = text.strip().removesuffix("%")
     try:
         share = float(number) / (100.0 if number != text.strip() else 1.0)

@@ -15,6 +15,7 @@ __all__ = [
     "Batching",
     "ClusterName",
     "CostsName",
+    "EndAt",
     "FileFormat",
     "For",
     "Freeze",
@@ -35,6 +36,7 @@ __all__ = [
 ModelName = Annotated[str, typer.Argument(help="A built-in name, a config.json, or a file of any known format.")]
 ClusterName = Annotated[str, typer.Option(help="A built-in kind (dgx-h100:64), a topology (torus:4x4x4) or a YAML file.")]
 CostsName = Annotated[str, typer.Option(help="The cost model; default: the one the input asks for.")]
+EndAt = Annotated[str, typer.Option("--time-limit", metavar="T", help="End the command then (30s), without an answer.")]
 FileFormat = Annotated[str, typer.Option("--format", help="Format of MODEL where it should not be recognised.")]
 MicroBatch = Annotated[
     int,

@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
         config: str = typer.Option(
             "", help="Configuration of the logs' runs, or a plan file, where logs do not tell the plan."
         ),
+        time_limit: _options.EndAt = "",
         json_: _options.AsJson = False,
     ) -> int:
         """Fit a framework to a few runs of your own, shrunk towards the built-in figures."""
@@ -35,10 +36,11 @@ def register(app: typer.Typer) -> None:
 
         from meshwright import validation
         from meshwright.base import files
+        from meshwright.commands import _early
         from meshwright.report.progress import progress
 
         files.check_target(out, "--out")
-        with progress("fitting a framework"):
+        with _early.limited(time_limit), progress("fitting a framework"):
             found = validation.calibrate(runs, framework=for_, model=model, cluster=cluster, config=config)
         validation.write_calibration(found, out)
         if json_:

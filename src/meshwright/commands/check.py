@@ -148,6 +148,19 @@ def _asked_batch(entry: dict[str, Any]) -> Batch:
     return Batch(int(told["asked_global_batch"]), int(told["asked_micro_batch"]), int(told["sequence_length"]))
 
 
+def _stopped(time_limit: str, as_json: bool) -> int:
+    """Say that a check did not come to its end; return the exit status."""
+    import json
+
+    reason = f"stopped after {time_limit}, before its end: nothing is confirmed and nothing refuted"
+    if as_json:
+        head = {"format": "meshwright/check/1", "valid": False, "stopped": True, "value": None, "bound": None}
+        print(json.dumps({**head, "reason": reason}))
+    else:
+        print(f"not checked: {reason}")
+    return 2
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
@@ -158,19 +171,25 @@ def register(app: typer.Typer) -> None:
             "certificate=FILE."
         ),
         model: str = typer.Option("", help="Where the model of a plan lies, if no longer where the plan says."),
+        time_limit: str = typer.Option("", metavar="T", help="Stop then (30s); a check that was stopped confirms nothing."),
         json_: _options.AsJson = False,
     ) -> int:
         """Verify that an answer costs what it says and that none costs less than its bound; say what was not looked at."""
         import json
 
         from meshwright.base import files
+        from meshwright.commands import _early
         from meshwright.core.source import Source
         from meshwright.report.progress import progress
 
         source = Source(certificate)
         files.read_bytes(source.path or certificate, hint="name a file written by 'meshwright plan --out'")  # or says why not
-        with progress(f"checking {certificate}"):
-            verdict = _verdict(source.json, certificate, model)
+        with _early.limited(time_limit):
+            try:
+                with progress(f"checking {certificate}"):
+                    verdict = _verdict(source.json, certificate, model)
+            except _early.TimeUp:
+                return _stopped(time_limit, json_)
         if json_:
             found = {"value": verdict.value, "bound": verdict.bound_value}
             numbers = {name: None if math.isnan(number) else number for name, number in found.items()}

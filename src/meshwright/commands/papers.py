@@ -10,7 +10,7 @@ from meshwright.commands import _options
 
 if TYPE_CHECKING:
     from meshwright.papers import ClaimRepeated, Paper
-    from meshwright.published.claims import Claim
+    from meshwright.published.claims import Case, Claim
 
 __all__ = ["register"]
 
@@ -49,31 +49,47 @@ def _told(one: ClaimRepeated, named: bool) -> list[str]:
     if claim.ours:
         lines.append(f"    here: {claim.ours}")
     if not one.cases:
-        why = f"takes long; name it: --claim {claim.id}" if claim.by_name and not named else "interrupted"
+        why = f"takes long; name it: --claim {claim.id}" if claim.by_name and not named and one.complete else "stopped before"
         return lines + [f"    not computed: {why}", ""]
     better = "more is better" if claim.higher_is_better else "less is better"
-    return [*lines, f"    in {claim.unit}; {better}; took {one.cpu_seconds:.1f} CPU s", *_table(one), ""]
+    part = "" if one.complete else "; stopped before its other cases"
+    return [*lines, f"    in {claim.unit}; {better}; took {one.cpu_seconds:.1f} CPU s{part}", *_table(one), ""]
 
 
 def _repeated(paper: Paper, claims: tuple[Claim, ...], named: bool) -> tuple[tuple[ClaimRepeated, ...], bool]:
-    """Compute claims with a line of progress for each case; also return whether Ctrl-C ended it."""
+    """Compute claims with a line of progress for each case; also return whether Ctrl-C or a limit of time ended it."""
     import sys
+    import time
 
     from meshwright import papers
     from meshwright.report.progress import progress
 
     done: list[papers.ClaimRepeated] = []
+    cases: list[Case] = []
+    started = time.process_time()
+
+    def tell(case: Case) -> None:
+        cases.append(case)
+        print(f"{paper.name} {claim.id}: {case.name}", file=sys.stderr, flush=True)
+
     try:
         for claim in claims:
             if claim.by_name and not named:
                 done.append(papers.ClaimRepeated(claim))
                 continue
+            cases.clear()
+            started = time.process_time()
             with progress(f"papers {paper.name}: {claim.id}"):
-                done.append(papers.repeat(paper, claim, lambda line: print(line, file=sys.stderr, flush=True)))
-    except KeyboardInterrupt:
-        left = claims[len(done) :]
-        print(f"meshwright: interrupted; not computed: {', '.join(claim.id for claim in left)}", file=sys.stderr)
-        return (*done, *(papers.ClaimRepeated(claim) for claim in left)), True
+                done.append(papers.repeat(paper, claim, tell))
+    except KeyboardInterrupt as stopped:
+        from meshwright.commands import _early
+
+        seconds = time.process_time() - started
+        left = [papers.ClaimRepeated(claims[len(done)], tuple(cases), seconds, False)]
+        left += [papers.ClaimRepeated(claim, complete=False) for claim in claims[len(done) + 1 :]]
+        names = [one.claim.id + " (in part)" * bool(one.cases) for one in left if not one.claim.reason]
+        print(f"meshwright: {_early.ended_by(stopped)}; not computed: {', '.join(names)}", file=sys.stderr)
+        return (*done, *left), True
     return tuple(done), False
 
 
@@ -113,6 +129,7 @@ def register(app: typer.Typer) -> None:
     def papers(
         name: str = typer.Argument("", help="pase, piper, dapple, parmesan or topoopt; without one, all are listed."),
         claim: str = typer.Option("", help="One claim by its id, also one that takes long."),
+        time_limit: str = typer.Option("", metavar="T", help="Stop then (5min); claims computed until then are shown."),
         json_: _options.AsJson = False,
     ) -> int:
         """Repeat the headline results of a published system: the claim, what ours gives, and what is proven."""
@@ -120,13 +137,16 @@ def register(app: typer.Typer) -> None:
 
         from meshwright import papers as room
         from meshwright.base.errors import InputError
+        from meshwright.commands import _early
 
         if not name:
             if claim:
                 raise InputError(f"--claim {claim}: say of which paper, as in 'meshwright papers piper --claim figure-1'")
             return _listed(json_)
         paper = room.read(name)
-        done, interrupted = _repeated(paper, room.chosen(paper, claim), bool(claim))
+        claims = room.chosen(paper, claim)
+        with _early.limited(time_limit):
+            done, interrupted = _repeated(paper, claims, bool(claim))
         if json_:
             print(json.dumps(room.as_json(paper, done) | {"complete": not interrupted}))
         else:

@@ -162,45 +162,51 @@ def register(app: typer.Typer) -> None:
         fix: str = typer.Option("", metavar="TEXT", help="The plan as a paper's table has it: 8:8@13:6, 4x2:4x2r, '*=b/8'."),
         set_: _options.Settings = [],  # noqa: B006  typer copies it
         seed: int = typer.Option(0, min=0, help="Of a task graph: draws the path of each transfer among the shortest."),
+        time_limit: _options.EndAt = "",
         json_: _options.AsJson = False,
     ) -> int:
         """Play one training step of a plan and say how long it takes and what it holds."""
         import json
 
-        if fix:
-            for given, option in ((model, "--model"), (for_, "--for"), (seed, "--seed")):
-                if given:
-                    raise InputError(
-                        f"{option}: with --fix the first argument is the model, and its own costs count; leave it out"
-                    )
+        from meshwright.commands import _early
+        from meshwright.report.progress import progress
+
+        with _early.limited(time_limit), progress(f"playing a step of {plan}"):
+            if fix:
+                for given, option in ((model, "--model"), (for_, "--for"), (seed, "--seed")):
+                    if given:
+                        raise InputError(
+                            f"{option}: with --fix the first argument is the model, and its own costs count; leave it out"
+                        )
+                from meshwright.report import text
+                from meshwright.writers import plan_json
+
+                found = _told_missing(_given(plan, fix, cluster, set_, trace))
+                print(json.dumps(plan_json.as_json(found)) if json_ else text.explain(found))
+                return 0
+            if set_:
+                raise InputError("--set: goes with --fix only; a plan file holds its own options")
+            step = _task_graph(plan)
+            if step is not None:
+                for value, option in ((model, "--model"), (for_, "--for"), (trace, "--trace")):
+                    if value:
+                        raise InputError(
+                            f"{option} is of plan files; {plan} is a task graph, whose tasks say how long they take"
+                        )
+                played = _played(step, cluster, seed)
+                print(json.dumps(_played_json(step, played, cluster)) if json_ else _played_text(step, played, cluster))
+                return 0
+            if seed:
+                raise InputError(f"--seed is of task graphs; {plan} is a plan, which is played one way")
+            from meshwright.api.plan_files import resimulate
+            from meshwright.base import files
             from meshwright.report import text
-            from meshwright.writers import plan_json
+            from meshwright.writers import chrome_trace
 
-            found = _told_missing(_given(plan, fix, cluster, set_, trace))
-            print(json.dumps(plan_json.as_json(found)) if json_ else text.explain(found))
-            return 0
-        if set_:
-            raise InputError("--set: goes with --fix only; a plan file holds its own options")
-        step = _task_graph(plan)
-        if step is not None:
-            for value, option in ((model, "--model"), (for_, "--for"), (trace, "--trace")):
-                if value:
-                    raise InputError(f"{option} is of plan files; {plan} is a task graph, whose tasks say how long they take")
-            played = _played(step, cluster, seed)
-            print(json.dumps(_played_json(step, played, cluster)) if json_ else _played_text(step, played, cluster))
-            return 0
-        if seed:
-            raise InputError(f"--seed is of task graphs; {plan} is a plan, which is played one way")
-        from meshwright.api.plan_files import resimulate
-        from meshwright.base import files
-        from meshwright.report import text
-        from meshwright.writers import chrome_trace
-
-        if trace:
-            files.check_target(trace, "--trace")
-        with text.progress(f"playing a step of {plan}"):
+            if trace:
+                files.check_target(trace, "--trace")
             result = resimulate(plan, cluster, model, framework=for_)
-        if trace:
-            chrome_trace.write(result, trace)
-        print(json.dumps(as_json(result)) if json_ else text.explain(_told_missing(result)))
-        return 0
+            if trace:
+                chrome_trace.write(result, trace)
+            print(json.dumps(as_json(result)) if json_ else text.explain(_told_missing(result)))
+            return 0

@@ -22,6 +22,17 @@ def _status(rows: Sequence[Row]) -> int:
     return 0 if any(row.stages for row in rows) else 2 if refused else 3
 
 
+def _say_what_is_left(rows: Sequence[Row]) -> None:
+    """Name on standard error the rows that Ctrl-C left unanswered."""
+    import sys
+
+    from meshwright.api import sweep as sweeping
+
+    left = [str(row.global_batch) for row in rows if row.note == sweeping.NOT_ANSWERED]
+    if left:
+        print(f"meshwright: stopped; not answered: batch sizes {', '.join(left)}", file=sys.stderr)
+
+
 _TimeLimit = Annotated[str, typer.Option(metavar="SECONDS", help="Stop the search of each row then, with its best plan (30s).")]
 
 
@@ -69,7 +80,6 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Plan for many global batch sizes: data parallel, data parallel with overlap, and the plan found, side by side."""
         import json
-        import sys
         from dataclasses import asdict
 
         from meshwright import api
@@ -92,14 +102,12 @@ def register(app: typer.Typer) -> None:
         with text.progress(f"planning {problem.model_spec.name}") as told:
             rows = sweeping.sweep(
                 problem, sizes, search=name, settings=settings_of(set_), seed=seed, jobs=jobs, backend=backend,
-                scheduler=scheduler, time_limit_seconds=seconds, done=lambda done, n: told.count(done, n, "batch sizes"),
-                keep=True,
+                scheduler=scheduler, time_limit_seconds=seconds, keep=True,
+                done=lambda done, n: told.count(done, n, "batch sizes"),
             )  # fmt: skip
-        left = [str(row.global_batch) for row in rows if row.note == sweeping.NOT_ANSWERED]
-        if left:
-            print(f"meshwright: stopped; not answered: batch sizes {', '.join(left)}", file=sys.stderr)
         entries = [asdict(row) | {"plan": row.plan} for row in rows]
         with _early.interruptible(True, _early.WRITING):
+            _say_what_is_left(rows)
             _write(problem.model_spec.name, entries, out, plot)
             shown = {"format": "meshwright/sweep/1", "search": name, "seed": seed, "rows": entries}
             print(json.dumps(shown) if json_ else text.render(sweep_table.table(problem.model_spec.name, entries)))

@@ -166,6 +166,8 @@ def _unrecognised(source: Source) -> str:
         return str(huggingface.unknown(source.spec))
     if source.text is None:
         return f"{source.path}: is a binary file that no reader knows (formats: {known})"
+    if source.text.strip() == "null":
+        return f"{source.path}: holds null and nothing else; formats: {known}"
     if str(source.path).endswith(".json") and source.json is None:
         return f"{source.path}: is not valid JSON (cut off?); formats: {known}"
     return f"{source.path}: not recognised as any of {known}; name the format with --format"

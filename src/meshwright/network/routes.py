@@ -14,6 +14,7 @@ from meshwright.network.wired import ClusterPart, Wired
 
 if TYPE_CHECKING:
     from meshwright._kernels.network.paths import ForwardingNodes
+    from meshwright._kernels.network.trees import ForwardingTree
 
 __all__ = ["REFERENCE_BYTES", "REMEMBERED_CLUSTERS", "RoutingTables", "load", "ranges", "tables"]
 
@@ -33,12 +34,14 @@ REMEMBERED_PARTS = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoutingTables:
-    """What routing needs of a network, made once: the forwarding core, and how devices are plugged into it.
+    """What routing needs of a network, made once: the forwarding core, as trees where it is such, and how devices are plugged
+    into it.
 
     Where devices forward, the core is everything and no device is plugged in anywhere.
     """
 
     net: ForwardingNodes
+    trees: ForwardingTree | None
     link_of_core: NDArray[np.int64]  # cluster link of each core link
     core_of_node: NDArray[np.int64]  # -1 for devices outside the core
     part: NDArray[np.int64]  # connected part of each core node
@@ -75,6 +78,7 @@ def _of_part(part: ClusterPart) -> RoutingTables:
 def _made(cluster: Wired) -> RoutingTables:
     """Return the routing tables of a network."""
     from meshwright._kernels.network.paths import ForwardingNodes
+    from meshwright._kernels.network.trees import rooted
 
     links, n = cluster.links, cluster.n_devices
     n_nodes = n + cluster.n_switches
@@ -98,9 +102,10 @@ def _made(cluster: Wired) -> RoutingTables:
     direct = np.flatnonzero((links.source < outside) & (links.target < outside))
     key = links.source[direct] * n + links.target[direct]
     order_direct = np.argsort(key, kind="stable")
+    trees, are_trees = rooted(net)
     return RoutingTables(
-        net, link_of_core, core_of_node, _parts(source, target, n_core), cost, out_first, out_link, in_first,
-        plugged_in[order], key[order_direct], direct[order_direct],
+        net, trees if are_trees else None, link_of_core, core_of_node, _parts(source, target, n_core), cost, out_first,
+        out_link, in_first, plugged_in[order], key[order_direct], direct[order_direct],
     )  # fmt: skip
 
 
@@ -151,6 +156,7 @@ def _core(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the load of core links and the latency of each pair of core nodes; equal pairs are joined first."""
     from meshwright._kernels.network import paths
+    from meshwright._kernels.network import trees as in_trees
 
     n = len(tables.net.in_first) - 1
     latency, apart = np.zeros(len(a)), np.flatnonzero(a != b)
@@ -158,8 +164,11 @@ def _core(
         return np.zeros(len(tables.link_of_core)), latency
     key, which = np.unique(b[apart] * n + a[apart], return_inverse=True)
     joined = np.bincount(which, weights=amount[apart], minlength=len(key))
-    targets, first = np.unique(key // n, return_index=True)
-    core_load, core_latency = paths.spread(tables.net, targets, np.append(first, len(key)), key % n, joined)
+    if tables.trees is not None:
+        core_load, core_latency = in_trees.spread(tables.trees, tables.net.latency, key % n, key // n, joined)
+    else:
+        targets, first = np.unique(key // n, return_index=True)
+        core_load, core_latency = paths.spread(tables.net, targets, np.append(first, len(key)), key % n, joined)
     latency[apart] = core_latency[which]
     return core_load, latency
 
@@ -167,7 +176,10 @@ def _core(
 def _near(tables: RoutingTables, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the distance of each pair of core nodes of the same part, in picoseconds."""
     from meshwright._kernels.network import paths
+    from meshwright._kernels.network import trees as in_trees
 
+    if tables.trees is not None:
+        return np.asarray(in_trees.distances(tables.trees, tables.net.cost, a, b))
     n = len(tables.net.in_first) - 1
     found, apart = np.zeros(len(a), dtype=np.int64), np.flatnonzero(a != b)
     if len(apart):

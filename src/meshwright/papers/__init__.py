@@ -44,11 +44,15 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRepeated:
-    """A claim with its cases computed, and the CPU seconds that took; without cases where it was not."""
+    """A claim with its cases computed, and the CPU seconds that took; without cases where it was not.
+
+    `complete`: whether all its cases are there; else Ctrl-C or a limit of time came before.
+    """
 
     claim: Claim
     cases: tuple[Case, ...] = ()
     cpu_seconds: float = 0.0
+    complete: bool = True
 
 
 def names() -> tuple[str, ...]:
@@ -105,7 +109,7 @@ def chosen(paper: Paper, claim_id: str) -> tuple[Claim, ...]:
     return found
 
 
-def repeat(paper: Paper, claim: Claim, tell: Callable[[str], None] = lambda line: None) -> ClaimRepeated:
+def repeat(paper: Paper, claim: Claim, tell: Callable[[Case], None] = lambda case: None) -> ClaimRepeated:
     """Compute the cases of a claim.
 
     Parameters
@@ -115,7 +119,7 @@ def repeat(paper: Paper, claim: Claim, tell: Callable[[str], None] = lambda line
     claim : Claim
         One that can be repeated.
     tell : callable
-        Called with a line for every case as it is done.
+        Called with every case as it is done.
 
     Returns
     -------
@@ -135,7 +139,7 @@ def repeat(paper: Paper, claim: Claim, tell: Callable[[str], None] = lambda line
     started, cases = time.process_time(), []
     for case in computes[claim.id](claim, api):
         cases.append(case)
-        tell(f"{paper.name} {claim.id}: {case.name}")
+        tell(case)
     return ClaimRepeated(claim, tuple(cases), time.process_time() - started)
 
 
@@ -155,7 +159,7 @@ def _claim_json(one: ClaimRepeated) -> dict[str, Any]:
     return {
         "id": claim.id, "says": claim.says, "place": claim.place, "source": claim.source, "unit": claim.unit or None,
         "higher_is_better": claim.higher_is_better, "ours": claim.ours or None, "reason": claim.reason or None,
-        "by_name": claim.by_name, "computed": bool(one.cases), "cpu_seconds": one.cpu_seconds,
+        "by_name": claim.by_name, "computed": bool(one.cases), "complete": one.complete, "cpu_seconds": one.cpu_seconds,
         "published_values": dict(claim.values),
         "cases": [
             {

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from meshwright._kernels.compilation import COMPILATION
+
 __all__ = ["Progress", "progress"]
 
 
@@ -27,17 +29,28 @@ class Progress:
         """Take a function that says in a few words how far the work has come; `Stop.told`."""
         self._so_far = so_far
 
-    def count(self, n_done: int, n_parts: int, what: str) -> None:
-        """Take how many of the parts of the work are done, from which follows about how long the others take."""
-        more = ""
-        if 0 < n_done < n_parts:
-            more = f", about {self.seconds / n_done * (n_parts - n_done):.0f} s more if the others take as long"
-        self._so_far = lambda: f"{n_done} of {n_parts} {what}{more}"
+    def count(self, n_done: int, n_parts: int, what: str, done_ratio: float = 0.0) -> None:
+        """Take how many of the parts of the work are done, from which follows about how long the others take.
+
+        `done_ratio`: which share of the work they are; 0 where all parts count alike.
+        """
+        at = self.seconds
+        share = done_ratio or n_done / max(n_parts, 1)
+        next_share = 1.0 if done_ratio else (n_done + 1) / max(n_parts, 1)
+
+        def so_far() -> str:
+            if not 0 < n_done < n_parts:
+                return f"{n_done} of {n_parts} {what}"
+            now = self.seconds
+            left = max(at / share, now / next_share) - now  # the part at work may take longer than those before it
+            return f"{n_done} of {n_parts} {what}, about {max(left, 0.0):.0f} s more if the others take as long"
+
+        self._so_far = so_far
 
     def line(self, kind: str) -> str:
         """Return what is said now."""
-        told = ""
-        if self._so_far is not None:
+        told = COMPILATION.words
+        if self._so_far is not None and not told:
             with suppress(Exception):  # the work goes on meanwhile in another thread: what cannot be told now is left out
                 told = self._so_far()
         return f"{kind}: {self.seconds:.0f} s{', ' if told else ''}{told} ..."

@@ -176,6 +176,8 @@ def _of_log(path: str | Path, framework: str, model: str, cluster: str, config: 
     """Return the run of a log."""
     if framework.endswith(".toml"):
         raise InputError(f"--for {framework}: is a file; calibrate starts from a built-in one")
+    if not Path(path).exists():
+        files.read_bytes(path)  # says so
     if not model or not cluster:
         raise InputError(f"{path}: a log does not say which model was trained on which cluster: add --model and --cluster")
     row = {"model": model, "cluster": cluster, "config": config, "log": str(path), "framework": framework}

@@ -69,6 +69,7 @@ OPTIONS = {
     "a report in a folder that does not exist": ((*CLUSTER, "--report", "no/report.html"), "--report"),
     "a folder instead of a file": ((*CLUSTER, "--out", "."), "is a folder"),
     "a file name that is too long": ((*CLUSTER, "--out", "x" * 300), "cannot be written"),
+    "a limit that is no time": ((*CLUSTER, "--time-limit", "nan"), "must be a time above 0, for example 30s"),
     "one file for two outputs": ((*CLUSTER, "--out", "same", "--report", "same"), "both name same"),
 }
 
@@ -210,3 +211,8 @@ def test_an_interrupted_plan_leaves_no_file(
     done = meshwright("plan", tiny, *CLUSTER, "--global-batch", "8", "--json", "--out", "plan.json")
     assert done.code == 130 and done.out == "" and "nothing was written" in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_holds_null_is_told_as_it_is(meshwright: Any, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "null.json").write_text("null\n")
+    _is_refused(meshwright("plan", "null.json", *CLUSTER), "null.json: holds null and nothing else")

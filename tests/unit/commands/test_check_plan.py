@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 from typing import Any
 
 import pytest
 
-from meshwright.commands import _asking_again
+from meshwright.commands import _asking_again, check
+from meshwright.report import progress
 
 
 def small(folder: pathlib.Path) -> pathlib.Path:
@@ -88,3 +90,20 @@ def test_figures_that_differ_by_more_than_rounding_are_named_with_both() -> None
         ({"stages": []}, f"stages is [] in the file, and {plan['stages']!r} by the plan in it"),
     ):  # fmt: skip
         assert _asking_again.changed(plan, found) == said, found
+
+
+def test_a_check_that_was_stopped_confirms_nothing(
+    meshwright: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meshwright("plan", str(small(tmp_path)), "--set", "max_devices=3", "--out", "plan.json", "--json")
+    monkeypatch.setattr(check, "_verdict", lambda *question: time.sleep(60.0))
+    done = meshwright("check", "plan.json", "--time-limit", "0.1")
+    assert (
+        done.code == 2
+        and done.out == "not checked: stopped after 0.1, before its end: nothing is confirmed and nothing refuted\n"
+    )
+    monkeypatch.setattr(progress, "Progress", lambda: time.sleep(60.0))  # and before the check has begun
+    entry = meshwright("check", "plan.json", "--time-limit", "0.1", "--json").json
+    assert not entry["valid"] and entry["stopped"] and "nothing is confirmed" in entry["reason"]
+    monkeypatch.undo()
+    assert meshwright("simulate", str(tmp_path / "plan.json"), "--time-limit", "1 min", "--json").code == 0

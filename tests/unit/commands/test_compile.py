@@ -41,3 +41,11 @@ def test_every_package_is_asked_and_what_is_warned_of_is_said_once(
 def test_a_process_that_is_ended_is_told_of_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     with pytest.raises(MeshwrightError, match="ended from outside, for want of memory perhaps"):
         compile_all(monkeypatch, tmp_path, third_group=ENDS)
+
+
+def test_the_share_of_the_work_that_is_done_goes_by_what_groups_took() -> None:
+    groups = registry.beside("precompile")
+    assert set(command._SHARES) == set(groups)
+    assert command.share_of([], groups) == 0.0 and command.share_of(groups, groups) == 1.0
+    assert command.share_of(["best"], groups) > 5 * command.share_of(["pase"], groups) > 0.0
+    assert command.share_of(["new"], ["new", *groups]) == pytest.approx(1 / (len(groups) + 1))  # a mean one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -62,6 +63,28 @@ def test_an_interrupt_keeps_what_was_computed(meshwright: Any, monkeypatch: pyte
     assert done.code == 0 and done.json["complete"] is False
     assert [claim["computed"] for claim in done.json["claims"]][:2] == [True, False]
     assert "interrupted; not computed: optima, figure-6-1080ti" in done.err
+
+
+def test_cases_computed_before_time_was_up_are_shown_and_a_claim_in_part_says_so(
+    meshwright: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def repeat(paper: Any, claim: Any, tell: Any) -> papers.ClaimRepeated:
+        tell(Case("one", 1.0, 2.0))
+        time.sleep(60.0)
+        raise AssertionError("time was not up")
+
+    monkeypatch.setattr(papers, "repeat", repeat)
+    done = meshwright("papers", "pase", "--time-limit", "0.1", "--json")
+    first, second = done.json["claims"][:2]
+    assert done.code == 0 and not done.json["complete"]
+    assert first["computed"] and not first["complete"] and [case["case"] for case in first["cases"]] == ["one"]
+    assert not second["computed"] and not second["complete"]
+    assert f"time was up; not computed: {first['id']} (in part), {second['id']}" in done.err
+    for limit in ("1ns", "1us", "10us", "100us"):  # wherever it is when time is up
+        done = meshwright("papers", "pase", "--time-limit", limit)
+        assert done.code in (0, 2) and "time was up" in done.err
+    out = meshwright("papers", "pase", "--time-limit", "0.1").out
+    assert "stopped before its other cases" in out and "not computed: stopped before" in out
 
 
 @pytest.mark.parametrize(

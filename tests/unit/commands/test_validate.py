@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import signal
+import time
 from typing import Any
 
 import pytest
@@ -79,3 +81,23 @@ def test_a_set_that_is_not_there_is_answered_by_one_line_that_names_those_that_a
 def test_a_file_of_the_name_of_a_set_is_the_file(meshwright: Any) -> None:
     pathlib.Path("torchtitan").write_text(RUNS)
     assert meshwright("validate", "torchtitan", "--json").json["sets"][0]["kind"] == "vtrain"
+
+
+def test_sets_predicted_before_time_was_up_are_shown_and_the_others_named(
+    meshwright: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pathlib.Path("runs.csv").write_text(RUNS)
+    predicted = validation.validate
+
+    def slow(path: Any, **more: Any) -> Any:
+        if str(path) != "runs.csv":
+            time.sleep(60.0)
+        return predicted(path, **more)
+
+    monkeypatch.setattr(validation, "validate", slow)
+    done = meshwright("validate", "runs.csv", "torchtitan", "vtrain_a100", "--time-limit", "3", "--json")
+    assert done.code == 0 and done.json["complete"] is False and len(done.json["sets"]) == 1
+    assert "time was up; not predicted: torchtitan, vtrain_a100" in done.err
+    done = meshwright("validate", "torchtitan", "--time-limit", "0.1")
+    assert done.code == 2 and done.out == "" and "time was up before the end; there is no answer" in done.err
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
 from types import ModuleType
 
 import numpy as np
@@ -10,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright import clusters
+from meshwright._kernels.network import trees
+from meshwright._kernels.network.paths import FAR, ForwardingNodes
 from meshwright.base.errors import InputError
 from meshwright.clusters.wires import Wires
 from meshwright.core.cluster import Cluster, Device, Links
@@ -131,3 +135,56 @@ def test_many_pairs_are_laid_out_in_pieces(spec: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(routes, "MOST_PAIRS", 7)
     for a, b in zip(routes.load(cluster, source, target, amount), at_once, strict=True):
         assert np.array_equal(a, b)
+
+
+@st.composite
+def _forests(draw: st.DrawFn) -> tuple[Cluster, bool]:
+    """Return devices that forward, joined as one or two trees or with one wire more, and whether they are trees."""
+    n = draw(st.integers(2, 9))
+    wires, latencies = Wires(), st.sampled_from([0.0, 1e-6, 3e-6])
+    below = [(i, draw(st.integers(0, i - 1))) for i in range(1, n)]
+    for a, b in below:
+        wires.join(a, b, draw(st.sampled_from([1e9, 2e9])), draw(latencies))
+    more = draw(st.booleans())
+    if more:  # a circle, or a second wire between two nodes
+        a, b = draw(st.sampled_from([(a, b) for a in range(n) for b in range(a)]))
+        wires.join(a, b, 1e9, draw(latencies))
+    return _cluster(n, 0, wires.links(), forwards=True), not more
+
+
+@settings(max_examples=150, deadline=None)
+@given(_forests(), st.randoms(use_true_random=False))
+def test_routes_in_trees_are_those_of_any_network(drawn: tuple[Cluster, bool], random: Random) -> None:
+    cluster, are_trees = drawn
+    own = routes.tables(cluster)
+    assert (own.trees is not None) == are_trees
+    n = cluster.n_devices
+    pairs = [(random.randrange(n), random.randrange(n)) for _ in range(2 * n)]
+    source, target = np.array(pairs, dtype=np.int64).T
+    amount = np.array([random.random() for _ in pairs])
+    plain = replace(own, trees=None)
+    load, latency = routes._core(own, source, target, amount)
+    expected_load, expected_latency = routes._core(plain, source, target, amount)
+    assert np.allclose(load, expected_load, rtol=1e-14, atol=0.0) and np.array_equal(latency, expected_latency)
+    assert np.array_equal(routes._near(own, source, target), routes._near(plain, source, target))
+
+
+@pytest.mark.parametrize(
+    ("links", "are_trees"),
+    [
+        ([(0, 1), (1, 0), (2, 3), (3, 2)], True),  # two trees, and a node that hangs on nothing
+        ([(0, 1), (1, 0), (1, 2)], False),  # no link back, from the root on
+        ([(1, 0), (2, 1), (1, 2)], False),  # nor towards it
+        ([(0, 1), (0, 1), (1, 0)], False), ([(0, 1), (1, 0), (1, 0)], False),  # two of a way
+        ([(0, 1), (1, 0), (1, 2), (2, 1), (2, 0), (0, 2)], False),  # a circle
+    ],
+)  # fmt: skip
+def test_trees_are_told_from_other_networks(links: list[tuple[int, int]], are_trees: bool) -> None:
+    source, target = np.array(links, dtype=np.int64).T
+    cost, n = np.arange(1, len(links) + 1), 5
+    into, out = routes.ranges(target, n), routes.ranges(source, n)
+    net = ForwardingNodes(*into, *out, source, target, cost, np.zeros(len(links)), np.array([False]))
+    found, said = trees.rooted(net)
+    assert said == are_trees
+    if said:
+        assert trees.distances(found, cost, np.array([0, 1, 3, 0, 4]), np.array([1, 0, 2, 2, 4])).tolist() == [1, 2, 4, FAR, 0]

@@ -136,15 +136,23 @@ def test_causes_say_from_which_rank_they_are_seen_where_another_is_busier() -> N
 
 
 def test_progress_says_how_far_the_work_has_come_and_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter([0.0, 6.0, 6.0, 7.0, 9.0, 11.0, 12.0])
-    monkeypatch.setattr("meshwright.report.progress.time.monotonic", lambda: next(moments))
+    now = 0.0
+    monkeypatch.setattr("meshwright.report.progress.time.monotonic", lambda: now)
     told = Progress()
+    now = 6.0
     assert told.line("thinking") == "thinking: 6 s ..."
     told.count(2, 5, "thoughts")
-    assert told.line("thinking") == "thinking: 7 s, 2 of 5 thoughts, about 9 s more if the others take as long ..."
+    more = "thinking: {} s, 2 of 5 thoughts, about {} s more if the others take as long ..."
+    for now, left in ((6.0, 9), (8.0, 7), (9.0, 6), (12.0, 8)):  # the third takes longer than the mean of three from 9 s on
+        assert told.line("thinking") == more.format(int(now), left)
+    told.count(2, 5, "thoughts", 0.75)  # of which these were the longest
+    for now, left in ((12.0, 4), (15.0, 1), (18.0, 0)):
+        assert told.line("thinking") == more.format(int(now), left)
     told.count(0, 5, "thoughts")
-    assert told.line("thinking") == "thinking: 9 s, 0 of 5 thoughts ..."
+    assert told.line("thinking") == "thinking: 18 s, 0 of 5 thoughts ..."
+    told.count(5, 5, "thoughts")
+    assert told.line("thinking") == "thinking: 18 s, 5 of 5 thoughts ..."
     told.tell(lambda: "halfway")
-    assert told.line("thinking") == "thinking: 11 s, halfway ..."
+    assert told.line("thinking") == "thinking: 18 s, halfway ..."
     told.tell(lambda: next(iter(())))  # what changes while it is looked at
-    assert told.line("thinking") == "thinking: 12 s ..."
+    assert told.line("thinking") == "thinking: 18 s ..."

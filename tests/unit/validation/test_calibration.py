@@ -230,6 +230,8 @@ def test_a_log_is_a_run_whose_plan_stands_in_it_or_beside_it(
 
 
 def test_a_log_that_contradicts_its_model_or_names_none_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match=r"none\.log: cannot be read: no such file"):
+        validation.calibrate("none.log")
     with pytest.raises(InputError, match="does not say which model was trained on which cluster: add --model and --cluster"):
         validation.calibrate(log(tmp_path, 2.0))
     told = {"model": "gpt3-2.7b", "cluster": "dgx-a100:8"}

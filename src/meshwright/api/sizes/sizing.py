@@ -186,10 +186,7 @@ def size(  # noqa: PLR0913  as many as the command line has
         key=lambda point: (point.outlay.seconds, point.cluster),
     )
     notes = _notes(spec, chosen, paid, upkeep, batch, pricing, told_batch=bool(global_batch))
-    notes += _gaps(best, state.stopped)
-    if state.interrupted:
-        left = sum(entry.reason == NOT_PLANNED for entry in state.left_out)
-        notes += (f"stopped by Ctrl-C: {left} sizes were not planned, some of which may be better than those shown",)
+    notes += _gaps(best, state.stopped) + _unplanned(state.left_out)
     return Sizing(
         spec.name, n_tokens, batch.sequence_length, batch.global_batch, n_steps, best, tuple(others),
         tuple(sorted(state.left_out, key=lambda entry: entry.cluster)), None if best else near, limit, most, chosen, paid,
@@ -288,6 +285,12 @@ def _gaps(best: Sequence[SizePoint], stopped: Sequence[str]) -> tuple[str, ...]:
     said = f"a better plan may exist than those shown, by at most: {wide}; --set evaluations=120 looks longer"
     late = f"time was up for {len(stopped)} sizes, whose best plan so far counts: {', '.join(sorted(stopped))}"
     return ((said,) if wide else ()) + ((late,) if stopped else ())
+
+
+def _unplanned(left_out: Sequence[LeftOut]) -> tuple[str, ...]:
+    """Return a sentence about the sizes that Ctrl-C left unplanned; none where there are none."""
+    n = sum(entry.reason == NOT_PLANNED for entry in left_out)
+    return (f"stopped by Ctrl-C: {n} sizes were not planned, some of which may be better than those shown",) if n else ()
 
 
 def _notes(
