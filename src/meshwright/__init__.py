@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from meshwright.api import codesign, make_problem, plan, read, simulate
     from meshwright.api.advise import Advice, advise
-    from meshwright.api.export import export
+    from meshwright.api.export import export, torchtitan_config, torchtitan_functions
     from meshwright.api.sizes.sizing import size
     from meshwright.core.cluster import Cluster
     from meshwright.core.graph import Graph
@@ -42,6 +42,8 @@ __all__ = [
     "read",
     "simulate",
     "size",
+    "torchtitan_config",
+    "torchtitan_functions",
     "validate",
 ]
 
@@ -50,7 +52,7 @@ __version__ = "0.1.0"
 _HOMES = (
     ("meshwright.api", ("codesign", "plan", "make_problem", "read", "simulate")),
     ("meshwright.api.advise", ("Advice", "advise")),
-    ("meshwright.api.export", ("export",)),
+    ("meshwright.api.export", ("export", "torchtitan_config", "torchtitan_functions")),
     ("meshwright.api.sizes.sizing", ("size",)),
     ("meshwright.core.cluster", ("Cluster",)),
     ("meshwright.core.graph", ("Graph",)),

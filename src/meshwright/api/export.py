@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, ModuleType
+from typing import Any
 
 from meshwright import launchers
 from meshwright.api import plan_files, targets
 from meshwright.base import files, kinds, registry
 from meshwright.base.errors import ExportError, InputError, PluginError, UnknownNameError
+from meshwright.core.framework import FrameworkLimits
 from meshwright.core.result import Result
+from meshwright.frameworks import torchtitan
+from meshwright.frameworks.torchtitan import in_trainer
 from meshwright.models.documents import UNTOLD
 
-__all__ = ["export", "launch_path", "names"]
+__all__ = ["export", "launch_path", "names", "torchtitan_config", "torchtitan_functions"]
 
 _FRAMEWORK_OF: Mapping[str, str] = MappingProxyType({"megatron_args": "megatron"})  # other names of their writers
 _FOR_PLANS: Mapping[str, str] = MappingProxyType({"chakra": "chakra_plan"})  # by a name that 'codesign' has, too
@@ -196,3 +201,73 @@ def _nearest(result: Result, to: str) -> str:
     if near is None or not near.changed:
         return ""
     return f". Nearest with the same stages: {near.changed}, {near.step_seconds:.4g} s a step"
+
+
+def torchtitan_functions(plan: Result | str | os.PathLike[str], spec: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return ``parallelize_fn`` and ``pipelining_fn`` of a torchtitan model under a plan, for torchtitan 0.3.0.
+
+    They take the place of the model's own in its ``ModelSpec`` (``TrainSpec`` before 0.3), with the same arguments, and call
+    these: with the plan's stages, its order of work (of every schedule), resharding, and the recomputation of each layer by
+    itself. What the trainer makes before, meshes and batches, its configuration has to say; where it says otherwise than the
+    plan, they refuse, with all fields to be set. `torchtitan_config` sets them.
+
+    Parameters
+    ----------
+    plan : Result, str or path
+        What `meshwright.plan` returned, or a file written by ``meshwright plan --out``.
+    spec : torchtitan.protocols.model_spec.ModelSpec
+        The model's own: ``model_registry("8B")``.
+
+    Returns
+    -------
+    tuple of callable
+        ``parallelize_fn`` and ``pipelining_fn``.
+
+    Raises
+    ------
+    InputError
+        When the plan file is wrong, or nothing fits.
+    ExportError
+        When torchtitan's trainer cannot do what the plan says, or another release than 0.3.0 is installed.
+    MissingExtraError
+        Without torchtitan.
+
+    Examples
+    --------
+    >>> spec = model_registry("8B")  # doctest: +SKIP
+    >>> parallelize_fn, pipelining_fn = meshwright.torchtitan_functions("plan.json", spec)  # doctest: +SKIP
+    >>> spec = dataclasses.replace(spec, parallelize_fn=parallelize_fn, pipelining_fn=pipelining_fn)  # doctest: +SKIP
+    """
+    return in_trainer.functions(_result(plan), _limits(), spec)
+
+
+def torchtitan_config(plan: Result | str | os.PathLike[str], config: Any) -> Any:
+    """Make a configuration of torchtitan's trainer run a plan: degrees, batches, `torchtitan_functions`.
+
+    Parameters
+    ----------
+    plan : Result, str or path
+        As in `torchtitan_functions`.
+    config : torchtitan.trainer.Trainer.Config
+        Changed in place. Optimizer, data, checkpoints and loss stay as they are, and ``torch.compile`` where the
+        plan was not made for torchtitan.
+
+    Returns
+    -------
+    torchtitan.trainer.Trainer.Config
+        The same.
+
+    Raises
+    ------
+    InputError, ExportError, MissingExtraError
+        As `torchtitan_functions`.
+    """
+    return in_trainer.configure(_result(plan), _limits(), config)
+
+
+def _limits() -> FrameworkLimits:
+    return next(one.framework.limits for one in torchtitan.VARIANTS if one.framework.variant == "functions")
+
+
+def _result(plan: Result | str | os.PathLike[str]) -> Result:
+    return plan if isinstance(plan, Result) else plan_files.load(os.fspath(plan))

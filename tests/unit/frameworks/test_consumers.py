@@ -16,10 +16,15 @@ from typing import Any
 import pytest
 
 from meshwright import api, frameworks
+from meshwright.api import plan_files
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy
+from meshwright.frameworks.torchtitan.writers import pytorch_schedule
+from meshwright.writers import plan_json
+
+EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
 
 
 def has(package: str) -> bool:
@@ -336,6 +341,18 @@ print(json.dumps({
 """
 
 
+def trainer_files(folder: pathlib.Path) -> None:
+    """Write a tokenizer and a few lines, without which torchtitan builds no trainer."""
+    vocabulary = {"[UNK]": 0, "a": 1}
+    (folder / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+    }))  # fmt: skip
+    data = folder / "tests" / "assets" / "c4_test"
+    data.mkdir(parents=True)
+    (data / "data.json").write_text("".join(json.dumps({"text": "a a a"}) + "\n" for _ in range(64)))
+
+
 @needs("torchtitan")
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -354,14 +371,7 @@ def test_torchtitan_builds_the_trainer_of_the_plan(
 ) -> None:
     problem, plan = made("llama-3.1-8b", "torchtitan", strategy, counts, n_ranks, **said)
     written((problem, plan), "torchtitan", tmp_path / "my_plan.py")
-    vocabulary = {"[UNK]": 0, "a": 1}
-    (tmp_path / "tokenizer.json").write_text(json.dumps({
-        "version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
-    }))  # fmt: skip
-    data = tmp_path / "tests" / "assets" / "c4_test"
-    data.mkdir(parents=True)
-    (data / "data.json").write_text("".join(json.dumps({"text": "a a a"}) + "\n" for _ in range(64)))
+    trainer_files(tmp_path)
     answer = asked(TORCHTITAN, str(plan.n_devices), folder=tmp_path)
     shard = 1 if not strategy.shard else strategy.shard_degree or strategy.data
     assert answer["dims"] == [strategy.data // shard, shard, strategy.context, strategy.tensor, n_ranks, strategy.expert]
@@ -418,3 +428,115 @@ def test_peft_trains_as_many_weights_as_were_planned(tmp_path: pathlib.Path) -> 
             asked_for.append((fields, _adapters.config(api.make_problem(spec, "dgx-h100:2"))))
             planned.append(spec.graph.n_trained_parameters)
     assert asked(PEFT, json.dumps(asked_for), folder=tmp_path) == planned and len(planned) > 60
+
+
+IN_TRAINER = (
+    TORCHTITAN.split("from torchtitan.config")[0]
+    + """
+import meshwright
+from meshwright.base.errors import ExportError
+from torchtitan.models.llama3.config_registry import llama3_debugmodel
+from torchtitan.distributed.activation_checkpoint import SelectiveAC
+os.environ["RANK"] = sys.argv[2]
+
+
+def built(config):
+    config.comm.mode = "fake_backend"
+    config.parallelism.spmd_backend = "partial_dtensor"  # the default needs a newer PyTorch than ours
+    config.compile.enable = False
+    config.hf_assets_path = os.getcwd()
+    config.validator.enable = False
+    return config.build()
+
+
+if sys.argv[3:]:
+    refused = llama3_debugmodel()
+    one = refused.model_spec
+    one.parallelize_fn, one.pipelining_fn = meshwright.torchtitan_functions("plan.json", one)
+    try:
+        built(refused)
+    except ExportError as error:
+        print(json.dumps({"refused": str(error)}))
+    sys.exit()
+import in_torchtitan
+trainer = built(in_torchtitan.plan())
+schedule = getattr(trainer, "pp_schedule", None)
+dims = trainer.parallel_dims
+told = []
+for part in trainer.model_parts:
+    blocks = {}
+    for name, block in part.layers.named_children():
+        context = block.checkpoint_fn.keywords.get("context_fn") if hasattr(block, "checkpoint_fn") else None
+        word = "every_second_product" if context else "full"
+        reshards = block._get_fsdp_state()._fsdp_param_group.post_forward_mesh_info is not None
+        blocks[name] = [word if "Checkpoint" in type(block).__mro__[2].__name__ else "none", reshards]
+    ends = [getattr(part, name, None) is not None for name in ("tok_embeddings", "norm", "lm_head")]
+    told.append([blocks, ends])
+rows = getattr(schedule, "pipeline_order_with_comms", None) or getattr(schedule, "pipeline_order", None) or {}
+kinds = ("F", "B", "I", "W")
+order = {
+    rank: [str(one) for one in row if one and str(one).strip("0123456789") in kinds] for rank, row in rows.items()
+}
+print(json.dumps({
+    "dims": [dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, dims.pp, dims.ep], "parts": told, "order": order,
+    "accumulation": trainer.gradient_accumulation_steps, "microbatches": getattr(schedule, "_n_microbatches", 0),
+}))
+"""
+)
+
+DEBUG_MODEL = {
+    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "intermediate_size": 768, "vocab_size": 2048, "max_position_embeddings": 2048, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@needs("torchtitan")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("schedule", "strategy", "cut", "n_ranks"),
+    [
+        ("v_half", Strategy(2, shard=3), [[0, 1], [2, 3], [4], [5, 6, 7]], 2),
+        ("zb_h2", Strategy(2, 2, 1, 1, True, 2), [[0, 1, 2, 3], [4, 5, 6, 7]], 2),
+        ("interleaved_1f1b", Strategy(1), [[0, 1], [2, 3, 4], [5], [6, 7]], 2),
+        ("1f1b", Strategy(4, shard=2), [[*range(8)]], 1),
+    ],
+)
+def test_torchtitan_s_trainer_runs_a_plan_by_our_functions(
+    schedule: str, strategy: Strategy, cut: list[list[int]], n_ranks: int, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(DEBUG_MODEL))
+    n = 5 if schedule == "interleaved_1f1b" else 4  # no whole round, which torchtitan's own schedule refuses
+    problem = api.make_problem(
+        str(tmp_path / "config.json"), f"flat:{strategy.n_devices * n_ranks}", framework="torchtitan:functions",
+        batch=Batch(n * 2 * strategy.data, 2, 256),
+    )  # fmt: skip
+    words = ("none", "none", "full", "every_second_product", "none", "full", "none", "none")
+    size, v = strategy.n_devices, schedule == "v_half"
+    ranks = [2 * n_ranks - 1 - i if v and i >= n_ranks else i % n_ranks for i in range(len(cut))]
+    stages = tuple(
+        Stage(tuple(ops), tuple(range(rank * size, (rank + 1) * size)), strategy, tuple(words[op] for op in ops))
+        for ops, rank in zip(cut, ranks, strict=True)
+    )
+    plan = Plan(stages, n, 2, schedule, n * 2 * strategy.data)
+    result = Result(problem, "best", 0, Answer(plan))
+    plan_json.write(result, str(tmp_path / "plan.json"))
+    (tmp_path / "in_torchtitan.py").write_text((EXAMPLES / "in_torchtitan.py").read_text())
+    trainer_files(tmp_path)
+    for rank in range(0, plan.n_devices, size):
+        said = asked(IN_TRAINER, str(plan.n_devices), str(rank), folder=tmp_path)
+        shard = strategy.data if strategy.shard else 1
+        assert said["dims"] == [strategy.data // shard, shard, 1, strategy.tensor, n_ranks, 1]
+        mine = [stage for stage, on in zip(stages, ranks, strict=True) if on == rank // size]
+        reshards = strategy.shard != 2
+        assert said["parts"] == [
+            [{str(op - 1): [words[op], reshards] for op in stage.ops if 0 < op < 7}, [0 in stage.ops, *[7 in stage.ops] * 2]]
+            for stage in mine
+        ]
+        if n_ranks > 1:
+            assert said["microbatches"] == n and said["accumulation"] == 1
+            order = pytorch_schedule.rows(plan_files.load(str(tmp_path / "plan.json"))).splitlines()
+            assert [",".join(said["order"][str(i)]) for i in range(n_ranks)] == order
+        else:
+            assert said["accumulation"] == n
+    refused = asked(IN_TRAINER, str(plan.n_devices), "0", "as it is", folder=tmp_path)["refused"]
+    assert "training.seq_len=256 (it is 2048)" in refused and "activation_checkpoint=None (it is SelectiveAC.Config)" in refused

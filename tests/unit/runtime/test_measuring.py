@@ -226,7 +226,7 @@ def test_delayed_weight_gradients_are_those_of_a_whole_backward_pass() -> None:
     block(x).square().sum().backward()
     assert block.attention.wq.weight.grad is None
     assert len(later.collecting) == 6
-    for gradient in later.collecting:
+    for gradient, _ in later.collecting:
         gradient()
     torch.testing.assert_close(x.grad, of_input)
     for name, parameter in block.named_parameters():

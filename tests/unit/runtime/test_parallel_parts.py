@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import math
 import pathlib
 import re
 import sys
@@ -26,7 +27,7 @@ from meshwright.core.graph import Graph, Op, Operator  # noqa: E402
 from meshwright.core.plan import Plan, Stage  # noqa: E402
 from meshwright.core.strategy import Strategy  # noqa: E402
 from meshwright.runtime.job import preflight  # noqa: E402
-from meshwright.runtime.parallel import axes, experts, shard_equivalence, sharding, tensor_parallel  # noqa: E402
+from meshwright.runtime.parallel import axes, experts, pools, shard_equivalence, sharding, tensor_parallel  # noqa: E402
 from meshwright.runtime.parallel.context_parallel import spans_context  # noqa: E402
 from meshwright.runtime.parallel.tensor_row import TensorRow  # noqa: E402
 from meshwright.runtime.parallel.threaded_autograd import Gather, Scatter, SumBackward, SumForward  # noqa: E402
@@ -237,6 +238,11 @@ class Wire:
         value.mul_(2.0)
         return SimpleNamespace(wait=lambda: self.done.append("waited"))
 
+    def reduce(self, value: torch.Tensor, group: Any = None, group_dst: int = 0, async_op: bool = False) -> Any:
+        self.done.append((f"sum at {group_dst}", group, value.numel()))
+        value.mul_(2.0 if group_dst == self.rank else math.nan)
+        return SimpleNamespace(wait=lambda: self.done.append("waited"))
+
     def reduce_scatter(self, part: torch.Tensor, whole: torch.Tensor, group: Any = None) -> None:
         self.done.append(("scatter", group, whole.numel()))
         part.copy_(2.0 * whole.chunk(2)[self.rank])
@@ -254,8 +260,9 @@ class Wire:
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     made = Wire()
     monkeypatch.setattr(sharding, "dist", made)
-    monkeypatch.setattr(sharding, "_reduce_scatter", made.reduce_scatter)
-    monkeypatch.setattr(sharding, "_all_gather", made.all_gather)
+    monkeypatch.setattr(pools, "dist", made)
+    monkeypatch.setattr(pools, "_reduce_scatter", made.reduce_scatter)
+    monkeypatch.setattr(pools, "_all_gather", made.all_gather)
     return made
 
 
@@ -272,22 +279,80 @@ def weights_of(shard: int, rank: int, replicate: Any = None, **told: Any) -> tup
     return sharding.StageWeights(module, shard, groups, told.get("partial", {}), set(), []), module
 
 
-def test_replicas_add_up_their_gradients_in_buckets(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limits", "sums"),
+    [
+        ({}, [5]), ({"_BUCKET_ELEMENTS": 5}, [5]), ({"_BUCKET_ELEMENTS": 4}, [3, 2]),
+        ({"_ALONE_ELEMENTS": 3}, [3, 2]), ({"_ALONE_ELEMENTS": 2}, [3, 2]),
+    ],
+)  # fmt: skip
+def test_replicas_add_up_their_gradients_in_buckets(
+    limits: dict[str, int], sums: list[int], wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in limits.items():
+        monkeypatch.setattr(pools, name, value)
     weights, module = weights_of(0, 0)
     assert (
         weights.parts() == [] and [p is q for p, q in zip(weights.optimized(), module.parameters(), strict=True)] == [True] * 2
     )
-    monkeypatch.setattr(sharding, "_BUCKET_ELEMENTS", 5)
     weights.start_reduction()
-    assert wire.done == [("sum", "all", 5)]
+    assert wire.done == [("sum", "all", n) for n in sums], "the last weights first"
     weights.finish_reduction()
     assert wire.done[-1] == "waited" and [p.grad.flatten().tolist() for p in module.parameters()] == [[2.0, 2.0], [20.0] * 3]
-    monkeypatch.setattr(sharding, "_BUCKET_ELEMENTS", 4)
-    weights.start_reduction()
-    assert [one for one in wire.done if one[0] == "sum"] == [("sum", "all", 5), ("sum", "all", 2), ("sum", "all", 3)]
     assert [ratio for _, ratio in weights.held()] == [0.5, 0.5]
     weights.zero()
     assert all(parameter.grad is None for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_sums_over_replicas_begin_while_gradients_are_computed(shard: int, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "_ALONE_ELEMENTS", 1)
+    weights, module = weights_of(shard, 0)
+    first, last = module.parameters()
+    sums = [("sum at 0", "shard", 1), ("sum at 1", "shard", 2)] if shard else [("sum", "all", 3)]
+    rest = ("sum at 0", "shard", 2) if shard else ("sum", "all", 2)
+    for completes in (False, True):  # of two micro-batches
+        weights.before_backward(is_last=completes, completes=completes)
+        (last * 2.0).sum().backward()
+        assert wire.done == (sums if completes else []), "the first weight is not there yet"
+    (first * 3.0).sum().backward()
+    assert wire.done == [*sums, rest]
+    weights.start_reduction()
+    weights.finish_reduction()
+    if shard:
+        assert weights.parts()[0].grad.tolist() == [2 * (1.0 + 3.0)] * 2 + [2 * (10.0 + 2 * 2.0)]
+    else:
+        assert (first.grad.tolist(), last.grad.tolist()) == ([[8.0] * 2], [[28.0] * 3])
+    weights.zero()
+    wire.done.clear()
+    weights.before_backward(is_last=True, completes=True)
+    (first * 3.0).sum().backward()
+    assert wire.done == [], "buckets go in one order on all replicas, also where one does not use a weight"
+    weights.start_reduction()
+    assert wire.done == [*sums, rest]
+
+
+def test_gradients_that_ranks_hold_in_parts_wait_for_the_sum_of_these(wire: Wire) -> None:
+    module = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Linear(3, 1, bias=False))
+    groups = StageGroups(data=Replicas(everyone="all", n_ranks=2), tensor="row")
+    weights = sharding.StageWeights(module, 0, groups, {"tensor": [(module[1], "weight")]}, set(), [])
+    weights.before_backward(is_last=True, completes=True)
+    sum((p * 1.0).sum() for p in module.parameters()).backward()
+    assert wire.done == [("sum", "all", 2)]
+    weights.start_reduction()
+    assert wire.done == [("sum", "all", 2), ("sum", "row", 3), ("sum", "all", 3)]
+
+
+def test_a_gradient_that_comes_twice_in_one_pass_is_told(wire: Wire) -> None:
+    weights, module = weights_of(0, 0)
+    weights.before_backward(is_last=True, completes=True)
+    (module[1].weight * 1.0).sum().backward()
+    (module[1].weight * 1.0).sum().backward()
+    assert not wire.done, "it adds up while its bucket is not complete"
+    (module[0].weight * 1.0).sum().backward()
+    assert wire.done == [("sum", "all", 5)]
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        (module[1].weight * 1.0).sum().backward()
 
 
 @pytest.mark.parametrize("shard", [1, 2])
@@ -300,7 +365,9 @@ def test_a_rank_updates_its_part_of_flattened_weights(shard: int, rank: int, wir
     weights.after_backward()
     assert wire.done == ([("scatter", "shard", 6)] if shard == 2 else [])
     weights.start_reduction()
-    assert wire.done == [("scatter", "shard", 6)] * (shard == 1 or 1)
+    weights.finish_reduction()
+    sums = [("sum at 0", "shard", 3), ("sum at 1", "shard", 2)]
+    assert [one for one in wire.done if one != "waited"] == (sums if shard == 1 else [("scatter", "shard", 6)])
     assert part.grad.tolist() == [[2.0, 2.0, 20.0], [20.0, 20.0, 0.0]][rank]
     assert all(parameter.grad is None for parameter in module.parameters())
     pieces = [(piece.tolist(), ratio) for piece, ratio in weights.held()]
@@ -320,7 +387,7 @@ def test_a_rank_updates_its_part_of_flattened_weights(shard: int, rank: int, wir
 def test_gradients_and_weights_are_exchanged_in_pieces_so_that_no_copy_of_all_is_held(
     rank: int, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharding, "_BUCKET_ELEMENTS", 4)
+    monkeypatch.setattr(pools, "_BUCKET_ELEMENTS", 4)
     wire.rank = rank
     weights, module = weights_of(2, rank)
     (part,) = weights.parts()
@@ -338,8 +405,8 @@ def test_gradients_and_weights_are_exchanged_in_pieces_so_that_no_copy_of_all_is
 
 
 def test_a_few_buckets_of_gradients_are_under_way_at_once(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharding, "_BUCKET_ELEMENTS", 1)
-    module = nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(4))
+    monkeypatch.setattr(pools, "_BUCKET_ELEMENTS", 2)
+    module = nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(8))
     for parameter in module.parameters():
         parameter.grad = torch.ones_like(parameter)
     groups = StageGroups(data=Replicas(everyone="all", n_ranks=2))
@@ -347,7 +414,7 @@ def test_a_few_buckets_of_gradients_are_under_way_at_once(wire: Wire, monkeypatc
     weights.start_reduction()
     assert [one if one == "waited" else "sum" for one in wire.done] == ["sum", "sum", "waited", "sum", "waited", "sum"]
     weights.finish_reduction()
-    assert [float(parameter.grad) for parameter in module.parameters()] == [2.0] * 4
+    assert [float(parameter.grad) for parameter in module.parameters()] == [2.0] * 8
 
 
 def test_weights_of_unlike_types_are_flattened_apart(wire: Wire) -> None:
@@ -370,7 +437,8 @@ def test_a_row_of_tensors_is_read_and_written_where_they_lie() -> None:
 def test_groups_of_shards_are_added_up_among_them(wire: Wire) -> None:
     weights, _ = weights_of(1, 0, replicate="replicas")
     weights.start_reduction()
-    assert wire.done == [("scatter", "shard", 6), ("sum", "replicas", 3)]
+    sums = ["sum at 0", "sum at 1"]
+    assert [one[0] for one in wire.done] == [*sums, *"ww", "sum"] and wire.done[-1] == ("sum", "replicas", 3)
     weights.finish_reduction()
     assert wire.done[-1] == "waited" and weights.parts()[0].grad.tolist() == [4.0, 4.0, 40.0]
     assert [ratio for _, ratio in weights.held()] == [0.5, 0.5]
@@ -397,15 +465,11 @@ def test_gradients_of_an_axis_that_ranks_hold_in_parts_are_added_up_once(wire: W
     assert module.bias.grad.tolist() == [0.0] and [ratio for _, ratio in alone.held()] == [1.0, 1.0]
 
 
-def test_buckets_are_of_one_type_and_flat_tensors_are_taken_apart_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharding, "_BUCKET_ELEMENTS", 4)
-    kinds = [(2, "float32"), (2, "float32"), (1, "float32"), (1, "float64"), (9, "float64"), (1, "float64"), (1, "float32")]
-    tensors = [torch.zeros(n, dtype=getattr(torch, kind)) for n, kind in kinds]
-    assert [[len(one) for one in bucket] for bucket in sharding._buckets(tensors)] == [[2, 2], [1], [1], [9], [1], [1]]
+def test_flat_tensors_are_taken_apart_again() -> None:
     parts = [torch.ones(2, 2), torch.full((3,), 2.0)]
-    flat = sharding._flatten(parts, 9)
-    assert flat.tolist() == [1.0] * 4 + [2.0] * 3 + [0.0] * 2 and sharding._flatten(parts).numel() == 7
-    sharding._spread(flat * 3, parts)
+    flat = pools.flatten(parts)
+    assert flat.tolist() == [1.0] * 4 + [2.0] * 3
+    pools.spread(flat * 3, parts)
     assert parts[0].tolist() == [[3.0, 3.0], [3.0, 3.0]] and parts[1].tolist() == [6.0] * 3
 
 
@@ -499,7 +563,8 @@ def test_weight_gradients_wait_in_every_type_and_add_up() -> None:
             for one in (layer, split):
                 with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype != torch.float32):
                     one(x).square().sum().backward()
-            for run in later.collecting or []:
+            for run, own in later.collecting or []:
+                assert own == (split.weight, split.bias)
                 run()
         for one, other in zip(layer.parameters(), split.parameters(), strict=True):
             assert torch.allclose(one.grad, other.grad, rtol=close)

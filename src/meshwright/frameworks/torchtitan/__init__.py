@@ -21,6 +21,15 @@ OWN_MODELS = True
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """Return what its configuration cannot say of a plan; for the variant ``functions``, what its trainer cannot do."""
+    if problem.framework.name == FRAMEWORK.name and problem.framework.variant == "functions":
+        from meshwright.frameworks.torchtitan import in_trainer
+
+        return in_trainer.refusals(problem.framework.limits, plan, problem)
+    return _untold(plan, problem)
+
+
+def _untold(plan: Plan, problem: Problem) -> tuple[str, ...]:
     """Return what of a plan is outside its limits or its degrees, and a model that is none of a Hugging Face configuration."""
     from meshwright.frameworks import _exact
     from meshwright.frameworks.torchtitan import degrees
@@ -41,7 +50,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     from meshwright.frameworks import _exact
     from meshwright.frameworks.torchtitan import module
 
-    _exact.check("torchtitan", refusals(result.plan, result.problem))
+    _exact.check("torchtitan", _untold(result.plan, result.problem))
     return module.write(result, path)
 
 

@@ -18,7 +18,7 @@ from meshwright.frameworks.torchtitan import degrees, flavors
 from meshwright.frameworks.torchtitan.writers import pytorch_schedule
 from meshwright.models.readers import huggingface
 
-__all__ = ["CHECKPOINTING", "DTYPES", "write"]
+__all__ = ["CHECKPOINTING", "DTYPES", "batches", "parallelism", "parts", "uncaptured", "write"]
 
 CHECKPOINTING: Mapping[str, str] = MappingProxyType({"none": "", "full": "FullAC", ALTERNATE: "SelectiveAC"})
 """The class of ``activation_checkpoint`` of each setting of recomputation."""
@@ -64,8 +64,7 @@ def _text(result: Result, model: tuple[str, str], sizes: tuple[int, int], name: 
     """Return the module."""
     plan, problem, (family, flavor) = result.plan, result.problem, model
     kind = CHECKPOINTING[next(iter(_words(plan, problem.graph)))]
-    piped, order = len(plan.ranks()) > 1, _order(result)
-    spread, compiled = plan.stages[0].strategy.expert > 1, _compiled(problem)
+    order, compiled = _order(result), _compiled(problem)
     return "\n".join([
         f'"""{problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for torchtitan 0.3.0.',
         "",
@@ -90,13 +89,14 @@ def _text(result: Result, model: tuple[str, str], sizes: tuple[int, int], name: 
         "    vocabulary = decoder_vocab_size(config.model_spec)",
         "    config.loss = ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=vocabulary))",
         f'    config.hf_assets_path = "./assets/hf/{problem.model_spec.name}"',
-        *_training(result, piped),
+        *(f"    config.training.{key} = {_literal(value)}" for key, value in batches(result).items()),
         *(["    config.training.disable_cuda_graphs = True  # pipelines and exchanges of tokens are not captured"]
-          if piped or spread else []),
+          if uncaptured(plan) else []),
         f"    config.activation_checkpoint = {f'{kind}.Config()' if kind else 'None'}",
         f"    config.compile{f' = CompileConfig({compiled})' if compiled else '.enable = False'}",
         "    config.parallelism = ParallelismConfig(",
-        *(f"        {key}={value}," for key, value in _parallelism(result, bool(order)).items()),
+        *(f"        {key}={_literal(value)}," for key, value in parallelism(result).items()),
+        *(f"        {key}={value}," for key, value in _pipeline(result, bool(order)).items()),
         "    )",
         "    return config",
         "",
@@ -122,44 +122,63 @@ def _words(plan: Plan, graph: Graph) -> list[str]:
     return sorted(found) or ["none"]
 
 
-def _training(result: Result, piped: bool) -> list[str]:
-    """Return the lines on batches and precision. A pipeline cuts the local batch into its micro-batches; otherwise they
+def batches(result: Result) -> dict[str, object]:
+    """Return what ``TrainingConfig`` says of a plan. A pipeline cuts the local batch into its micro-batches; otherwise they
     follow from the global batch.
     """
     plan = result.plan
-    said = {
-        "local_batch_size": plan.micro_batch * (plan.n_microbatches if piped else 1),
+    return {
+        "local_batch_size": plan.micro_batch * (plan.n_microbatches if len(plan.ranks()) > 1 else 1),
         "global_batch_size": plan.global_batch,
         "seq_len": result.problem.graph.sequence_length,
-        "mixed_precision_param": f'"{DTYPES[result.problem.training.precision]}"',
+        "mixed_precision_param": DTYPES[result.problem.training.precision],
     }
-    return [f"    config.training.{name} = {value}" for name, value in said.items()]
 
 
-def _parallelism(result: Result, ordered: bool) -> dict[str, object]:
-    """Return the fields of ``ParallelismConfig``."""
-    plan, graph, one = result.plan, result.problem.graph, result.plan.stages[0].strategy
+def parallelism(result: Result) -> dict[str, object]:
+    """Return what ``ParallelismConfig`` says of a plan, but for the schedule."""
+    plan, one = result.plan, result.plan.stages[0].strategy
     shard = 1 if not one.shard else one.shard_degree or one.data
     said: dict[str, object] = {
         "data_parallel_replicate_degree": one.data // shard,
         "data_parallel_shard_degree": shard,
-        "fsdp_reshard_after_forward": '"never"' if one.shard == 2 else '"always"',
+        "fsdp_reshard_after_forward": "never" if one.shard == 2 else "always",
         "tensor_parallel_degree": one.tensor,
         "enable_sequence_parallel": one.sequence_parallel or one.tensor == 1,
         "context_parallel_degree": one.context,
         "expert_parallel_degree": one.expert,
     }
-    if len(plan.ranks()) == 1:
-        return said
-    names = [[_fqn(graph, op) for op in stage.ops] for stage in plan.stages]
-    parts = ",\n".join("            [" + ", ".join(f'"{name}"' for own in stage for name in own) + "]" for stage in names)
-    said |= {
-        "pipeline_parallel_degree": len(plan.ranks()),
-        "pipeline_parallel_microbatch_size": plan.micro_batch,
-        "pipeline_parallel_schedule": f'"{degrees.SCHEDULES[plan.schedule]}"',
-        "module_fqns_per_model_part": f"[\n{parts},\n        ]",
+    if len(plan.ranks()) > 1:
+        said["pipeline_parallel_degree"] = len(plan.ranks())
+        said["pipeline_parallel_microbatch_size"] = plan.micro_batch
+    return said
+
+
+def uncaptured(plan: Plan) -> bool:
+    """Return whether CUDA graphs must be off: pipelines and exchanges of tokens are not captured."""
+    return len(plan.ranks()) > 1 or plan.stages[0].strategy.expert > 1
+
+
+def parts(result: Result) -> list[list[str]]:
+    """Return the modules of every stage, ``module_fqns_per_model_part``."""
+    graph = result.problem.graph
+    return [[name for op in stage.ops for name in _fqn(graph, op)] for stage in result.plan.stages]
+
+
+def _pipeline(result: Result, ordered: bool) -> dict[str, str]:
+    """Return the lines of ``ParallelismConfig`` on the stages and their schedule; none without a pipeline."""
+    if len(result.plan.ranks()) == 1:
+        return {}
+    rows = ",\n".join("            [" + ", ".join(f'"{name}"' for name in part) + "]" for part in parts(result))
+    said = {
+        "pipeline_parallel_schedule": f'"{degrees.SCHEDULES[result.plan.schedule]}"',
+        "module_fqns_per_model_part": f"[\n{rows},\n        ]",
     }
     return said | ({"pipeline_parallel_schedule_csv": "order_file()"} if ordered else {})
+
+
+def _literal(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def _fqn(graph: Graph, op: int) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.parallel.experts import ExpertParallel
-from meshwright.runtime.parallel.sharding import StageWeights, local
+from meshwright.runtime.parallel.pools import local
+from meshwright.runtime.parallel.sharding import StageWeights
 from meshwright.runtime.ranks.layout import Layout
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from meshwright.runtime.job.trainer import Trainer
-from meshwright.runtime.parallel.sharding import local
+from meshwright.runtime.parallel.pools import local
 
 __all__ = ["SavedBytes", "allocator_peak", "peak_bytes"]
 

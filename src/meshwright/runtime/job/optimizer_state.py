@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from meshwright.base.errors import InputError
 from meshwright.runtime.job.holdings import Region
 from meshwright.runtime.job.slices import Slice
-from meshwright.runtime.parallel.sharding import local
+from meshwright.runtime.parallel.pools import local
 
 __all__ = ["Restored", "groups_of", "numbers_of", "slices_of", "together"]
 

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from meshwright.runtime.parallel.sharding import Tie, local
+from meshwright.runtime.parallel.pools import local
+from meshwright.runtime.parallel.sharding import Tie
 
 __all__ = ["Materials"]
 

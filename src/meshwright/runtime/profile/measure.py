@@ -289,7 +289,7 @@ def _measure(unit: nn.Module, values: list[torch.Tensor], repeats: int, *, first
         later.collecting = []
         torch.autograd.backward(outputs, [torch.ones_like(value) for value in outputs])
         half = _clock(device)
-        for gradient in later.collecting:
+        for gradient, _ in later.collecting:
             gradient()
         later.collecting = None
         end = _clock(device)

@@ -7,6 +7,7 @@ and run any order of work through a private interface only.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from meshwright.runtime.step.clock import Clock
 from meshwright.runtime.step.feed import Feed, WholeBatch
 from meshwright.runtime.step.p2p import P2PCommunicator
 from meshwright.runtime.step.router_loss import RouterLoss
-from meshwright.runtime.step.split_backward import DeferredWeightGrad
+from meshwright.runtime.step.split_backward import DeferredWeightGrad, WaitingGradient
 from meshwright.runtime.step.stage import StageModule
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
@@ -117,7 +118,7 @@ class Executor:
         self.origin: Any = self.clock.mark()
         self.loss: torch.Tensor | None = None
         self.held: dict[tuple[int, int], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
-        self.waiting: dict[tuple[int, int], list[Callable[[], None]]] = {}
+        self.waiting: dict[tuple[int, int], list[WaitingGradient]] = {}
         self.tasks = self._tasks()
         self.parts = {(stage, i): self._slice(stage, i) for stage in stages for i in range(layout.plan.n_microbatches)}
         self.last_backward = {stage: max(i for i, task in enumerate(self.tasks) if task[0] == stage) for stage in stages}
@@ -261,7 +262,8 @@ class Executor:
             result = [tensor for entry, tensor in zip(self.mail.crossings[stage], result, strict=True) if entry.comes_back]
         started = self.clock.mark()
         delayed = input_only and run.splits
-        run.weights.before_backward(is_last=last or (input_only and not run.splits and self._is_last_input(stage, microbatch)))
+        ends = last or (input_only and not run.splits and self._is_last_input(stage, microbatch))
+        run.weights.before_backward(is_last=ends, completes=last and not input_only)
         run.later.collecting = [] if delayed else None
         pairs = [(tensor, gradient) for tensor, gradient in zip(result, gradients, strict=True) if tensor.requires_grad]
         torch.autograd.backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
@@ -281,9 +283,16 @@ class Executor:
 
     def _weight(self, stage: int, microbatch: int, last: bool) -> None:
         started = self.clock.mark()
-        for gradient in self.waiting.pop((stage, microbatch), []):
+        waiting, weights = self.waiting.pop((stage, microbatch), []), self.stages[stage].weights
+        left = Counter(weight for _, own in waiting for weight in own)
+        if last:  # what does not wait has been complete since the last pass back
+            weights.complete(weight for weight in weights.parameters if weight not in left)
+        for gradient, own in waiting:
             gradient()
-        self.stages[stage].weights.after_backward()
+            left.subtract(own)
+            if last:
+                weights.complete(weight for weight in own if not left[weight])
+        weights.after_backward()
         self.note(stage, microbatch, "backward_weight", started)
 
 

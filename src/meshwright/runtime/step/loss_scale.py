@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from meshwright.runtime.parallel.sharding import local
+from meshwright.runtime.parallel.pools import local
 
 __all__ = ["LossScale"]
 

@@ -13,18 +13,21 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["DeferredWeightGrad", "delay_weight_gradients"]
+__all__ = ["DeferredWeightGrad", "WaitingGradient", "delay_weight_gradients"]
+
+WaitingGradient = tuple[Callable[[], None], tuple[nn.Parameter, ...]]
+"""What computes the gradients of some weights, and which."""
 
 
 class DeferredWeightGrad:
     """Weight gradients that are not computed yet.
 
-    While `collecting` is a list, products of the modules given to `delay_weight_gradients` append one function each to it in
+    While `collecting` is a list, products of the modules given to `delay_weight_gradients` append an entry each to it in
     their backward pass instead of computing their weight gradients; while it is None they compute them at once.
     """
 
     def __init__(self) -> None:
-        self.collecting: list[Callable[[], None]] | None = None
+        self.collecting: list[WaitingGradient] | None = None
 
 
 class _Product(torch.autograd.Function):
@@ -65,7 +68,7 @@ class _Product(torch.autograd.Function):
             if bias is not None:
                 bias.grad = of_bias() if bias.grad is None else bias.grad.add_(of_bias())
 
-        ctx.later.collecting.append(run)
+        ctx.later.collecting.append((run, (parameter,) if bias is None else (parameter, bias)))
         return of_input, None, None, None
 
 
