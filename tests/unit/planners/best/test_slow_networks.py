@@ -6,9 +6,11 @@ import dataclasses
 import itertools
 import json
 import pathlib
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from meshwright import api, sim
 from meshwright.core.problem import Batch
@@ -30,9 +32,15 @@ def _asked(folder: pathlib.Path, bandwidth: str, batch: int) -> tuple[Costs, Mes
     return Costs(problem, pools(problem.required_cluster)[0], chain_of(problem.graph)), MeshDegrees(4, 1, 1, 1, 1, 1)
 
 
-def _splits(n_layers: int, n_ranks: int) -> list[tuple[int, ...]]:
-    inner = itertools.combinations(range(1, n_layers), n_ranks - 1)
-    return [tuple(np.diff((0, *cuts, n_layers)).tolist()) for cuts in inner]
+def _played_splits(costs: Costs, config: Config, batch: int) -> Iterator[tuple[tuple[int, ...], float, NDArray[np.float64]]]:
+    """Yield every split of the layers, what its step takes as it is played, and its transfers."""
+    n_layers = len(costs.chain.layers)
+    for cuts in itertools.combinations(range(1, n_layers), config.mesh.pipeline - 1):
+        counts = tuple(np.diff((0, *cuts, n_layers)).tolist())
+        plan = plans.bare(costs, config, batch, counts)
+        assert plan is not None
+        loads = costs.stage_costs(config, plan)
+        yield counts, sim.least_seconds(costs.problem, plan, loads), costs.transfer_seconds(config, plan, loads)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb_h1", "early_backward_b", "zb_h2"])
@@ -44,14 +52,10 @@ def test_no_split_is_quicker_than_the_inequalities_with_transfers_say(
     costs, mesh = _asked(tmp_path, bandwidth, batch)
     config = Config(mesh, 0, 0, schedule, 1, "pipeline")
     steps = []
-    for counts in _splits(len(costs.chain.layers), mesh.pipeline):
-        plan = plans.bare(costs, config, batch, counts)
-        assert plan is not None
-        loads = costs.stage_costs(config, plan)
-        hops = costs.transfer_seconds(config, plan, loads)
-        steps.append(sim.least_seconds(costs.problem, plan, loads))
+    for counts, step, hops in _played_splits(costs, config, batch):
+        steps.append(step)
         chain = inequalities.chain_to_cut(costs, config, batch, hops)
-        within = layer_split.cuts(chain, steps[-1] * (1.0 + 1e-9), 1000)
+        within = layer_split.cuts(chain, step * (1.0 + 1e-9), 1000)
         assert within is not None and counts in {tuple(own) for own in within.tolist()}  # none of its inequalities is above it
     with_transfers = layer_split.bottleneck(chain)[0]
     without = layer_split.bottleneck(inequalities.chain_to_cut(costs, config, batch))[0]
@@ -79,13 +83,7 @@ def test_a_stretch_across_a_slow_link_is_below_every_split_and_raises_the_bound(
     """Two ranks on both sides of a slow link make a round trip for every second (or third) micro-batch, whatever the split."""
     costs, mesh = _asked(tmp_path, "0.05 GB/s", batch)
     config = Config(mesh, 0, 0, schedule, 1, "pipeline")
-    steps, every = [], _splits(len(costs.chain.layers), mesh.pipeline)
-    for counts in every:
-        plan = plans.bare(costs, config, batch, counts)
-        assert plan is not None
-        loads = costs.stage_costs(config, plan)
-        hops = costs.transfer_seconds(config, plan, loads)
-        steps.append(sim.least_seconds(costs.problem, plan, loads))
+    every, steps, (*_, hops) = zip(*_played_splits(costs, config, batch), strict=True)
     chain = inequalities.chain_to_cut(costs, config, batch, hops)
     turns = chain.turns
     assert turns is not None and [1, 2] in turns.ranks.tolist()

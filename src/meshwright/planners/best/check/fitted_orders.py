@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from meshwright import schedules
 from meshwright.core.plan import Plan
-from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
-from meshwright.sim import transfers
 
 __all__ = ["RankTasks", "least_step", "play_rows"]
 
@@ -116,9 +114,9 @@ def play_rows(
 
 
 def least_step(
-    problem: Problem,
     plan: Plan,
     stage_costs: Sequence[StageCost],
+    send_seconds: NDArray[np.float64],
     again_of_stage: Sequence[float],
     again_of_rank: Sequence[float],
     last_reduced: Sequence[float] = (),
@@ -132,12 +130,12 @@ def least_step(
 
     Parameters
     ----------
-    problem : Problem
-        The question.
     plan : Plan
         It recomputes the least.
     stage_costs : sequence of StageCost
         What its stages do.
+    send_seconds : ndarray, shape (2, n_stages), float64
+        What each of them sends forward and backward, alone on its links.
     again_of_stage, again_of_rank : sequence of float
         Seconds of a micro-batch that the layers of each stage, and of all stages of each rank, must recompute.
     last_reduced : sequence of float
@@ -160,7 +158,7 @@ def least_step(
         FORWARD: np.array([load.forward_total_seconds for load in stage_costs]),
         BACKWARD_INPUT: np.maximum(both - weight, 0.0), BACKWARD_WEIGHT: weight, BACKWARD: both,
     }  # fmt: skip
-    play_rows(rows, seconds, transfers.transfers(problem, plan, tuple(stage_costs)).seconds, rank_of_stage)
+    play_rows(rows, seconds, send_seconds, rank_of_stage)
     longest = 0.0
     for rank, row in enumerate(rows):
         own = [i for i, of in enumerate(rank_of_stage) if of == rank]

@@ -20,7 +20,8 @@ from meshwright.planners.best.check.rank_ways import RankWays
 from meshwright.planners.best.check.space import CheckedMesh, Form, ranks_of
 from meshwright.planners.best.check.virtual_stages import Beside, Moments, VirtualStages, beside_of, stage_rows
 from meshwright.planners.best.check.whole_stages import WholeStages
-from meshwright.sim import transfers
+from meshwright.sim import engine, transfers
+from meshwright.sim.transfers import Transfers
 
 __all__ = ["Plays"]
 
@@ -47,7 +48,7 @@ class Plays:
         layout: str,
         priced: tuple[list[Table], list[int], list[int]],
     ) -> None:
-        self.prices, self.mesh, self.form, self.strategy = prices, mesh, form, strategy
+        self.prices, self.mesh, self.form, self.strategy, self.layout = prices, mesh, form, strategy, layout
         self.tables, self.of_rank, self.kinds = priced
         self.problem = prices.problem
         self.m = self.problem.batch.global_batch // (mesh.data * mesh.micro_batch)
@@ -143,12 +144,19 @@ class Plays:
         return self._takes(plan, limit)
 
     def left(
-        self, every: Sequence[tuple[int, ...]], of: Callable[[int], VirtualStages], moments: Moments, limit: float
+        self,
+        among: Sequence[int],
+        every: Sequence[tuple[int, ...]],
+        of: Callable[[int], VirtualStages],
+        moments: Moments,
+        limit: float,
     ) -> list[int]:
-        """Return which spreads over virtual stages are not shown to take `limit` or longer by what each rank recomputes at least.
+        """Return which of some spreads over virtual stages are not shown to take `limit` or longer by what each rank recomputes at least.
 
         Parameters
         ----------
+        among : sequence of int
+            The places of those that are asked.
         every : sequence of tuple of int
             Layers of each stage, of each spread.
         of : callable
@@ -159,8 +167,8 @@ class Plays:
             Seconds.
         """
         found = []
-        for i, counts in enumerate(every):
-            rows = stage_rows(self.prices, counts)
+        for i in among:
+            rows = stage_rows(self.prices, every[i])
 
             def least_work(rank: int, rows: list[list[tuple[int, bool]]] = rows) -> float:
                 return self._rank_ways(rows, rank, moments).least_work(self._memory(rank))
@@ -169,24 +177,42 @@ class Plays:
                 found.append(i)
         return found
 
-    def least_in_order(self, counts: Sequence[int]) -> float:
-        """Return what a split takes at least with the least recomputed, and links of their own for all that is sent: in the order that
-        its schedule has, or every one that it may be fitted to.
+    def least_in_order(self, counts: Sequence[int], stage_costs: tuple[StageCost, ...]) -> float:
+        """Return what a split takes at least: in the order that its schedule has, or every one that it may be fitted to.
+
+        Lemma: no plan of the split takes less for any task, as `stage_costs` recompute the least, nor for what stages send, which has
+        links of its own here. In a given order nothing starts earlier where anything takes longer; of others `least_step` has the lemma.
+
+        Parameters
+        ----------
+        counts : sequence of int
+            Layers of each stage.
+        stage_costs : tuple of StageCost
+            Of the split, as `Spreads.stage_costs` returns them.
         """
-        bare = self.plan(counts, self._least_words(counts))
+        bare = self.plan(counts)
         if bare is None:
             return math.inf
-        loads = self.stage_costs(bare)
+        send_seconds = self._send_seconds(bare, stage_costs)
         if not self.form.is_split:
-            return sim.least_seconds(self.problem, bare, loads)
+            ranks, nothing = np.array(self.rank_of_stage), np.zeros_like(send_seconds)
+            return engine.played_seconds(
+                bare, stage_costs, Transfers(transfers.channels(ranks), send_seconds, nothing, nothing)
+            )
         none = [0.0] * len(counts)
-        return least_step(self.problem, bare, loads, none, none, self._last_reduced(stage_rows(self.prices, counts)))
+        return least_step(bare, stage_costs, send_seconds, none, none, self._last_reduced(stage_rows(self.prices, counts)))
 
-    def least_fitted(self, counts: Sequence[int], moments: Moments) -> float:
-        """Return what a split takes at least in the order of its schedule, or every one that it may be fitted to, by what each rank must
-        recompute; inf where nothing fits.
-        """
-        bare = self.plan(counts, self._least_words(counts))
+    def _send_seconds(self, plan: Plan, stage_costs: tuple[StageCost, ...]) -> NDArray[np.float64]:
+        """Return what each stage sends forward (row 0) and backward (row 1), alone on its links; remembered by all that it depends on."""
+        sent = tuple((load.output_bytes, load.output_gradient) for load in stage_costs)
+        key = (self.mesh, self.layout, tuple(self.rank_of_stage), sent)
+        if key not in self.prices.sent:
+            self.prices.sent[key] = transfers.transfers(self.problem, plan, stage_costs).seconds
+        return self.prices.sent[key]
+
+    def least_fitted(self, counts: Sequence[int], moments: Moments, stage_costs: tuple[StageCost, ...]) -> float:
+        """Return `least_in_order` by what each rank must recompute; inf where nothing fits."""
+        bare = self.plan(counts)
         if bare is None:
             return math.inf
         rows = stage_rows(self.prices, counts)
@@ -199,7 +225,8 @@ class Plays:
                 of_stage[stage] = ways.least_work(memory, place)
         if math.inf in of_rank:
             return math.inf
-        return least_step(self.problem, bare, self.stage_costs(bare), of_stage, of_rank, self._last_reduced(rows))
+        send_seconds = self._send_seconds(bare, stage_costs)
+        return least_step(bare, stage_costs, send_seconds, of_stage, of_rank, self._last_reduced(rows))
 
     def _last_reduced(self, rows: list[list[tuple[int, bool]]]) -> list[float]:
         """Return of every rank what of its reductions follows its last task at least: those of some layer of one of its stages."""

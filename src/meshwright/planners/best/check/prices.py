@@ -98,12 +98,13 @@ class LayerPrices:
         self._joined: dict[int, tuple[Table, Table]] = {}
         self._beside: dict[int, tuple[Table, Table]] = {}
         self._unsharded: dict[CheckedMesh, list[Table]] = {}
+        self.sent: dict[tuple[object, ...], NDArray[np.float64]] = {}  # of plays: what stages send each other
 
     def recomputing(self, recompute: RecomputeSpace) -> LayerPrices:
         """Return the same prices where layers may recompute something else."""
         alike = LayerPrices(self.problem, self.pool, self.chain, self.limits, recompute)
         alike._tables, alike._compute, alike._unsharded = self._tables, self._compute, self._unsharded
-        alike.computing, alike._places = self.computing, self._places
+        alike.computing, alike._places, alike.sent = self.computing, self._places, self.sent
         return alike
 
     def memory_bytes(self, kind: int) -> float:

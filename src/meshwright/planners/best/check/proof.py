@@ -280,15 +280,14 @@ class BoundProof:
         """
         prices, mesh, form = plays.prices, plays.mesh, plays.form
         is_played = not form.is_paired and math.isfinite(limit)  # a task beside another takes less than alone
+        spreads, left = Spreads(prices, mesh, form, priced, splits), list(range(len(splits)))
         if is_played:
-            splits = tuple(counts for counts in splits if plays.least_in_order(counts) < limit)
-        if splits and len(prices.recompute.words) > 1:
-            spreads = Spreads(prices, mesh, form, priced, splits)
-            left = plays.left(splits, lambda i: VirtualStages(prices, form, spreads, i, priced, held), held, limit)
-            splits = tuple(splits[i] for i in left)
+            left = [i for i in left if plays.least_in_order(splits[i], spreads.stage_costs(i)) < limit]
+        if left and len(prices.recompute.words) > 1:
+            left = plays.left(left, splits, lambda i: VirtualStages(prices, form, spreads, i, priced, held), held, limit)
             if is_played:
-                splits = tuple(counts for counts in splits if plays.least_fitted(counts, held) < limit)
-        return splits
+                left = [i for i in left if plays.least_fitted(splits[i], held, spreads.stage_costs(i)) < limit]
+        return tuple(splits[i] for i in left)
 
 
 def _sample_flops(graph: Graph) -> float:

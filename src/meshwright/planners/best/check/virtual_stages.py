@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import schedules
+from meshwright.core.stage_cost import StageCost
 from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, Table
 from meshwright.planners.best.check.space import CheckedMesh, Form
 from meshwright.planners.best.check.whole_stages import sums_of
@@ -107,6 +108,7 @@ class _Stage(NamedTuple):
 
 
 _SUMS = ("forward", "backward", "weight", "work", "static_bytes", "kept_bytes", "reduce", "update")
+_OF_A_STEP = ("forward", "backward", "weight", "work", "reduce", "update")
 
 
 class Spreads:
@@ -157,6 +159,27 @@ class Spreads:
         there = np.cumsum(passing, axis=1) - passing
         of_ranks = self.of_stage["work"] @ (self.rank_of_stage[:, None] == np.arange(self.p))
         return np.asarray((there + self.m * of_ranks).max(axis=1) >= limit)
+
+    def stage_costs(self, spread: int) -> tuple[StageCost, ...]:
+        """Return what the stages of one spread do with the least recomputed, added up from their layers."""
+        found, ends, last = [], self.ends[spread].tolist(), len(self.kind) - 1
+        columns = zip(*(self.of_stage[name][spread].tolist() for name in _OF_A_STEP), strict=True)
+        for i, (kind, (forward, backward, weight, work, reduce, update)) in enumerate(
+            zip(self.kind.tolist(), columns, strict=True)
+        ):
+            own, start, stop = self.sums[kind], ends[i], ends[i + 1]
+            pinned = (*(own.prefix.layers if i == 0 else ()), *(own.suffix.layers if i == last else ()))
+            largest = max([*own.reducing[start:stop], *(layer.reduce for layer in pinned)], default=0.0)
+            sent = own.output_bytes[stop - 1 : stop] if stop > start else [layer.output_bytes for layer in pinned[-1:]]
+            found.append(
+                StageCost(
+                    forward, backward - weight, weight, max(work - forward - backward, 0.0),
+                    output_bytes=sum(sent) if i < last else 0.0,
+                    reduce_seconds=reduce, overlap_ratio=1.0 - largest / reduce if reduce > 0.0 else 0.0, optimizer_seconds=update,
+                    output_gradient=own.answered[stop] > own.answered[start] or any(layer.output_gradient for layer in pinned),
+                )
+            )  # fmt: skip
+        return tuple(found)
 
     def stages(self, spread: int) -> list[list[_Stage]]:
         """Return the stages of every rank under one spread."""
@@ -228,8 +251,8 @@ class VirtualStages:
         return [(np.asarray(n_microbatches * held, dtype=np.float64), at) for held, at in one]
 
     def excess(self, rank: int) -> tuple[float, NDArray[np.float64]]:
-        """Return by how much a rank exceeds its memory at least with nothing recomputed, and what it holds of its stages then: a row
-        for each of its fullest moments, of which any may ask for the most.
+        """Return by how much a rank exceeds its memory at least with nothing recomputed, and where it does what it holds of its stages
+        then: a row for each of its fullest moments, of which any may ask for the most.
 
         Lemma: at each of the moments it holds the state of all its layers, the activations of its stages as often as the order says, and
         what the most demanding layer of the stage at work needs: at least what is pinned, or the least demanding layer of all.
@@ -237,9 +260,10 @@ class VirtualStages:
         stages, (times, at) = self.stages[rank], self.moments[rank]
         overhead = np.array([stage.overhead_bytes for stage in stages])
         moving = times @ np.array([stage.kept_bytes for stage in stages]) + overhead[at]
-        fullest = moving >= moving.max() * (1.0 - MEMORY_ROUNDING)
-        static = sum(stage.static_bytes for stage in stages)
-        return float(static + moving.max() - self.memory_bytes[rank]), np.unique(times[fullest], axis=0)
+        most = float(moving.max())
+        excess = sum(stage.static_bytes for stage in stages) + most - self.memory_bytes[rank]
+        fullest = times[moving >= most * (1.0 - MEMORY_ROUNDING)] if excess > 0.0 else times[:0]
+        return excess, np.array(sorted(set(map(tuple, fullest.tolist()))))
 
     def repeated(self, rank: int) -> float:
         """Return the seconds of a micro-batch that a rank must recompute at least, over all its stages; inf where nothing helps.

@@ -55,6 +55,8 @@ class Sums:
         }
         self.returning = [returning[row] for row in chain.rows]
         self.reducing = [own.reduce for own in base]
+        self.output_bytes = [own.output_bytes for own in base]
+        self.answered = _sums([float(own.output_gradient) for own in base])
         self.overhead_bytes = min(min(one.working_bytes for one in own) + own[0].reserved_bytes for own in of_row.values())
         self.prefix = EndLayers([table[i, prices.pinned_word(i)] for i in chain.prefix], is_split=is_split)
         self.suffix = EndLayers([table[i, prices.pinned_word(i)] for i in chain.suffix], is_split=is_split)

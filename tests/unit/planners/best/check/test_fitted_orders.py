@@ -16,6 +16,7 @@ from meshwright.planners.best.check import device_pools, space
 from meshwright.planners.best.check.plays import Plays
 from meshwright.planners.best.check.prices import LayerPrices
 from meshwright.planners.best.check.proof import BoundProof, Open
+from meshwright.planners.best.check.virtual_stages import Spreads
 from meshwright.planners.best.limits import Limits
 from questions import fused
 
@@ -74,3 +75,37 @@ def test_the_least_that_fits_some_order_is_played_and_mixtures_stay_open(schedul
     confirmed = BoundProof(problem, limits, answer.bound.value)
     confirmed.run()
     assert not confirmed.open
+
+
+@pytest.mark.parametrize("schedule", ["interleaved_1f1b", "looped_bfs", "zb_v", "dualpipe_v"])
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "gpt-oss-20b"])
+def test_stages_added_up_from_layers_are_those_of_the_model(model: str, schedule: str) -> None:
+    """Of every spread, with all kinds of communication; in the order of its tasks none takes longer than as it is played."""
+    batch = Batch(16, sequence_length=512)
+    problem = api.make_problem(model, "two-level:8,per_node=2,bandwidth=0.1 GB/s", batch=batch)
+    limits = space.inside(problem, dataclasses.asdict(Limits(schedules=(schedule,))))
+    chain = space.chain_of(problem.graph)
+    prices = LayerPrices(problem, device_pools.pools(problem)[0], chain, limits, space.recompute_spaces(problem, limits)[0])
+    expert = 2 if any(operator.expert for op in problem.graph.ops for operator in op.body) else 1
+    mesh, form = space.CheckedMesh(2, 1, expert, 1, 2, 2), space.Form(schedule, 2)
+    strategy = Strategy(2, 2, 1, expert, True, shard=2)
+    priced = prices.of_ranks(mesh, strategy, "pipeline", inside_only=False, spare=prices.spare(mesh, form))
+    plays = Plays(prices, mesh, form, strategy, "pipeline", priced)
+    every = space.split_counts(chain, form, 2, limits)
+    spreads = Spreads(prices, mesh, form, priced, every)
+    for i, counts in enumerate(every):
+        plan, found = plays.plan(counts), spreads.stage_costs(i)
+        assert plan is not None
+        wanted = prices.model.stage_costs(problem, plan)
+        for name in ("forward_total_seconds", "backward_total_seconds", "backward_weight_seconds", "reduce_seconds",
+                     "overlap_ratio", "output_bytes", "output_gradient"):  # fmt: skip
+            assert [getattr(load, name) for load in found] == pytest.approx(
+                [getattr(load, name) for load in wanted], rel=1e-9
+            ), name
+        assert [own.optimizer_seconds for own in found] == pytest.approx(
+            [own.optimizer_seconds + own.gather_seconds for own in wanted]
+        )
+        step = sim.simulate(problem, plan, wanted).step_seconds
+        assert 0.5 * step < plays.least_in_order(counts, found) <= step * (1.0 + 1e-9)
+        if not form.is_split:  # a given order: all that is left out is that traffic shares links
+            assert plays.least_in_order(counts, found) <= sim.least_seconds(problem, plan, wanted) * (1.0 + 1e-9)
