@@ -23,7 +23,7 @@ ROUNDING = 2e-9
 """What is taken off bounds, relative: flows that share links end when a billionth of them is left."""
 
 
-def step_seconds(space: SplitSpace, injection_bytes_per_second: float, traffic: str = "segments") -> float:
+def step_seconds(space: SplitSpace, injection_bytes_per_second: float, traffic: str = "queues") -> float:
     """Return a time that no plan beats on any network whose servers send at most so much.
 
     `injection_bytes_per_second`: all interfaces of one server together, of the fastest network in question.
@@ -36,10 +36,10 @@ def step_seconds(space: SplitSpace, injection_bytes_per_second: float, traffic: 
     operators:
 
     * work (every model of traffic): what all parts compute, divided by the servers; the busiest has no less than the mean.
-    * bytes (``segments``, ``fair``): g servers all-reduce W bytes as flows of 2 (g - 1) W bytes in all, each over a link out of
+    * bytes (all but ``closed``): g servers all-reduce W bytes as flows of 2 (g - 1) W bytes in all, each over a link out of
       a server; the servers together send no faster than n times the injection, and none of it before a gradient can exist,
       which every step waits for.
-    * paths (``segments``, ``fair``): operators that read each other run one after the other, forward and then back.
+    * paths (all but ``closed``): operators that read each other run one after the other, forward and then back.
     * ``closed`` knows no dependencies and adds up without overlap: the mean of what servers compute, or one part of any single
       operator, plus the bytes as above, plus what devices of a server add up, a mean over servers.
 
