@@ -67,7 +67,7 @@ def together(jobs: Sequence[PlacedJob], fabric: Fabric, traffic: str = "queues")
 
     `jobs`: no server in two of them, all with the same number and kind of devices a server.
     `fabric`: network of the whole cluster.
-    `traffic`: ``segments`` or ``fair``.
+    `traffic`: ``queues``, ``segments`` or ``fair``.
     Returns: seconds.
     Raises `InputError` when two jobs want one server, or servers differ.
 

@@ -44,6 +44,11 @@ class Placement:
     servers: tuple[tuple[int, ...], ...]
     last: tuple[int, ...] = ()
 
+    @property
+    def apart(self) -> bool:
+        """Whether no two parts of an operator are on one server."""
+        return all(len(set(servers)) == len(servers) for servers in self.servers)
+
     def with_op(self, i: int, choice: int, servers: tuple[int, ...]) -> Placement:
         """Return the placement with one operator changed."""
         return replace(
