@@ -86,7 +86,8 @@ def step_seconds(
                     reduce.flows.append(Item("flow", links=links, n_left=math.ceil(2.0 * (g - 1) / g * size * share)))
                 for part in backward[i]:
                     _before(part, reduce)
-    return (play or _play)([item for item in order if item.n_before == 0], fabric)
+    play = play or (_queued if step.model_of_traffic == "queues" else _play)
+    return play([item for item in order if item.n_before == 0], fabric)
 
 
 def _before(first: Item, second: Item) -> None:
@@ -159,6 +160,71 @@ def _play(first: list[Item], fabric: Fabric) -> float:
             if other.n_before == 0:
                 push(other, other.ready)
     return last
+
+
+def _queued(first: list[Item], fabric: Fabric) -> float:
+    """Play tasks where every link has a queue: a segment joins it when its first byte arrives."""
+    queue: list[tuple[float, int, Callable[[float], None]]] = []
+    counter = iter(range(10**9))
+    free: dict[object, float] = {}
+    inside_free: dict[int, float] = {}
+    ends = [0.0]
+
+    def at(time: float, call: Callable[[float], None]) -> None:
+        heapq.heappush(queue, (time, next(counter), call))
+
+    def done(item: Item) -> None:
+        ends.append(item.end)
+        for other in sorted(item.then, key=lambda entry: entry.kind == "reduce"):
+            other.ready = max(other.ready, item.end)
+            other.n_before -= 1
+            if other.n_before == 0:
+                at(other.ready, begin(other))
+
+    def begin(item: Item) -> Callable[[float], None]:
+        def compute(now: float) -> None:
+            item.end = free[-1 - item.server] = max(now, free.get(-1 - item.server, 0.0)) + item.seconds
+            done(item)
+
+        def reduce(now: float) -> None:
+            start = added_up(item, now, inside_free)
+            for flow in item.flows:
+                at(start, begin(flow))
+
+        whole = item.n_left
+        arrived = [0]
+
+        def set_out(now: float) -> None:
+            size = min(SEGMENT, item.n_left)
+            item.n_left -= size
+            hop(size, 0, 0.0)(now)
+
+        def hop(size: int, k: int, over: float) -> Callable[[float], None]:
+            def joins(now: float) -> None:
+                link = item.links[k]
+                start = max(now, free.get(link, 0.0))
+                free[link] = start + size * float(fabric.seconds_per_byte[link])
+                last_byte = max(over, free[link]) + fabric.latency_seconds
+                if k == 0 and item.n_left > 0:
+                    at(free[link], set_out)
+                if k + 1 < len(item.links):
+                    at(start + fabric.latency_seconds, hop(size, k + 1, last_byte))
+                    return
+                item.end = max(item.end, last_byte)
+                arrived[0] += size
+                if arrived[0] == whole:
+                    done(item)
+
+            return joins
+
+        return {"compute": compute, "reduce": reduce}.get(item.kind, set_out)
+
+    for item in first:
+        at(0.0, begin(item))
+    while queue:
+        now, _, call = heapq.heappop(queue)
+        call(now)
+    return max(ends)
 
 
 def shortest(n: int, links: dict[tuple[int, int], Any]) -> list[list[int]]:

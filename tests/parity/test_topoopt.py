@@ -148,7 +148,7 @@ def test_our_search_is_as_fast_as_its_target(name: str, degree: int, most_ms: fl
     assert found.seconds * 1e3 <= most_ms
 
 
-@pytest.mark.parametrize("traffic", ["segments", "fair"])
+@pytest.mark.parametrize("traffic", ["queues", "segments", "fair"])
 @pytest.mark.parametrize(
     "row",
     [r for r in rows("topoopt_packet_level.csv") if r["workload"] in ("transformer", "vgg") and r["job_nodes"] == "16"],

@@ -89,7 +89,8 @@ def test_steps_played(seed: int, recorded: Recorded) -> None:
     for k, fabric in enumerate(fabrics(step, plan, n)):
         split, tasks = step.tasks(plan, fabric)
         both = {
-            "segments": flow_simulation.play(tasks, split, fabric.network(), 1000, step.inside(), np.inf),
+            "segments": flow_simulation.play(tasks, split, fabric.network(), 1000, False, step.inside(), np.inf),
+            "queues": flow_simulation.play(tasks, split, fabric.network(), 1000, True, step.inside(), np.inf),
             "fair": fair_steps.play(tasks, split, fabric.network(), stay, step.inside(), np.inf),
         }
         for name, played in both.items():
@@ -101,7 +102,7 @@ def test_steps_played(seed: int, recorded: Recorded) -> None:
         if k == 0:
             limited = [
                 flow_simulation.play(
-                    tasks, split, fabric.network(), 1000, step.inside(), share * both["segments"].seconds
+                    tasks, split, fabric.network(), 1000, False, step.inside(), share * both["segments"].seconds
                 ).seconds
                 for share in (0.2, 0.9, 1.0)
             ]

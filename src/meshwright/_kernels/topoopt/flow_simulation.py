@@ -1,10 +1,11 @@
 """Plays one training step of placed operators on a network: compute, point-to-point transfers, ring all-reduces in segments.
 
-As the released simulator of TopoOpt (Wang et al., NSDI 2023) does it: a link serves one segment at a time, first come, first
-served, and the segments of a transfer follow each other over the links of its route. What happens in a step happens to an
-entity: compute tasks come first, then edges between tasks, of which those that carry bytes are transfers, then all-reduces,
-then their flows, one for each member and ring. An event is a time and an entity; its key counts up, so that events of one
-moment are taken in the order in which they were made.
+A link serves one segment at a time, first come, first served, and the segments of a transfer follow each other over the links
+of its route. In the released simulator of TopoOpt (Wang et al., NSDI 2023) a segment takes its place on all links of its route
+when it sets out: links wait for it while others that are there could pass. In queues it takes its place on a link when it
+arrives there. What happens in a step happens to an entity: compute tasks come first, then edges between tasks, of which those
+that carry bytes are transfers, then all-reduces, then their flows, one for each member and ring, then segments under way. An
+event is a time and an entity; its key counts up, so that events of one moment are taken in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from meshwright._kernels.topoopt.step_tasks import added_up, owners
 
 _BITS = 28
 _ENTITY = (1 << _BITS) - 1
+
+_SEGMENTS = 1024
+"""Segments under way for which there is room at first."""
 
 __all__ = ["Played", "play"]
 
@@ -79,7 +83,7 @@ def _sink(times, keys, n, time, key):
 
 
 @kernel
-def play(tasks, split, network, segment_bytes, inside, limit_seconds):
+def play(tasks, split, network, segment_bytes, queues, inside, limit_seconds):
     """Return when everything happens; first come, first served, ties in the order in which events were made.
 
     Parameters
@@ -88,6 +92,9 @@ def play(tasks, split, network, segment_bytes, inside, limit_seconds):
         The task graph of a plan, the plan, the network.
     segment_bytes : int
         Transfers are sent in segments of this size; links serve segments, not transfers.
+    queues : bool
+        Whether a segment takes its place on a link when it arrives there; otherwise, as published, on all links of its route
+        when it sets out, each of which its latency keeps busy too.
     inside : Inside
         The network between the devices of a server.
     limit_seconds : float
@@ -108,6 +115,7 @@ def play(tasks, split, network, segment_bytes, inside, limit_seconds):
     left = np.zeros(n_all, np.int64)
     low = np.zeros(n_all, np.int64)
     high = np.zeros(n_all, np.int64)
+    n_under_way = np.zeros(n_all, np.int64)
     op_of, server_of = owners(tasks, split)
     reduce_of = np.empty(n_flows, np.int64)
     start, end = np.zeros(n_all), np.zeros(n_all)
@@ -117,7 +125,12 @@ def play(tasks, split, network, segment_bytes, inside, limit_seconds):
     op_ready = np.zeros(n_ops)
     link_free, server_free, inside_free = np.zeros(len(network.seconds_per_byte)), np.zeros(n), np.zeros(n)
     member_first = np.cumsum(network.group_size) - network.group_size
-    times, keys = np.empty(n_all + 4), np.empty(n_all + 4, np.int64)  # a key is the number of the push, then the entity
+    # segments under way: whose, at which place of its route, their bytes, when the last byte is where they were; free places
+    owner, place = np.zeros(_SEGMENTS, np.int64), np.zeros(_SEGMENTS, np.int64)
+    moving, arrival = np.zeros(_SEGMENTS, np.int64), np.zeros(_SEGMENTS)
+    spare, n_spare = np.arange(_SEGMENTS), _SEGMENTS
+    room = n_all + _SEGMENTS + 4
+    times, keys = np.empty(room), np.empty(room, np.int64)  # a key is the number of the push, then the entity
     n_heap, number = 0, 0
     for t in range(n_tasks):
         if n_before[t] == 0:
@@ -129,28 +142,71 @@ def play(tasks, split, network, segment_bytes, inside, limit_seconds):
         if now > limit_seconds or last > limit_seconds:
             return Played(np.inf, start[:n_tasks], end[:n_tasks], start[n_tasks:first_reduce], end[n_tasks:first_reduce],
                           start[first_reduce:first_flow], end[first_reduce:first_flow])  # fmt: skip
-        if entity >= first_flow or (n_tasks <= entity < first_reduce):
-            # one segment, link after link: each is free again when the segment has left it, and the next segment then follows
-            size = min(segment_bytes, left[entity])
-            free_at, over = now, now
-            for x in range(low[entity], high[entity]):
-                link = network.route_link[x] if entity >= first_flow else network.pair_link[x]
-                begin = max(link_free[link], free_at)
-                free_at = begin + network.latency_seconds[link]
-                link_free[link] = free_at + size * network.seconds_per_byte[link]
-                over = max(over, link_free[link])
-                if x == low[entity]:
-                    again = link_free[link]
-            end[entity] = max(end[entity], over)
-            left[entity] -= size
-            last = max(last, end[entity])
-            if left[entity] > 0:
-                _sink(times, keys, n_heap, again, number << _BITS | entity)
-                number += 1
+        sends = entity >= first_flow or (n_tasks <= entity < first_reduce)
+        if queues and sends and (entity >= n_all or low[entity] < high[entity]):
+            # a segment takes its place on one link, and goes on to the next when its first byte may
+            n_heap -= 1
+            if n_heap > 0:
+                _sink(times, keys, n_heap, times[n_heap], keys[n_heap])
+            slot = entity - n_all
+            if entity < n_all:  # the next segment of a transfer sets out
+                if n_spare == 0:
+                    n_spare = len(owner)
+                    spare = np.concatenate((np.arange(n_spare, 2 * n_spare), np.empty(n_spare, np.int64)))
+                    owner, place = np.concatenate((owner, owner)), np.concatenate((place, place))
+                    moving, arrival = np.concatenate((moving, moving)), np.concatenate((arrival, arrival))
+                    times = np.concatenate((times, np.empty(n_spare)))
+                    keys = np.concatenate((keys, np.empty(n_spare, np.int64)))
+                n_spare -= 1
+                slot = spare[n_spare]
+                owner[slot], place[slot], arrival[slot] = entity, low[entity], 0.0
+                moving[slot] = min(segment_bytes, left[entity])
+                left[entity] -= moving[slot]
+                n_under_way[entity] += 1
+            of, x = owner[slot], place[slot]
+            link = network.route_link[x] if of >= first_flow else network.pair_link[x]
+            begin = max(link_free[link], now)
+            link_free[link] = begin + moving[slot] * network.seconds_per_byte[link]
+            arrival[slot] = max(arrival[slot], link_free[link]) + network.latency_seconds[link]
+            if entity < n_all and left[of] > 0:
+                _push(times, keys, n_heap, link_free[link], number << _BITS | of)
+                n_heap, number = n_heap + 1, number + 1
+            if x + 1 < high[of]:
+                place[slot] = x + 1
+                _push(times, keys, n_heap, begin + network.latency_seconds[link], number << _BITS | (n_all + slot))
+                n_heap, number = n_heap + 1, number + 1
                 continue
-        n_heap -= 1
-        if n_heap > 0:
-            _sink(times, keys, n_heap, times[n_heap], keys[n_heap])
+            end[of] = max(end[of], arrival[slot])
+            last = max(last, end[of])
+            spare[n_spare] = slot
+            n_spare += 1
+            n_under_way[of] -= 1
+            if left[of] > 0 or n_under_way[of] > 0:
+                continue
+            entity = of
+        else:
+            if sends:
+                # one segment, link after link: each is free when the segment has left it, and the next segment then follows
+                size = min(segment_bytes, left[entity])
+                free_at, over = now, now
+                for x in range(low[entity], high[entity]):
+                    link = network.route_link[x] if entity >= first_flow else network.pair_link[x]
+                    begin = max(link_free[link], free_at)
+                    free_at = begin + network.latency_seconds[link]
+                    link_free[link] = free_at + size * network.seconds_per_byte[link]
+                    over = max(over, link_free[link])
+                    if x == low[entity]:
+                        again = link_free[link]
+                end[entity] = max(end[entity], over)
+                left[entity] -= size
+                last = max(last, end[entity])
+                if left[entity] > 0:
+                    _sink(times, keys, n_heap, again, number << _BITS | entity)
+                    number += 1
+                    continue
+            n_heap -= 1
+            if n_heap > 0:
+                _sink(times, keys, n_heap, times[n_heap], keys[n_heap])
         done_low, done_high = 0, 0
         if entity < n_tasks:
             server = server_of[entity >> 1]

@@ -219,8 +219,8 @@ def alternate(
         # what is not near the best cannot become a state: its network, tens of MB for 512 servers, is let go
         found = [entry for entry in found if entry[0] <= NEAR_RATIO * best_seconds]
     states, n_idle, n_done = _distinct(found), 0, 0
-    coarse = step.space.servers.n_servers >= COARSE_SERVERS and step.model_of_traffic == "segments"
-    walked = Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES) if coarse else step
+    coarse = step.space.servers.n_servers >= COARSE_SERVERS and step.model_of_traffic in ("queues", "segments")
+    walked = Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES, step.model_of_traffic) if coarse else step
     while n_done < budget and n_idle < 3 and not stop.is_asked():
         part = max(min(budget // N_ROUNDS, budget - n_done) // len(states), 1)
         before = states[0][0]

@@ -23,11 +23,12 @@ ROUNDING = 2e-9
 """What is taken off bounds, relative: flows that share links end when a billionth of them is left."""
 
 
-def step_seconds(space: SplitSpace, injection_bytes_per_second: float, traffic: str = "segments") -> float:
+def step_seconds(space: SplitSpace, injection_bytes_per_second: float, traffic: str = "queues", *, apart: bool = True) -> float:
     """Return a time that no plan beats on any network whose servers send at most so much.
 
     `injection_bytes_per_second`: all interfaces of one server together, of the fastest network in question.
     `traffic`: how the time of traffic is found, of `meshwright.planners.topoopt.step.TRAFFIC`.
+    `apart`: whether no two parts of an operator are on one server.
     Returns: seconds.
 
     Notes
@@ -36,35 +37,43 @@ def step_seconds(space: SplitSpace, injection_bytes_per_second: float, traffic: 
     operators:
 
     * work (every model of traffic): what all parts compute, divided by the servers; the busiest has no less than the mean.
-    * bytes (``segments``, ``fair``): g servers all-reduce W bytes as flows of 2 (g - 1) W bytes in all, each over a link out of
-      a server; the servers together send no faster than n times the injection, and none of it before a gradient can exist,
-      which every step waits for.
-    * paths (``segments``, ``fair``): operators that read each other run one after the other, forward and then back.
+    * bytes (all but ``closed``): g servers all-reduce W bytes as flows of 2 (g - 1) W bytes in all, each over a link out of
+      a server; the servers together send no faster than n times the injection, and none of it before the gradients of a whole
+      operator are there. These are of all samples: whatever operators without readers compute of all samples comes first, and
+      with it the forward pass of all that leads to each of them, which takes the servers its work divided by their number.
+    * paths (all but ``closed``): operators that read each other run one after the other, forward and then back.
+    * tables (all but ``closed``): operators that are never split along samples are there as a whole before any part of one that
+      reads them, and go back when all parts of that have. Where all of theirs reaches the only operator without readers
+      through one operator, a path from there to the end lies between: the work of tables divided by the servers, forward and
+      back, and the path, forward and back; or their work and the path forward, and then all bytes.
+    * transfers (all but ``closed``, parts of an operator apart): a part finds on its server one part of each producer at most;
+      the rest of what it reads comes over a link out of another server, and as much goes back as gradients, after the end of
+      the path above.
     * ``closed`` knows no dependencies and adds up without overlap: the mean of what servers compute, or one part of any single
       operator, plus the bytes as above, plus what devices of a server add up, a mean over servers.
 
     A mean of the sums with weights that add up to 1 is no more than the largest of them, and is least where each operator for
     itself takes the choice with the least weighted term: any weights give a bound. Ours are the dual solution of the linear
-    programme in which operators mix their choices; that its solver rounds does no harm. Transfers between operators, the order
+    programme in which operators mix their choices; that its solver rounds does no harm. The order
     of tasks, waiting and memory are left out.
     """
-    sums = _Sums(space, injection_bytes_per_second, traffic)
+    sums = _Sums(space, injection_bytes_per_second, traffic, apart=apart)
     best = max(sums.least(only) for only in np.eye(len(sums.rows)))
     for _ in range(MOST_PATHS):
         shares, weights, value = sums.mixed(best or 1.0)
         best = max(best, sums.least(weights))
-        row, longest = sums.chain(shares)
-        if longest <= value * (1 + 1e-9):
+        longer = [row for row in sums.paths(shares) if row @ shares > value * (1 + 1e-9)]
+        if not longer:
             break
-        sums.rows.append(row)
-        sums.constants.append(0.0)
+        sums.rows += longer
+        sums.constants += [0.0] * len(longer)
     return best * (1 - ROUNDING)
 
 
 class _Sums:
     """The sums of the lemma: a row of terms, one for each choice of each operator, and a constant."""
 
-    def __init__(self, space: SplitSpace, injection_bytes_per_second: float, traffic: str) -> None:
+    def __init__(self, space: SplitSpace, injection_bytes_per_second: float, traffic: str, *, apart: bool = True) -> None:
         self.space, self.closed = space, traffic == "closed"
         self.first = np.concatenate([[0], np.cumsum([len(options) for options in space.choices])]).astype(np.int64)
         self.owner = np.repeat(np.arange(len(space.choices)), np.diff(self.first))
@@ -77,9 +86,26 @@ class _Sums:
         # what is added to the work of a server without overlap
         self.beside = sent + reduced[:, 1] / n if self.closed else np.zeros(len(flat))
         self.rows, self.constants = [work + self.beside], [0.0]
-        if not self.closed and sent.any():
-            self.rows.append(sent)
-            self.constants.append(_first_gradient_seconds(space))
+        self.sent, self.tables, self.neck = sent, np.zeros(len(flat), dtype=bool), DATA
+        self.forward = np.array([choice.forward_seconds for choice, _ in flat])
+        self.mean = np.array([choice.n_parts for choice, _ in flat]) / n
+        if self.closed:
+            return
+        operations = space.workload.operations
+        self.ends = sorted(set(range(len(operations))) - {p for operation in operations for p in operation.inputs})
+        tables = {i for i, options in enumerate(space.choices) if all(choice.samples == 1 for choice in options)}
+        self.neck = _neck(space, tables, self.ends)
+        self.tables = np.isin(self.owner, sorted(tables))
+        if sent.any():
+            before = np.isin(self.owner, sorted(set.intersection(*(_leading_to(space, end) for end in self.ends))))
+            backward = min(min(choice.backward_seconds for choice in space.choices[end]) for end in self.ends)
+            self.rows += [sent, sent + self.forward * self.mean * before]
+            self.constants += [_first_gradient_seconds(space), backward]
+        moved = np.array([_moved(space, choice, i) for choice, i in flat]) / (n * injection_bytes_per_second)
+        if apart and moved.any():
+            self.rows.append(sent + 2.0 * moved)
+            self.constants.append(0.0)
+            self.sent = sent + moved
 
     def least(self, weights: NDArray[np.float64]) -> float:
         """Return the weighted mean of the sums where each operator takes the choice with the least weighted term."""
@@ -106,16 +132,57 @@ class _Sums:
             weights = np.ones(len(weights))
         return found.x[:-1], weights / weights.sum(), float(found.fun) * unit_seconds
 
-    def chain(self, shares: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return the terms of the longest path of operators, or of the longest operator where there are no dependencies, and
-        their sum for these shares of choices.
+    def paths(self, shares: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """Return the terms of the longest path of operators, or of the longest operator where there are no dependencies, and of
+        the longest after all tables, for these shares of choices.
         """
         seconds = np.bincount(self.owner, shares * self.busy).astype(np.float64)
         path = [int(np.argmax(seconds))] if self.closed else _longest(self.space, seconds)
-        on_path = np.zeros(len(self.space.choices))
-        on_path[path] = 1.0
-        row = self.busy * on_path[self.owner] + self.beside
-        return row, float(row @ shares)
+        rows = [self.busy * np.isin(self.owner, path) + self.beside]
+        if self.neck != DATA:
+            between = np.isin(self.owner, _longest(self.space, seconds, self.neck, self.ends[0]))
+            end = self.owner == self.ends[0]
+            rows.append(self.busy * (self.mean * self.tables + between))
+            rows.append(self.forward * (self.mean * self.tables + between) + (self.busy - self.forward) * end + self.sent)
+        return rows
+
+
+def _moved(space: SplitSpace, choice: OperatorSplit, i: int) -> float:
+    """Return the bytes that other servers send at least to the parts of operator `i`, whichever choices its producers take."""
+    total = 0.0
+    for j in space.workload.operations[i].inputs:
+        if j == DATA:
+            continue
+        n_bytes = float(space.workload.element_bytes * space.workload.operations[j].n_elements * space.workload.global_batch)
+        parts, inner = choice.n_parts, choice.columns * choice.rows
+        total += n_bytes * min(
+            inner * other.rows - min(parts, other.n_parts) / max(choice.samples, other.samples) / other.columns
+            for other in space.choices[j]
+        )
+    return total
+
+
+def _leading_to(space: SplitSpace, end: int, without: int = DATA) -> set[int]:
+    """Return the operators from which paths lead to one, itself included, that do not touch another."""
+    found, rest = {end}, [end]
+    while rest:
+        for p in set(space.workload.operations[rest.pop()].inputs) - found - {DATA, without}:
+            found.add(p)
+            rest.append(p)
+    return found
+
+
+def _neck(space: SplitSpace, tables: set[int], ends: list[int]) -> int:
+    """Return the first operator after the tables that all their paths to the only end touch; `DATA` where there is none."""
+    if not tables or len(ends) != 1 or ends[0] in tables or not tables <= _leading_to(space, ends[0]):
+        return DATA
+    consumers = space.workload.consumers()
+    at = max(tables)
+    while at != ends[0]:
+        at = min(consumers[at])
+        if at not in tables and at != ends[0] and not tables & _leading_to(space, ends[0], at):
+            break
+    return at
 
 
 def _reduced(space: SplitSpace, choice: OperatorSplit, i: int) -> tuple[float, float]:
@@ -130,16 +197,16 @@ def _reduced(space: SplitSpace, choice: OperatorSplit, i: int) -> tuple[float, f
     return 2.0 * (choice.samples - 1) * inner * sum(each), inside
 
 
-def _longest(space: SplitSpace, seconds: NDArray[np.float64]) -> list[int]:
-    """Return the longest path of operators."""
-    end = np.zeros(len(seconds))
+def _longest(space: SplitSpace, seconds: NDArray[np.float64], first: int = DATA, last: int = DATA) -> list[int]:
+    """Return the longest path of operators, or the longest from the first to the last."""
+    end = np.full(len(seconds), -np.inf if first != DATA else 0.0)
     before = np.full(len(seconds), DATA)
     for i, operation in enumerate(space.workload.operations):
         producers = [p for p in operation.inputs if p != DATA]
-        if producers:
+        if producers and i != first:
             before[i] = max(producers, key=lambda p: (end[p], -p))
-        end[i] = seconds[i] + (end[before[i]] if before[i] != DATA else 0.0)
-    at = int(np.argmax(end))
+        end[i] = seconds[i] + (end[before[i]] if before[i] != DATA else 0.0 if first in (DATA, i) else -np.inf)
+    at = int(np.argmax(end)) if last == DATA else last
     path = []
     while at != DATA:
         path.append(at)

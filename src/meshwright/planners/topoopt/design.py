@@ -168,7 +168,7 @@ def design(
     bound = (
         step.bound_seconds(injection)
         if isinstance(step, GivenStep)
-        else bounds.step_seconds(choices, injection, params.traffic)
+        else bounds.step_seconds(choices, injection, params.traffic, apart=step.given is None or step.given.apart)
     )
     if any(entry.found.changing for _, entry in entries):
         notes.append("circuits that change are shown by --trace; a task graph has one list of links and shows those that stay")

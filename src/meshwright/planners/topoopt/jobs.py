@@ -62,12 +62,12 @@ def fitted(jobs: Sequence[PlacedJob], fabric: Fabric) -> Fabric:
     return fabric.refitted(pair, groups)
 
 
-def together(jobs: Sequence[PlacedJob], fabric: Fabric, traffic: str = "segments") -> tuple[float, ...]:
+def together(jobs: Sequence[PlacedJob], fabric: Fabric, traffic: str = "queues") -> tuple[float, ...]:
     """Return how long a step of each job takes when all begin at once and share the links.
 
     `jobs`: no server in two of them, all with the same number and kind of devices a server.
     `fabric`: network of the whole cluster.
-    `traffic`: ``segments`` or ``fair``.
+    `traffic`: ``queues``, ``segments`` or ``fair``.
     Returns: seconds.
     Raises `InputError` when two jobs want one server, or servers differ.
 
@@ -92,7 +92,7 @@ def together(jobs: Sequence[PlacedJob], fabric: Fabric, traffic: str = "segments
         stay = fair_steps.Windows(np.zeros(1), 0.0)
         played = fair_steps.play(tasks, split, fabric.network(), stay, inside, np.inf)
     else:
-        played = flow_simulation.play(tasks, split, fabric.network(), SEGMENT_BYTES, inside, np.inf)
+        played = flow_simulation.play(tasks, split, fabric.network(), SEGMENT_BYTES, traffic == "queues", inside, np.inf)
     last_op = np.cumsum([len(job.placement.choice) for job in jobs])
     op_of = np.repeat(np.arange(last_op[-1]), np.diff(tasks.part_first))
     job_of_op = np.repeat(np.arange(len(jobs)), np.diff(last_op, prepend=0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -306,13 +307,14 @@ def fewer(space: SplitSpace) -> Iterator[Placement]:
 
 
 def starts(space: SplitSpace, placement: str) -> Iterator[Placement]:
-    """Yield placements to start from: data parallel, then the heaviest chains that read only data on blocks of servers of their
-    own.
+    """Yield placements to start from: data parallel, then with tables split by columns, then the heaviest chains that read only
+    data on blocks of servers of their own.
 
     `placement`: ``contiguous``, ``strided`` or ``either``: how blocks lie.
     """
     base = data_parallel(space)
     yield base
+    yield from _dealt(space, base)
     operations, n = space.workload.operations, space.servers.n_servers
     towers = [
         chain
@@ -336,3 +338,21 @@ def starts(space: SplitSpace, placement: str) -> Iterator[Placement]:
                     )
                     made = _split_alike(space, made, chain, servers)
                 yield made
+
+
+def _dealt(space: SplitSpace, base: Placement) -> Iterator[Placement]:
+    """Yield a placement with every table in so many parts by columns that servers hold as many, dealt out in turn, then in twice
+    and four times as many.
+    """
+    tables, n = [i for i, operation in enumerate(space.workload.operations) if operation.kind == "embedding"], space.servers.n_servers
+    least = n // math.gcd(len(tables), n)
+    for columns in dict.fromkeys((least, 2 * least, 4 * least)) if tables else ():
+        made, at = base, 0
+        for i in tables:
+            options = [k for k, choice in enumerate(space.choices[i]) if choice.rows == 1 and choice.columns == columns > 1]
+            if not options:
+                break
+            made = made.with_op(i, options[0], tuple(sorted((at + j) % n for j in range(columns))))
+            at += columns
+        else:
+            yield made

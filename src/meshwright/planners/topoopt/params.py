@@ -54,8 +54,10 @@ class Params:
         Whether a plan may hold back the backward pass of operators that read only data until the others of their server are
         done.
     traffic : str
-        How the time of traffic is found: ``segments`` as published, ``fair`` by max-min fair shares of links, ``closed`` by a
-        closed form without overlap. All three are reported.
+        How the time of traffic is found: ``queues`` at links, which serve segments in the order in which they arrive;
+        ``segments`` as published, where a segment takes its place on all links of its route at once (what
+        ``search=published`` takes where this is left out); ``fair`` by max-min fair shares of links; ``closed`` by a closed form
+        without overlap. All are reported.
     """
 
     node_degree: int = field(default=0, metadata={"minimum": 0})
@@ -75,7 +77,7 @@ class Params:
     global_batch: int = field(default=0, metadata={"minimum": 0})
     equal_cost: bool = False
     control_edges: bool = True
-    traffic: str = field(default="segments", metadata={"choices": TRAFFIC})
+    traffic: str = field(default="queues", metadata={"choices": TRAFFIC})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ def parse(settings: Mapping[str, str]) -> Params:
         both := [key for key in ("gpus_per_server", "inter_gpu_bandwidth", "gpu") if key in settings]
     ):
         raise InputError(f"--set {both[0]}={settings[both[0]]}: is given by --set server={settings['server']}; leave one out")
+    if settings.get("search") == "published":
+        settings = {"traffic": "segments", **settings}
     return _params.parse(Params, {words[key]: value for key, value in settings.items()}, "codesign")
 
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SEGMENT_BYTES", "TRAFFIC", "Placement", "PlacementTraffic", "Step", "data_parallel"]
 
-TRAFFIC = ("segments", "fair", "closed")
-"""How the time of traffic is found: links serve segments in turn; links are shared max-min fairly; sums without overlap."""
+TRAFFIC = ("queues", "segments", "fair", "closed")
+"""How the time of traffic is found: links serve segments as they arrive, or, as published, as they set out; links are shared
+max-min fairly; sums without overlap."""
 
 SEGMENT_BYTES = 1 << 20
 """Segments of the published simulator."""
@@ -42,6 +43,11 @@ class Placement:
     choice: tuple[int, ...]
     servers: tuple[tuple[int, ...], ...]
     last: tuple[int, ...] = ()
+
+    @property
+    def apart(self) -> bool:
+        """Whether no two parts of an operator are on one server."""
+        return all(len(set(servers)) == len(servers) for servers in self.servers)
 
     def with_op(self, i: int, choice: int, servers: tuple[int, ...]) -> Placement:
         """Return the placement with one operator changed."""
@@ -119,7 +125,7 @@ class Step:
 
     given: Placement | None = None
 
-    def __init__(self, space: SplitSpace, segment_bytes: int = SEGMENT_BYTES, traffic: str = "segments") -> None:
+    def __init__(self, space: SplitSpace, segment_bytes: int = SEGMENT_BYTES, traffic: str = "queues") -> None:
         from meshwright._kernels.topoopt.step_tasks import WorkloadArrays
 
         operations, batch = space.workload.operations, space.workload.global_batch
@@ -189,7 +195,9 @@ class Step:
             stay = fair_steps.Windows(np.zeros(1), 0.0)
             played: Played = fair_steps.play(tasks, split, network, stay, self.inside(), limit_seconds)
         else:
-            played = flow_simulation.play(tasks, split, network, self.segment_bytes, self.inside(), limit_seconds)
+            played = flow_simulation.play(
+                tasks, split, network, self.segment_bytes, traffic == "queues", self.inside(), limit_seconds
+            )
         return played
 
     def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf"), traffic: str = "") -> float:

@@ -272,9 +272,9 @@ def test_large_networks_are_walked_with_coarse_segments(
 ) -> None:
     made: list[int] = []
 
-    def noted(space: SplitSpace, segment_bytes: int) -> Step:
+    def noted(space: SplitSpace, segment_bytes: int, traffic: str) -> Step:
         made.append(segment_bytes)
-        return Step(space, segment_bytes)
+        return Step(space, segment_bytes, traffic)
 
     monkeypatch.setattr(alternate, "Step", noted)
     monkeypatch.setattr(alternate, "SEGMENT_BYTES", 256)

@@ -14,7 +14,7 @@ from meshwright.planners.topoopt.jobs import PlacedJob, fitted, scattered, toget
 from meshwright.planners.topoopt.step import Step, data_parallel
 
 
-@pytest.mark.parametrize("traffic", ["segments", "fair"])
+@pytest.mark.parametrize("traffic", ["queues", "segments", "fair"])
 def test_a_job_alone_on_its_servers_takes_the_time_of_its_own_step(small: Callable[..., Step], traffic: str) -> None:
     step = small()
     plan = data_parallel(step.space)
@@ -24,7 +24,7 @@ def test_a_job_alone_on_its_servers_takes_the_time_of_its_own_step(small: Callab
     assert seconds == pytest.approx(step.seconds(plan, own, traffic=traffic), rel=1e-9)
 
 
-@pytest.mark.parametrize("traffic", ["segments", "fair"])
+@pytest.mark.parametrize("traffic", ["queues", "segments", "fair"])
 def test_jobs_that_share_one_cable_are_slower_and_jobs_that_share_none_are_not(
     small: Callable[..., Step], traffic: str
 ) -> None:

@@ -24,9 +24,11 @@ def ring(n: int, rate: float = 12.5e9) -> Fabric:
     return Fabric("ring", n, count, rate, 1e-6, cycles=[tuple(range(n))])
 
 
+@pytest.mark.parametrize("traffic", ["queues", "segments"])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_kernel_plays_every_plan_as_the_plain_twin_does(small: Callable[..., Step], seed: int) -> None:
+def test_the_kernel_plays_every_plan_as_the_plain_twin_does(small: Callable[..., Step], seed: int, traffic: str) -> None:
     step = small()
+    step = Step(step.space, traffic=traffic)
     rng = np.random.default_rng(seed)
     plan = data_parallel(step.space)
     groups = moves.chains(step.space.workload)

@@ -24,7 +24,7 @@ def answers() -> dict[str, Any]:
     spec = "topoopt:dlrm,tables=3,rows=1000,width=8,bottom=16-16,top=16-16-1,batch=64"
     options = {"servers": 4, "degree": 2, "link_bandwidth": "1 Gbit/s", "budget": 20}
     return {
-        search: codesign(spec, settings={"search": search, "shard_weights": "no"}, **options)  # type: ignore[arg-type]
+        search: codesign(spec, settings={"search": search, "shard_weights": "no", "traffic": "segments"}, **options)  # type: ignore[arg-type]
         for search in ("published", "improved")
     }
 

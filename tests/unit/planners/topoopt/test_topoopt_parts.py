@@ -179,15 +179,38 @@ def test_the_sums_of_the_lemma_by_hand() -> None:
     assert bounds._first_gradient_seconds(made) == min(0.5 + 1.5 + 2.0 + 2.5, 2.5 + 3.0)
     sums = bounds._Sums(made, 1e9, "segments")
     assert sums.rows[0].tolist() == pytest.approx([(3.0 + 2 * i) * 0.5 for i in range(5) for k in (0, 1)])
-    assert sums.rows[1][1] == pytest.approx(128 / 2e9) and sums.constants == [0.0, 5.5]
-    assert sums.least(np.array([1.0, 0.0])) == pytest.approx((3 + 5 + 7 + 9 + 11) / 2)
-    assert sums.least(np.array([0.0, 1.0])) == 5.5
+    assert sums.rows[1][1] == pytest.approx(128 / 2e9) and sums.constants == [0.0, 5.5, 2.5]
+    assert sums.least(np.array([1.0, 0.0, 0.0])) == pytest.approx((3 + 5 + 7 + 9 + 11) / 2)
+    assert sums.least(np.array([0.0, 1.0, 0.0])) == 5.5
     closed = bounds._Sums(made, 1e9, "closed")
     assert closed.rows[0][1] == pytest.approx(1.5 + 128 / 2e9 + inside / 2) and len(closed.rows) == 1
     # the mean of servers: 17.5 s; the path of a, c and d in halves takes (3 + 7 + 9) / 2
     assert bounds.step_seconds(made, 1e9) == pytest.approx(17.5, rel=1e-6)
     lonely = bounds.step_seconds(split_space(4), 1e9)
     assert lonely >= 9.5 * (1 - 1e-6)
+
+
+def test_tables_lie_before_and_behind_what_reads_them_by_hand() -> None:
+    """Two tables of 1 and 2 s, halves of 0.5 and 1 s, on two servers: 1 s and 2 s whatever the split, and what reads them, whole
+    in 2 + 2 s or in halves of 1.9 + 1.9 s, lies between.
+    """
+    table = Operation("table", "embedding", "Embed", (DATA,), (8,), (8,), bag=1)
+    top = Operation("top", "linear", "Dense", (0, 1), (8,), (1000,))
+    tables = (OperatorSplit(1, 1, 1, 1.0, 2.0, 1.0), OperatorSplit(1, 2, 1, 0.5, 1.0, 1.0))
+    tops = (OperatorSplit(1, 1, 1, 2.0, 2.0, 1.0), OperatorSplit(2, 1, 1, 1.9, 1.9, 1.0))
+    servers = Servers(2, 1, device("a100-sxm-40gb"), 1e9)
+    made = SplitSpace(Workload("two tables", 10, (table, replace(table, name="other"), top)), servers, (tables, tables, tops))
+    assert bounds.step_seconds(made, 1e12) == pytest.approx(1 + 2 + 2 * 1.9, rel=1e-6)
+    # work alone is 3 s and the mean of 2 s a server, or 3.8 s
+    assert bounds.step_seconds(made, 1e12, "closed") == pytest.approx(5.0, rel=1e-6)
+    # halves all-reduce 4,000 bytes, twice, after the tables and the end, forward and back: 1 + 1.9 + 1.9 s
+    # whole it may find all 320 bytes of each table on its server; halves find half, and as much goes back at the end
+    halves = SplitSpace(made.workload, servers, (tables, tables, tops[1:]))
+    moved = 2 * 320.0 * 0.5
+    assert bounds._moved(halves, tops[1], 2) == moved and bounds._moved(made, tops[0], 2) == 0.0
+    assert bounds.step_seconds(halves, 10.0) == pytest.approx((2 * 4000 + 2 * moved) / 20.0, rel=1e-6)
+    assert bounds.step_seconds(halves, 100.0) == pytest.approx(1 + 3.8 + (2 * 4000 + moved) / 200.0, rel=1e-6)
+    assert bounds.step_seconds(halves, 10.0, apart=False) == pytest.approx(1 + 3.8 + 2 * 4000 / 20.0, rel=1e-6)
 
 
 def test_the_busiest_server_bounds_what_a_plan_sends() -> None:

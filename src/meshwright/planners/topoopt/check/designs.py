@@ -143,7 +143,7 @@ def _design(
     if isinstance(step, GivenStep):
         bound = step.bound_seconds(injection)
     else:
-        bound = bounds.step_seconds(step.space, injection, params.traffic)
+        bound = bounds.step_seconds(step.space, injection, params.traffic, apart=one.found.placement.apart)
     return room.Design(step.space.workload, step, wires, ((name, one),), name, injection, bound, 0.0, False, 0, 0.0, ())
 
 

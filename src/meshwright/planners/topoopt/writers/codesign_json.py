@@ -76,7 +76,7 @@ def _bound(design: Design) -> dict[str, Any]:
             else "the busiest server's compute, the longest chain of tasks, or what the busiest server sends"
         )
     else:
-        kind = "work of all servers, then" if closed else "work of all servers, paths,"
+        kind = "work of all servers, then" if closed else "work of all servers, paths, tables, transfers and"
         method = f"relaxation: {kind} all-reduced bytes over all interfaces"
     return {
         "value": design.bound_seconds,
