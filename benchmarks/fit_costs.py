@@ -148,6 +148,9 @@ and product of an expert are one operator of ours, whose issuing is several kern
 longer than an operator does at its start, whatever the host."""
 
 A100 = ("a100_sxm_40gb", "a100_pcie_80gb", "a100_pcie_40gb")
+NOT_COMPILED = ("fsdp2#how", "deepspeed#how", "nanotron#how", "torchtitan#variants.eager.how")
+"""Programs in PyTorch that nothing is fitted to, and that no compiler fuses operators of."""
+
 NEMO = ("nemo_2407_h100", "nemo_2412_2504", "dgxc_benchmarking")
 
 GROUPS = (
@@ -171,6 +174,7 @@ GROUPS = (
                 1.5,
                 0.1,
                 4,
+                *(f"{place}.memory_passes_ratio" for place in NOT_COMPILED),
                 least=1,
             ),
         ),
