@@ -250,7 +250,7 @@ JSON = '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "gradient_a
             YAML,
             "version: 2",
             "version: 3",
-            r"line \d+: fsdp_config\.fsdp_version is 3; it must be 1 or 2: take 2",
+            "line 5: fsdp_config.fsdp_version is 3; it must be 1 or 2: take 2",
         ),
         ("accelerate", YAML, "FSDP", "[", "is no YAML"),
         ("accelerate", YAML, "version: 2", "version: 2\n  fsdp_reshard_after_forward: maybe", "true or false"),

@@ -51,12 +51,13 @@ def stages(options: Options, place: str, n_ranks: int) -> tuple[list[tuple[int, 
         cut = [name for name in (*CUTS, _LAYERS_OF_A_CHUNK) if name in options]
         if cut:
             raise InputError(f"{place}: --pipeline-model-parallel-layout and {cut[0]} both say how layers are cut; keep one")
-        parts = layout.split("|")
-        sizes = [sum(int(n or 1) for n in re.findall(r"t(?:\*(\d+))?", part)) for part in parts]
-        ahead = [part.count("m") for part in parts]
-        plain = [re.sub(r"t(\*\d+)?|m", "", part) for part in parts]
+        parts = _spread(layout).split("|")
+        sizes, ahead = ([part.count(letter) for part in parts] for letter in "tm")
+        plain = [re.sub(r"[tm]", "", part) for part in parts]
         if plain != ["E", *[""] * (len(parts) - 2), "L"] and not (len(parts) == 1 and plain == ["EL"]):
-            raise InputError(f"{place}: --pipeline-model-parallel-layout {layout}: E comes first, L last, t*N and m between |")
+            raise InputError(
+                f"{place}: --pipeline-model-parallel-layout {layout}: E comes first, L last, t*N and m between |, or (t|)*N"
+            )
     else:
         sizes = _sizes(options, place, n_ranks, n_layers)
         ahead = [0] * (len(sizes) - 1) + [n_ahead]
@@ -70,6 +71,20 @@ def stages(options: Options, place: str, n_ranks: int) -> tuple[list[tuple[int, 
         found.append(tuple(ops + [n_layers + n_ahead + 1] * (i == len(sizes) - 1)))
         layer, more = layer + size, more + own
     return found, len(sizes) // n_ranks
+
+
+def _spread(layout: str) -> str:
+    """Return a layout without its multiplications, as ``E|(t|)*3,m|m||L`` has them; commas are for the eye [1]_.
+
+    References
+    ----------
+    .. [1] megatron/core/transformer/pipeline_parallel_layer_layout.py: PipelineParallelLayerLayout.from_str.
+    """
+    text, before = re.sub(r"[,\s]", "", layout), ""
+    while text != before and len(text) < 10**5:
+        before = text
+        text = re.sub(r"\(([^()]*)\)\*(\d{1,4})|([EtmL|])\*(\d{1,4})", lambda m: (m[1] or m[3] or "") * int(m[2] or m[4]), text)
+    return text
 
 
 def _sizes(options: Options, place: str, n_ranks: int, n_layers: int) -> list[int]:

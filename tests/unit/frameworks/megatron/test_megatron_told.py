@@ -17,7 +17,7 @@ from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _command_line
-from meshwright.frameworks.megatron import options, told
+from meshwright.frameworks.megatron import options, pipeline, told
 
 WORDS = ("none", "core_attn", "mlp", "core_attn+mlp", "layernorm+moe_act", "moe", "full", "block")
 
@@ -275,3 +275,18 @@ def test_a_message_names_the_line_and_what_is_spelt_much_like_a_missing_option(t
         "line 2: --recompute-modules is not taken without --recompute-granularity selective; nothing is recomputed",
     )
     assert _read(tmp_path, "--recompute-activations --recompute-modules mlp") == ()
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes"),
+    [
+        ("Et*3|(tt|)*2,m|L", [(0, 1, 2, 3), (4, 5), (6, 7), (8,), (9,)]),
+        ("E|(t|)*3,tttt|mL", [(0,), (1,), (2,), (3,), (4, 5, 6, 7), (8, 9)]),
+        ("E,(t*2|)*3,t|m|L", [(0, 1, 2), (3, 4), (5, 6), (7,), (8,), (9,)]),
+    ],
+)
+def test_layouts_are_read_with_their_multiplications_and_commas(layout: str, sizes: list[tuple[int, ...]]) -> None:
+    words = {"--num-layers": ("7",), "--mtp-num-layers": ("1",), "--pipeline-model-parallel-layout": (layout,)}
+    assert pipeline.stages(words, "run.sh", 1)[0] == sizes
+    with pytest.raises(InputError, match="E comes first, L last"):
+        pipeline.stages({**words, "--pipeline-model-parallel-layout": ("(tt|)*2E|tttL",)}, "run.sh", 1)
