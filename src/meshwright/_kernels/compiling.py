@@ -173,7 +173,12 @@ class Kernel(KernelPart):
         code = self._codes.get(key)
         if code is None:
             code = self._codes[key] = self._code(tuple([spelled(argument) for argument in arguments]), arguments)
-        return code(*arguments)
+        try:
+            return code(*arguments)
+        except SystemError as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):  # came while the code made a named tuple of what it returns
+                raise error.__cause__ from None
+            raise
 
     def _code(self, kinds: tuple[object, ...], arguments: tuple[object, ...]) -> Callable[..., Any]:
         """Return machine code for arguments of some types: as it was kept, or made and kept now."""

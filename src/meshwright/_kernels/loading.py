@@ -31,6 +31,24 @@ from meshwright._kernels import kept
 
 __all__ = ["load"]
 
+_UNPICKLE = """
+declare i8* @PyBytes_FromStringAndSize(i8*, i64)
+declare i8* @PyObject_CallFunctionObjArgs(i8*, ...)
+declare void @Py_DecRef(i8*)
+define i8* @unpickle(i8* %data, i32 %size, i8* %digest) {{
+  %wide = sext i32 %size to i64
+  %pickled = call i8* @PyBytes_FromStringAndSize(i8* %data, i64 %wide)
+  %loads = inttoptr i64 {loads} to i8*
+  %found = call i8* (i8*, ...) @PyObject_CallFunctionObjArgs(i8* %loads, i8* %pickled, i8* null)
+  call void @Py_DecRef(i8* %pickled)
+  ret i8* %found
+}}
+"""
+"""What machine code calls for what it holds pickled: a class of named tuples that it returns, an error that it raises.
+
+No function of Python, in which Ctrl-C could be raised: machine code would go on without what it asked for and end the process.
+"""
+
 _MODULES = ("numba.core.runtime._nrt_python", "numba._helperlib", "numba._dynfunc")
 
 
@@ -65,8 +83,7 @@ def _linked(code: kept.Code, module: ModuleType) -> Callable[..., Any]:
     missing = [name for name in code.needs if not llvm.address_of_symbol(name) and not hasattr(ctypes.pythonapi, name)]
     if missing:  # the linker would end the process
         raise ImportError(f"{code.entry} calls {', '.join(missing)}, which is not there")
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code.machine_code))
     engine.finalize_object()
     own: Any = None
@@ -83,6 +100,11 @@ def _linked(code: kept.Code, module: ModuleType) -> Callable[..., Any]:
         raise ImportError(f"{code.entry} is not in its file")
     made: Callable[..., Any] = functions.make_function(module, code.entry, "", entry, own, (engine,))
     return made
+
+
+def _machine() -> Any:
+    """Return what makes code for this processor."""
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
 
 
 @cache
@@ -104,13 +126,16 @@ def _functions() -> Any:
     for name, address in (*helpers.c_helpers.items(), *functions.c_helpers.items()):
         llvm.add_symbol(f"numba_{name}", address)
     llvm.add_symbol("_Py_NoneStruct", id(None))
+    for name in ("PyBytes_FromStringAndSize", "PyObject_CallFunctionObjArgs", "Py_DecRef"):
+        llvm.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
     for kind in vars(builtins).values():
         if isinstance(kind, type) and issubclass(kind, BaseException):
             llvm.add_symbol(f"PyExc_{kind.__name__}", id(kind))
     if "numba" not in sys.modules:  # Numba's own imports Numba
-        unpickle = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(_unpickled)
-        _kept_alive().append(unpickle)
-        llvm.add_symbol("numba_unpickle", ctypes.cast(unpickle, ctypes.c_void_p).value)
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_UNPICKLE.format(loads=id(pickle.loads))), _machine())
+        engine.finalize_object()
+        _kept_alive().append(engine)
+        llvm.add_symbol("numba_unpickle", engine.get_function_address("unpickle"))
     return functions
 
 
@@ -128,13 +153,3 @@ def _c_module(name: str) -> ModuleType:
     found.loader.exec_module(module)
     sys.modules.pop(name, None)  # where the loader of C modules puts it; an import of Numba finds it in its own way
     return module
-
-
-def _unpickled(address: int, size: int, digest: int) -> object:
-    """Return what machine code holds pickled: a class of named tuples that it returns, an error that it raises."""
-    return _loaded(ctypes.string_at(address, size))
-
-
-@cache
-def _loaded(pickled: bytes) -> object:
-    return pickle.loads(pickled)

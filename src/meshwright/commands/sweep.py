@@ -22,25 +22,20 @@ def _status(rows: Sequence[Row]) -> int:
     return 0 if any(row.stages for row in rows) else 2 if refused else 3
 
 
-def _say_what_is_left(rows: Sequence[Row]) -> None:
-    """Name on standard error the rows that Ctrl-C left unanswered."""
-    import sys
-
-    from meshwright.api import sweep as sweeping
-
-    left = [str(row.global_batch) for row in rows if row.note == sweeping.NOT_ANSWERED]
-    if left:
-        print(f"meshwright: stopped; not answered: batch sizes {', '.join(left)}", file=sys.stderr)
-
-
 _TimeLimit = Annotated[str, typer.Option(metavar="SECONDS", help="Stop the search of each row then, with its best plan (30s).")]
 
 
 def _write(name: str, entries: list[dict[str, Any]], out: str, plot: str) -> None:
-    """Write the table and the plot of speed-ups that were asked for."""
+    """Write the table and the plot of speed-ups that were asked for; name the rows that Ctrl-C left unanswered."""
+    import sys
+
+    from meshwright.api import sweep as sweeping
     from meshwright.base import files
     from meshwright.report import sweep_table
 
+    left = [str(entry["global_batch"]) for entry in entries if entry["note"] == sweeping.NOT_ANSWERED]
+    if left:
+        print(f"meshwright: stopped; not answered: batch sizes {', '.join(left)}", file=sys.stderr)
     if out:
         files.write(out, sweep_table.csv(entries))
     if plot:
@@ -107,7 +102,6 @@ def register(app: typer.Typer) -> None:
             )  # fmt: skip
         entries = [asdict(row) | {"plan": row.plan} for row in rows]
         with _early.interruptible(True, _early.WRITING):
-            _say_what_is_left(rows)
             _write(problem.model_spec.name, entries, out, plot)
             shown = {"format": "meshwright/sweep/1", "search": name, "seed": seed, "rows": entries}
             print(json.dumps(shown) if json_ else text.render(sweep_table.table(problem.model_spec.name, entries)))

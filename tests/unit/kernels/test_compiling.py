@@ -6,6 +6,7 @@ import hashlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -336,3 +337,38 @@ def test_a_part_refuses_calls_from_python_before_and_after_a_kernel_used_it() ->
         with pytest.raises(TypeError, match="total is a part of kernels and cannot be called from Python"):
             total(np.ones(3))
         assert summed(np.ones(3)) == 3.0
+
+
+STOPPED = """
+import signal, sys
+import numpy as np
+from meshwright._kernels.network import paths, trees
+
+def ring(number, frame):
+    raise KeyboardInterrupt
+
+none = np.zeros(0, dtype=np.int64)
+net = paths.ForwardingNodes(*(np.zeros(2, dtype=np.int64), none) * 2, none, none, none, np.zeros(0), np.array([False]))
+trees.rooted(net)
+again = "numba" not in sys.modules  # else it was compiled just now, and Numba's own code is called
+signal.signal(signal.SIGALRM, ring)
+n = 0
+for i in range(3000):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 20e-6 + i % 50 * 1e-6)
+        while True:
+            trees.rooted(net)
+    except KeyboardInterrupt:
+        n += 1
+print(n, again)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer of signals here")
+def test_kept_code_that_returns_named_tuples_is_stopped_without_ending_the_process() -> None:
+    for _ in range(2):  # the first may have to compile the kernel
+        done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        if done.stdout == "3000 True\n":
+            return
+    raise AssertionError(done.stdout)
