@@ -29,7 +29,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
 
     Raises `InputError` when something is wrong.
     """
-    from meshwright.runtime.job import checkpoints, preflight
+    from meshwright.runtime.job import checkpoints, preflight, weight_files
     from meshwright.runtime.job.holdings import names_of
     from meshwright.runtime.model import source
     from meshwright.runtime.model.data import example_of
@@ -47,7 +47,9 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     preflight.check_optimizer(read.entry, job.optimizer, job.plan)
     if job.optimizer:
         optimizer_probe.check(source.load(job.optimizer, "--optimizer"), read.plan, f"--optimizer {job.optimizer}")
-    model, examples = source.build(job.model, job.seed)
+    model, examples = source.build(job.model, job.seed, empty=bool(job.weights))
+    if job.weights:
+        weight_files.check(names_of(model), job.weights)
     if job.resume == "last":
         checkpoints.check(job.save, names_of(model))
     sample = example_of(model, examples, read.sequence_length)
@@ -87,33 +89,6 @@ def predict(read: PlanFile, path: str, profile: str) -> tuple[Result | None, str
     plan = plan_json.plan_from_json(dict(read.entry), names, path)
     stage_costs, timeline = api.evaluate(problem, plan)
     return Result(problem, "", 0, Answer(plan=plan), stage_costs, timeline), ""
-
-
-def reference(job: Job, read: PlanFile) -> list[float]:
-    """Train in this process from the same weights, and return the losses."""
-    from functools import partial
-
-    from meshwright.runtime.job.reference import reference_steps
-    from meshwright.runtime.job.trainer import adamw
-    from meshwright.runtime.model import source
-    from meshwright.runtime.model.data import batches_of, default_loss, example_of
-    from meshwright.runtime.step import autocast
-
-    model, examples = source.build(job.model, job.seed)
-    sample = example_of(model, examples, read.sequence_length)
-    data = source.load(job.data, "--data") if job.data else None
-    make: Any = (
-        source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
-    )
-    loss = source.load(job.loss, "--loss") if job.loss else default_loss
-    optimizer = make(list(model.parameters()))
-    schedule = source.load(job.lr_schedule, "--lr-schedule")(optimizer) if job.lr_schedule else None
-    steps = reference_steps(
-        model, batches_of(data, model, sample, read.plan.global_batch, job.seed), optimizer, loss, schedule=schedule,
-        n_steps=job.n_steps, n_parts=read.plan.n_microbatches,
-        precision=autocast.dtype_of(job.precision), clip_norm=job.clip_norm_value,
-    )  # fmt: skip
-    return [step.loss for step in steps]
 
 
 def launched(leg: Leg, timeout_seconds: float, emulate: bool) -> dict[str, Any] | Failure:
@@ -272,10 +247,11 @@ def compare(job: Job, read: PlanFile, measured: Measured, predicted: Result | No
     """Print what was measured beside what was predicted, and write the files asked for."""
     import json
 
+    from meshwright.runtime.job import reference
     from meshwright.runtime.profile import calibration, comparison, kineto
     from meshwright.runtime.ranks.layout import layout
 
-    losses = reference(job, read) if how.reference else None
+    losses = reference.losses_of(job, read) if how.reference else None
     entry = comparison.as_json(read.plan, measured, predicted, losses)
     entry |= {"restarts": measured["restarts"]} if "restarts" in measured else {}
     if job.profiled:
@@ -335,6 +311,10 @@ def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool,
     return 0
 
 
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute()) if path else ""
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
 
@@ -346,6 +326,7 @@ def register(app: typer.Typer) -> None:
         script_plan: str = typer.Option("", "--plan", metavar="PLAN", help="With SCRIPT.py, whose words follow --: its plan."),
         steps: int = typer.Option(5, help="Steps to train."),
         data: str = typer.Option("", help="package.module:callable(step, n_samples) -> (inputs, targets); default: synthetic."),
+        weights: str = typer.Option("", help="Folder of *.safetensors or a checkpoint that weights are read from."),
         loss: str = typer.Option("", help="package.module:callable(output, target) -> mean loss; default: cross entropy."),
         optimizer: str = typer.Option("", help="package.module:callable(parameters) -> optimizer; default: AdamW."),
         learning_rate: float = typer.Option(1e-3, help="Of AdamW."),
@@ -388,8 +369,8 @@ def register(app: typer.Typer) -> None:
         job = Job(
             plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,
             "auto" if auto else "last" if resume else "", non_finite, backend, precision=precision, clip_norm_value=clip_norm,
-            lr_schedule=lr_schedule, keep_every=keep_every, log=str(Path(log).absolute()) if log else "", elastic=elastic,
-            max_restarts=max_restarts, monitor=monitor, profiled=options.profiled_folder(trace),
+            lr_schedule=lr_schedule, keep_every=keep_every, log=_absolute(log), elastic=elastic,
+            max_restarts=max_restarts, monitor=monitor, profiled=options.profiled_folder(trace), weights=_absolute(weights),
         )  # fmt: skip
         options.check(job, (processes, timeout), (costs, calibrate), emulate=emulate)
         written = (("--trace", "" if job.profiled else trace), ("--calibrate", calibrate), ("--log", log))

@@ -463,3 +463,26 @@ dist.destroy_process_group()
     ]
     told = [process.communicate(timeout=200)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], told
+
+
+def test_a_run_reads_its_weights_from_files_and_says_what_they_lack(tmp_path: pathlib.Path) -> None:
+    from safetensors.torch import save_file
+
+    from meshwright.runtime.model import source
+
+    model, _ = source.build("fragile:steep", 5)
+    state = {name: value * 0.5 for name, value in model.state_dict().items()}
+    (tmp_path / "files").mkdir()
+    save_file(state, tmp_path / "files" / "model.safetensors")
+    first = next(iter(state))
+    save_file({name: value for name, value in state.items() if name != first}, tmp_path / "less.safetensors")
+    names = ["0", "1", "2", "3"]
+    plan = written(tmp_path, plan_of([(1, [0], {}), (3, [1], {})], names=names, sequence_length=1))
+    words = ("run", plan, "--model", "fragile:steep", "--json", "--optimizer", "fragile:descent", "--steps", "2")
+    made, read = meshwright(*words), meshwright(*words, "--weights", str(tmp_path / "files"), "--reference")
+    assert made.returncode == read.returncode == 0, read.stderr
+    told = json.loads(read.stdout)
+    assert told["losses"] == pytest.approx(told["reference_losses"], rel=1e-5)
+    assert told["losses"][0] != json.loads(made.stdout)["losses"][0]
+    lacking = meshwright(*words, "--weights", str(tmp_path / "less.safetensors"))
+    assert lacking.returncode == 2 and f"there is no '{first}'; are they of another model?" in lacking.stderr

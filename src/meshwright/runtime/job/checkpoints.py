@@ -37,8 +37,7 @@ from meshwright.runtime.job.checkpoint_folders import (
 )
 from meshwright.runtime.job.holdings import regions_of
 from meshwright.runtime.job.optimizer_state import Restored, groups_of, numbers_of, slices_of, together
-from meshwright.runtime.job.pieces import begin_overwriting, flat_parts, weight_parts
-from meshwright.runtime.job.slices import Slice
+from meshwright.runtime.job.slices import Slice, begin_overwriting, flat_parts, weight_parts
 
 if TYPE_CHECKING:
     from meshwright.runtime.job.trainer import Trainer

@@ -40,6 +40,7 @@ class Job:
     `max_restarts`: how often.
     `precision`: of products; empty for that of the weights.
     `monitor`: ``package.module:callable`` that rank 0 hands what `log` is told of every step, or empty.
+    `weights`: folder whose files the weights are read from; empty where they are made from the seed.
     `profiled`: folder in which every rank leaves the trace of the last step; empty for none.
     """
 
@@ -69,6 +70,7 @@ class Job:
     max_restarts: int = 3
     profiled: str = ""
     monitor: str = ""
+    weights: str = ""
 
     def write(self, path: Path) -> None:
         """Write it for the processes to read."""

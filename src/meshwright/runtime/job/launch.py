@@ -304,6 +304,7 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
         "keep_every",
         "max_restarts",
         "monitor",
+        "weights",
     )
     for name in options:
         value = getattr(job, name)

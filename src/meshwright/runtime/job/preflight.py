@@ -340,11 +340,16 @@ def priced_otherwise(entry: Mapping[str, Any], plan: Plan, units: Sequence[nn.Mo
     if entry.get("costs") != "analytic":
         return []
     found = []
-    if any(stage.strategy.data > 1 and stage.strategy.shard < 2 for stage in plan.stages):
-        found.append(
-            "gradients of replicas are added up after a stage's last backward pass; the plan is priced with most of "
-            "that beside it"
-        )
+    strategies = [stage.strategy for stage in plan.stages]
+    late = (
+        ("of a context axis", any(one.context > 1 and one.shard < 2 for one in strategies)),
+        ("over groups of shards", any(one.shard == 1 and 0 < one.shard_degree < one.data for one in strategies)),
+    )
+    found += [
+        f"sums of gradients {where} begin after a stage's last backward pass; the plan is priced with most of them beside it"
+        for where, there in late
+        if there
+    ]
     return [*found, *vocabulary.left_whole(units, plan, tp_plan)]
 
 

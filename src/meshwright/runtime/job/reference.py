@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from meshwright.runtime.model.data import Batches, rows_of_inputs, share_of_loss
+from meshwright.runtime.job import weight_files
+from meshwright.runtime.job.job import Job
+from meshwright.runtime.job.trainer import adamw
+from meshwright.runtime.model import source
+from meshwright.runtime.model.data import Batches, batches_of, default_loss, example_of, rows_of_inputs, share_of_loss
 from meshwright.runtime.model.naming import first_tensor
 from meshwright.runtime.model.routers import own_loss
 from meshwright.runtime.ranks.layout import rows_of
-from meshwright.runtime.step.autocast import autocast
+from meshwright.runtime.ranks.plan_file import PlanFile
+from meshwright.runtime.step.autocast import autocast, dtype_of
 
-__all__ = ["ReferenceStep", "reference_steps"]
+__all__ = ["ReferenceStep", "losses_of", "reference_steps"]
 
 
 class ReferenceStep(NamedTuple):
@@ -68,3 +74,24 @@ def reference_steps(
             schedule.step()
         steps.append(ReferenceStep(total, norm))
     return steps
+
+
+def losses_of(job: Job, read: PlanFile) -> list[float]:
+    """Train as a run says, in this process and from the same weights, and return the losses."""
+    model, examples = source.build(job.model, job.seed)
+    if job.weights:
+        weight_files.read_whole(model, job.weights)
+    sample = example_of(model, examples, read.sequence_length)
+    data = source.load(job.data, "--data") if job.data else None
+    make: Any = (
+        source.load(job.optimizer, "--optimizer") if job.optimizer else partial(adamw, learning_rate=job.learning_rate_value)
+    )
+    loss = source.load(job.loss, "--loss") if job.loss else default_loss
+    optimizer = make(list(model.parameters()))
+    schedule = source.load(job.lr_schedule, "--lr-schedule")(optimizer) if job.lr_schedule else None
+    steps = reference_steps(
+        model, batches_of(data, model, sample, read.plan.global_batch, job.seed), optimizer, loss, schedule=schedule,
+        n_steps=job.n_steps, n_parts=read.plan.n_microbatches,
+        precision=dtype_of(job.precision), clip_norm=job.clip_norm_value,
+    )  # fmt: skip
+    return [step.loss for step in steps]

@@ -1,4 +1,4 @@
-"""Boxes of named tensors written to a folder of ``torch.distributed.checkpoint`` and read back, however they were cut then."""
+"""Boxes of named tensors: those of a rank, and how a folder of ``torch.distributed.checkpoint`` holds them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
@@ -33,7 +34,12 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
 from torch.distributed.checkpoint.storage import WriteResult
 
-__all__ = ["Slice", "metadata_of", "read", "write"]
+from meshwright.runtime.job.holdings import Region
+
+if TYPE_CHECKING:
+    from meshwright.runtime.job.trainer import Trainer
+
+__all__ = ["Slice", "begin_overwriting", "flat_parts", "metadata_of", "read", "weight_parts", "write"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,3 +192,32 @@ def read(folder: Path, slices: Sequence[Slice]) -> None:
     `slices`: their tensors are overwritten; names and shapes are those of the checkpoint.
     """
     load_state({}, storage_reader=FileSystemReader(folder), planner=_Reading(slices))
+
+
+def weight_parts(trainer: Trainer, *, writing: bool) -> list[Slice]:
+    """Return this rank's parts of weights and buffers; for writing, those that no earlier stage writes."""
+    return [
+        Slice((holding.name,), holding.shape, holding.offset, holding.part())
+        for holding in trainer.holdings
+        if holding.writes or not writing
+    ]
+
+
+def flat_parts(trainer: Trainer, regions: Mapping[nn.Parameter, Sequence[Region]]) -> list[Slice]:
+    """Return the boxes of weights that this rank updates for others too (ZeRO-1 and 2), where it does.
+
+    `regions`: see `meshwright.runtime.job.holdings.regions_of`.
+    """
+    return [
+        Slice((region.holding.name,), region.holding.shape, region.offset, region.of(parameter))
+        for weights in trainer.weights.values()
+        for parameter in weights.parts()
+        for region in regions[parameter]
+    ]
+
+
+def begin_overwriting(trainer: Trainer) -> None:
+    """Forget gradients, and what fully sharded layers gathered before: it would be used instead of what is written now."""
+    for weights in trainer.weights.values():
+        weights.reshard()
+        weights.zero()

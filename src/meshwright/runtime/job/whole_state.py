@@ -12,8 +12,7 @@ from torch.distributed.checkpoint.metadata import TensorProperties, TensorStorag
 from meshwright.base.errors import InputError
 from meshwright.runtime.job.holdings import regions_of
 from meshwright.runtime.job.optimizer_state import Restored, groups_of, numbers_of, slices_of, together
-from meshwright.runtime.job.pieces import begin_overwriting, flat_parts, weight_parts
-from meshwright.runtime.job.slices import Slice
+from meshwright.runtime.job.slices import Slice, begin_overwriting, flat_parts, weight_parts
 from meshwright.runtime.job.trainer import Trainer
 
 __all__ = ["load_optimizer", "load_weights", "optimizer_state"]

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from meshwright.base import files
 from meshwright.base.errors import InputError, MeshwrightError
-from meshwright.runtime.job import checkpoints, lifeline, preflight
+from meshwright.runtime.job import checkpoints, lifeline, preflight, weight_files
 from meshwright.runtime.job.allocator import keep_freed_memory
 from meshwright.runtime.job.job import Job
 from meshwright.runtime.job.memory import allocator_peak, peak_bytes
@@ -53,7 +53,7 @@ def train(job: Job) -> dict[str, Any] | None:
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
     read = read_plan(job.plan)
     places = layout(read.plan, job.order)
-    model, examples = source.build(job.model, job.seed)
+    model, examples = source.build(job.model, job.seed, empty=bool(job.weights))
     sample = example_of(model, examples, read.sequence_length)
     data = source.load(job.data, "--data") if job.data else None
     batches = batches_of(data, model, sample, places.plan.global_batch, job.seed)
@@ -62,6 +62,8 @@ def train(job: Job) -> dict[str, Any] | None:
     trainer = assemble(model, read.names, places, sample, optimizer=make, loss=loss, precision=dtype_of(job.precision))
     _tell(trainer, trainer.notes[len(places.notes()) :])  # what was seen before this process was started is told there
     trainer.skip_non_finite, trainer.clip_norm = job.non_finite == "skip", job.clip_norm_value
+    if job.weights:
+        weight_files.read_weights(trainer, job.weights)
     if job.lr_schedule:
         trainer.lr_schedule = source.load(job.lr_schedule, "--lr-schedule")(trainer.optimizer)
     monitor = source.load(job.monitor, "--monitor") if job.monitor else None

@@ -12,6 +12,7 @@ from torch import nn
 from meshwright.base.errors import InputError
 from meshwright.runtime.model import causal_lm
 from meshwright.runtime.model.classes import number, whole
+from meshwright.runtime.model.meta import filled_in_turn
 from meshwright.runtime.model.naming import first_tensor
 
 __all__ = [
@@ -171,7 +172,7 @@ def _output_sizes(model: nn.Module, sample: Sample) -> tuple[int, ...]:
     """Return the sizes of one sample's output."""
     training = model.training
     model.eval()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), filled_in_turn(model):
         sizes = tuple(first_tensor(model(*sample)).shape[1:])
     model.train(training)
     return sizes

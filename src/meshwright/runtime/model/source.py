@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from meshwright.base.errors import InputError, MissingExtraError
@@ -82,20 +82,23 @@ def seeded(seed: int) -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def build(name: str, seed: int) -> tuple[Any, tuple[Any, ...]]:
+def build(name: str, seed: int, *, empty: bool = False) -> tuple[Any, tuple[Any, ...]]:
     """Return the model that a callable makes, with weights from a seed, and example inputs where it gives them.
 
     `name`: ``package.module:callable``; called without arguments, it returns a ``torch.nn.Module``, or one and a tuple of
     example inputs.
+    `empty`: whether no weights are made: they are on the meta device.
 
     Returns `model`: in training mode; `examples`: empty where the callable gives none.
     Raises `InputError` when the call fails or returns something else.
     """
     import torch
 
+    from meshwright.runtime.model.meta import weights_on_meta
+
     maker = load(name, "--model")
     try:
-        with seeded(seed):
+        with seeded(seed), weights_on_meta() if empty else nullcontext():
             made = maker()
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]

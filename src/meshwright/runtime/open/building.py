@@ -18,11 +18,10 @@ from torch import nn
 
 from meshwright.base.errors import InputError
 from meshwright.core.result import Result
-from meshwright.runtime.job import preflight
+from meshwright.runtime.job import preflight, weight_files
 from meshwright.runtime.job.trainer import assemble
 from meshwright.runtime.model import causal_lm, meta, seq2seq, source
 from meshwright.runtime.model.data import Sample, default_loss, example_of, rows_of_inputs
-from meshwright.runtime.open import weight_files
 from meshwright.runtime.open.engine import Engine
 from meshwright.runtime.open.names import Names, Tensors
 from meshwright.runtime.open.own_batch import BatchReader

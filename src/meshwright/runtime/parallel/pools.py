@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from meshwright.runtime.parallel.tensor_row import TensorRow
 from meshwright.runtime.ranks.meshes import Replicas
 
-__all__ = ["Pool", "flatten", "gradient_of", "local", "n_parts_of", "spread"]
+__all__ = ["WeightPool", "flatten", "gradient_of", "local", "n_parts_of", "spread"]
 
 _reduce_scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
 _all_gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
@@ -62,7 +62,7 @@ class _Sum:
     finish: Callable[[], object]
 
 
-class Pool:
+class WeightPool:
     """Weights that the same ranks hold.
 
     `parameters`: the weights.

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from meshwright.runtime.parallel.experts import ExpertParallel
-from meshwright.runtime.parallel.pools import Pool, flatten, gradient_of, local, n_parts_of, spread
+from meshwright.runtime.parallel.pools import WeightPool, flatten, gradient_of, local, n_parts_of, spread
 from meshwright.runtime.parallel.tensor_parallel import Owner
 from meshwright.runtime.ranks.meshes import StageGroups
 
@@ -102,7 +102,7 @@ class StageWeights:
         experts = _spread_experts(self.module)
         divided = {parameter for part in experts for parameter in part.parameters()}
         n_parts = max((part.degree for part in experts), default=1)
-        pools: list[Pool] = []
+        pools: list[WeightPool] = []
         told: list[tuple[int, int]] = []
         for group in range(max(group_of.values(), default=0) + 1):
             own = [p for p in self.parameters if p not in self.tied and group_of.get(p, 0) == group]
@@ -110,7 +110,7 @@ class StageWeights:
                 members = [parameter for parameter in own if (parameter in divided) == is_divided]
                 for kind in dict.fromkeys(parameter.dtype for parameter in members):  # a flat vector is of one type
                     same = [parameter for parameter in members if parameter.dtype == kind]
-                    pools.append(Pool(same, self.shard, replicas, self._late))
+                    pools.append(WeightPool(same, self.shard, replicas, self._late))
                     told.append((group, n))
         self.pools, self._told = tuple(pools), tuple(told)
         self._pool_of = {weight: pool for pool in pools for weight in pool.bucket_of}

@@ -156,9 +156,13 @@ def test_too_few_queues_for_the_messages_of_a_pipeline_are_refused(monkeypatch: 
 def test_what_analytic_costs_price_otherwise_is_told() -> None:
     analytic: dict[str, Any] = {"costs": "analytic"}
     told = [
-        preflight.priced_otherwise(analytic, plan(**options), [nn.ReLU()], {}) for options in ({}, {"shard": 3}, {"tensor": 2})
+        preflight.priced_otherwise(analytic, plan(**options), [nn.ReLU()], {})
+        for options in ({}, {"shard": 3}, {"tensor": 2}, {"context": 2})
     ]
-    assert [len(one) for one in told] == [1, 0, 2] and "beside it" in told[0][0] and "word table" in told[2][0]
+    grouped = plan_file_of(plan_of([(4, [0, 1, 2, 3], {"shard": 1, "shard_degree": 2})]), "p").plan
+    told.append(preflight.priced_otherwise(analytic, grouped, [nn.ReLU()], {}))
+    assert [len(one) for one in told] == [0, 0, 2, 1, 1] and "word table" in told[2][0]
+    assert "of a context axis begin after" in told[3][0] and "over groups of shards begin after" in told[4][0]
     assert not preflight.priced_otherwise({"costs": "profiled"}, plan(), [], {})
 
 
