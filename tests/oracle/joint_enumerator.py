@@ -628,7 +628,8 @@ def _degrees(problem: Problem, n_devices: int) -> Iterator[tuple[int, int, int, 
         if context > max(1, problem.graph.sequence_length // 1024):
             continue
         for expert in range(1, (n_experts or [1])[0] + 1):
-            if data * context % expert == 0:
+            over_tensor = data * context * tensor % expert == 0 and expert % tensor == 0  # each whole on its device
+            if data * context % expert == 0 or over_tensor:
                 yield data, context, tensor, expert
 
 
