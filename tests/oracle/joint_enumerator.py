@@ -373,7 +373,8 @@ def paired_question(seed: int, folder: pathlib.Path) -> Question:
         "vocab_size": dice.choice((1000, 8000, 32000)), "max_position_embeddings": 131072,
         "tie_word_embeddings": dice.random() < 0.3,
         "num_experts": 4, "num_experts_per_tok": dice.choice((1, 2, 4)), "moe_intermediate_size": hidden * dice.choice((1, 4)),
-        "head_dim": 64, "mlp_only_layers": [i for i in range(n_layers) if dice.random() < dice.choice((0.0, 0.3, 0.6))],
+        "head_dim": 64,
+        "mlp_only_layers": [i for i in range(n_layers) if dice.random() < dice.choice((0.0, 0.3, 0.6))][: n_layers - 1],
     }  # fmt: skip
     model, spec = folder / f"paired{seed}.json", folder / f"paired{seed}.yaml"
     model.write_text(json.dumps(config))
