@@ -373,7 +373,8 @@ def paired_question(seed: int, folder: pathlib.Path) -> Question:
         "vocab_size": dice.choice((1000, 8000, 32000)), "max_position_embeddings": 131072,
         "tie_word_embeddings": dice.random() < 0.3,
         "num_experts": 4, "num_experts_per_tok": dice.choice((1, 2, 4)), "moe_intermediate_size": hidden * dice.choice((1, 4)),
-        "head_dim": 64, "mlp_only_layers": [i for i in range(n_layers) if dice.random() < dice.choice((0.0, 0.3, 0.6))],
+        "head_dim": 64,
+        "mlp_only_layers": [i for i in range(n_layers) if dice.random() < dice.choice((0.0, 0.3, 0.6))][: n_layers - 1],
     }  # fmt: skip
     model, spec = folder / f"paired{seed}.json", folder / f"paired{seed}.yaml"
     model.write_text(json.dumps(config))
@@ -628,7 +629,8 @@ def _degrees(problem: Problem, n_devices: int) -> Iterator[tuple[int, int, int, 
         if context > max(1, problem.graph.sequence_length // 1024):
             continue
         for expert in range(1, (n_experts or [1])[0] + 1):
-            if data * context % expert == 0:
+            over_tensor = data * context * tensor % expert == 0 and expert % tensor == 0  # each whole on its device
+            if data * context % expert == 0 or over_tensor:
                 yield data, context, tensor, expert
 
 

@@ -129,8 +129,12 @@ def test_proofs_hold_for_every_spread_of_layers_over_virtual_stages(tmp_path: pa
 
 def test_proofs_hold_where_tasks_run_in_pairs(tmp_path: pathlib.Path) -> None:
     """Mixtures on quick and slow links: all-to-alls that compute hides, and such that take longer than it."""
-    plans = [own.answer.plan for own in held("paired", range(1, 16), tmp_path) if own.answer is not None]
+    verdicts = held("paired", range(1, 16), tmp_path)
+    plans = [own.answer.plan for own in verdicts if own.answer is not None]
     assert {plan.schedule for plan in plans if plan is not None} >= {"combined_1f1b", "combined_dualpipe_v"}
+    asked = [own.question for own in verdicts]
+    over_tensor = [any(own.strategy.folded for own in enumerator.shapes(one.problem, one.settings)) for one in asked]
+    assert sum(over_tensor) >= 3  # experts spread over the tensor axis too, each whole
 
 
 @pytest.mark.parametrize("block", range(2))

@@ -97,6 +97,8 @@ class FrameworkLimits:
         Of `shards` those that may stand beside a context axis.
     whole_experts : bool
         Whether an expert that is not spread over the tensor axis must stand whole on its device.
+    experts_over_tensor : bool
+        Whether experts may be spread over the tensor axis too, each whole on its device (an expert tensor degree of 1).
     expert_ranks : tuple of str
         Axes (``shard``, ``context``, ``tensor``) whose ranks the expert degree divides; empty for any.
     offloads : tuple of str
@@ -135,6 +137,7 @@ class FrameworkLimits:
     optimizers: tuple[str, ...] = ()
     context_shards: tuple[int, ...] = (0, 1, 2, 3)
     whole_experts: bool = False
+    experts_over_tensor: bool = True
     expert_ranks: tuple[str, ...] = ()
     offloads: tuple[str, ...] = OFFLOADS
     offload_shards: tuple[int, ...] = (0, 1, 2, 3)
@@ -156,6 +159,8 @@ class FrameworkLimits:
             )
         if self.whole_experts and one.tensor > 1 and one.expert > 1 and not one.folded:
             found.append("experts split over the tensor axis; it keeps each whole and spreads them over that axis too")
+        if one.folded and not self.experts_over_tensor:
+            found.append("experts spread over the tensor axis, each whole; it splits each over that axis")
         shard = (one.shard_degree or one.data) if one.shard else 1
         sizes = {"shard": shard, "context": one.context, "tensor": one.tensor}
         n_ranks = math.prod(sizes[axis] for axis in self.expert_ranks)

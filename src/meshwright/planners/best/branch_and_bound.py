@@ -21,8 +21,8 @@ from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Allowance, Goal, Incumbent, so_far
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits
-from meshwright.planners.best.question import impossible
-from meshwright.planners.best.space import ANY, ANY_SPREAD, Config, DevicePool, Exchanges, MeshDegrees, meshes, schedules_of
+from meshwright.planners.best.question import Exchanges, impossible
+from meshwright.planners.best.space import ANY, ANY_SPREAD, Config, DevicePool, MeshDegrees, meshes, schedules_of
 from meshwright.schedules import in_pairs
 
 __all__ = ["BestFirstSearch", "Entry"]
@@ -125,15 +125,12 @@ class BestFirstSearch:
         degrees = limits.allowed_degrees(problem, self.params, pool.n_devices)
         peak = max(cluster.device(int(devices[0])).peak(problem.training.precision) for devices in pool.devices)
         flops = limits.sample_flops(problem.graph) * problem.batch.global_batch
-        legal: dict[tuple[int, int, int, int], str] = {}
+        whole = problem.framework.limits.experts_over_tensor
         for mesh in meshes(pool, n_layers=n_layers, global_batch=problem.batch.global_batch, degrees=degrees):
-            if not ranks.taken_in_order(pool, mesh, problem):
+            if (mesh.whole_experts and not whole) or not ranks.taken_in_order(pool, mesh, problem):
                 continue
-            key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch)
-            if key not in legal:
-                legal[key] = self.exchanges.refusal(mesh)
-            if legal[key]:
-                self.refused[legal[key]] = self.refused.get(legal[key], 0) + 1
+            if reason := self.exchanges.refusal(mesh):
+                self.refused[reason] = self.refused.get(reason, 0) + 1
                 self.record.illegal.update({(place, mesh): None for place in places})
                 continue
             bound = flops / (peak * mesh.rank_size * mesh.pipeline)

@@ -9,7 +9,8 @@ from typing import Any
 from meshwright.core.problem import Framework, Problem
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits, runnable
-from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, schedules_of, spreads_of
+from meshwright.planners.best.question import Exchanges
+from meshwright.planners.best.space import Config, DevicePool, MeshDegrees, schedules_of, spreads_of
 
 __all__ = ["FORMAT", "Counts", "Record", "certificate", "question"]
 

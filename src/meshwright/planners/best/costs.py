@@ -20,6 +20,7 @@ from meshwright.planners.best import layer_sums
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RowFigures, least_peaks
+from meshwright.planners.best.question import Exchanges
 from meshwright.planners.best.ranks import (
     SILENT,
     RankClasses,
@@ -30,7 +31,7 @@ from meshwright.planners.best.ranks import (
     rank_classes,
     silent,
 )  # fmt: skip
-from meshwright.planners.best.space import Config, DevicePool, Exchanges, MeshDegrees, after_name
+from meshwright.planners.best.space import Config, DevicePool, MeshDegrees, after_name
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline import layer_split
 
@@ -217,7 +218,7 @@ class Costs:
             rows = [self._priced.joined.hidden(own, self._often) for own in rows]
         key: tuple[object, ...] = (classes.kinds, *(id(own) for own in rows))  # which are kept, so that none is another
         if not with_communication:
-            key = (classes.kinds, mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch, "compute")
+            key = (classes.kinds, mesh.layer_shape, "compute")
         if key not in self._work:
             if with_communication:
                 words = [self.words(own)[0] for own in rows]

@@ -100,6 +100,8 @@ def describe(config: Config) -> str:
         ("expert", mesh.expert),
     ]
     parts = [f"{name} {value}" for name, value in degrees if value > 1] or ["one device"]
+    if config.strategy.folded:
+        parts.append("experts over the tensor axis too")
     if config.exchange != "ring":
         parts.append(f"context exchange {config.exchange}")
     if config.offload != "none":

@@ -61,7 +61,7 @@ class Limits:
     schedules : tuple of str
         Schedules allowed.
     context_exchange : tuple of str
-        How keys and values may be exchanged over a context axis; empty for what `meshwright.planners.best.space.Exchanges` says.
+        How keys and values may be exchanged over a context axis; empty for what `meshwright.planners.best.question.Exchanges` says.
     offload : tuple of str
         What may lie on the host: nothing, the optimizer's state.
     evaluations : int

@@ -1,17 +1,20 @@
-"""What the joint search is asked: the batch where the user gives none, and what it refuses to read."""
+"""What the joint search is asked: the batch where the user gives none, which meshes are legal, and what it refuses to read."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+from meshwright.base import registry
 from meshwright.base.errors import InputError
+from meshwright.core.cluster import Device
 from meshwright.core.problem import Problem
 from meshwright.core.result import Answer
 from meshwright.costs import LAYERS, with_functions
 from meshwright.planners.best.limits import Limits
+from meshwright.planners.best.space import Config, MeshDegrees
 
-__all__ = ["default_batch", "impossible", "with_batch", "within_limits"]
+__all__ = ["Exchanges", "default_batch", "impossible", "with_batch", "within_limits"]
 
 
 def within_limits(answer: Answer, search: str) -> Answer:
@@ -90,3 +93,61 @@ def impossible(problem: Problem, params: Limits, n_layers: int) -> str:
     if all(batch % share for share in shares):
         return f"{min(shares)} samples (data degree x micro-batch) do not divide the batch of {batch}"
     return "no combination of degrees divides the batch, the layers and the devices"
+
+
+class Exchanges:
+    """Which context exchanges the meshes of a space have, and what may lie on the host, remembered while one problem is searched.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question.
+    asked : tuple of str
+        Those allowed; empty for those of the framework, with ``all_gather`` only where it has no ring: it sends as much, and by our
+        prices waits as long at least and holds more; and without ``all_to_all+ring``, which is a choice only where it is asked for.
+    offloads : tuple of str
+        What may lie on the host, as `meshwright.core.strategy.OFFLOADS`.
+    """
+
+    def __init__(self, problem: Problem, asked: tuple[str, ...] = (), offloads: tuple[str, ...] = ("none",)) -> None:
+        self._problem, self.offloads = problem, offloads
+        known = problem.framework.limits.exchanges(problem.graph)
+        usual = tuple(kind for kind in known if kind != "all_to_all+ring" and (kind != "all_gather" or "ring" not in known))
+        self.allowed = tuple(dict.fromkeys(kind for kind in asked if kind in known)) if asked else usual
+        self._model = registry.load("costs", problem.costs, "cost model")
+        self._reasons: dict[tuple[int, ...], dict[str, str]] = {}
+
+    def _of(self, mesh: MeshDegrees) -> dict[str, str]:
+        """Return every exchange with why it is illegal; empty where it is legal."""
+        key = mesh.layer_shape
+        if key not in self._reasons:
+            plain = Config(mesh, 0, 0, "1f1b", 1, "pipeline")
+            kinds = self.allowed if mesh.context > 1 else ("ring",)
+            self._reasons[key] = {
+                kind: self._model.illegal(self._problem, replace(plain, exchange=kind).strategy, mesh.micro_batch)
+                for kind in kinds
+            }
+        return self._reasons[key]
+
+    def of(self, mesh: MeshDegrees) -> tuple[str, ...]:
+        """Return the exchanges of a mesh: ``ring`` where there is nothing to exchange."""
+        return tuple(kind for kind, reason in self._of(mesh).items() if not reason)
+
+    def compute_seconds(self, mesh: MeshDegrees, device: Device) -> dict[int, float]:
+        """Return what every distinct layer of a micro-batch computes at least on a device, by row.
+
+        Lemma: a configuration has one exchange for all layers, so it computes no less of any than the least over all exchanges.
+        """
+        plain = Config(mesh, 0, 0, "1f1b", 1, "pipeline")
+        every = [
+            self._model.compute_seconds(self._problem, replace(plain, exchange=kind).strategy, mesh.micro_batch, device)
+            for kind in self.of(mesh)
+        ]
+        return {row: min(own[row] for own in every) for row in every[0]}
+
+    def refusal(self, mesh: MeshDegrees) -> str:
+        """Return why a mesh is legal with no exchange; empty where it is with one."""
+        reasons = self._of(mesh)
+        if not reasons:
+            return f"{self._problem.framework.word} exchanges keys and values of this model in no way over a context axis"
+        return "" if "" in reasons.values() else next(iter(reasons.values()))

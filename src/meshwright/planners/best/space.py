@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base import registry
-from meshwright.core.cluster import Cluster, Device
-from meshwright.core.problem import Problem
+from meshwright.core.cluster import Cluster
 from meshwright.core.strategy import Strategy
 from meshwright.network import placement
 from meshwright.schedules import in_pairs
 
 __all__ = [
-    "ANY", "ANY_SPREAD", "VIRTUAL", "Config", "DevicePool", "Exchanges", "MeshDegrees", "after_name", "divisors", "meshes", "pools", "schedules_of",
+    "ANY", "ANY_SPREAD", "VIRTUAL", "Config", "DevicePool", "MeshDegrees", "after_name", "divisors", "meshes", "pools", "schedules_of",
     "spreads_of",
 ]  # fmt: skip
 
@@ -59,6 +57,16 @@ class MeshDegrees:
     def rank_size(self) -> int:
         """Devices of one pipeline rank."""
         return self.data * self.context * self.tensor
+
+    @property
+    def whole_experts(self) -> bool:
+        """Whether experts are spread over the tensor axis too, each whole on its device (`Strategy.folded`)."""
+        return self.data * self.context % self.expert != 0
+
+    @property
+    def layer_shape(self) -> tuple[int, ...]:
+        """All that decides what a device computes of a layer, and whether the model can be split so."""
+        return self.tensor, self.context, self.expert, self.micro_batch, self.whole_experts
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -152,64 +160,6 @@ class Config:
 def after_name(config: Config) -> str:
     """Return the field of a digest that says what follows the last task of a rank."""
     return "split_after_seconds" if config.split_backward else "after_seconds"
-
-
-class Exchanges:
-    """Which context exchanges the meshes of a space have, and what may lie on the host, remembered while one problem is searched.
-
-    Parameters
-    ----------
-    problem : Problem
-        The question.
-    asked : tuple of str
-        Those allowed; empty for those of the framework, with ``all_gather`` only where it has no ring: it sends as much, and by our
-        prices waits as long at least and holds more; and without ``all_to_all+ring``, which is a choice only where it is asked for.
-    offloads : tuple of str
-        What may lie on the host, as `meshwright.core.strategy.OFFLOADS`.
-    """
-
-    def __init__(self, problem: Problem, asked: tuple[str, ...] = (), offloads: tuple[str, ...] = ("none",)) -> None:
-        self._problem, self.offloads = problem, offloads
-        known = problem.framework.limits.exchanges(problem.graph)
-        usual = tuple(kind for kind in known if kind != "all_to_all+ring" and (kind != "all_gather" or "ring" not in known))
-        self.allowed = tuple(dict.fromkeys(kind for kind in asked if kind in known)) if asked else usual
-        self._model = registry.load("costs", problem.costs, "cost model")
-        self._reasons: dict[tuple[int, ...], dict[str, str]] = {}
-
-    def _of(self, mesh: MeshDegrees) -> dict[str, str]:
-        """Return every exchange with why it is illegal; empty where it is legal."""
-        key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch)
-        if key not in self._reasons:
-            plain = Config(mesh, 0, 0, "1f1b", 1, "pipeline")
-            kinds = self.allowed if mesh.context > 1 else ("ring",)
-            self._reasons[key] = {
-                kind: self._model.illegal(self._problem, replace(plain, exchange=kind).strategy, mesh.micro_batch)
-                for kind in kinds
-            }
-        return self._reasons[key]
-
-    def of(self, mesh: MeshDegrees) -> tuple[str, ...]:
-        """Return the exchanges of a mesh: ``ring`` where there is nothing to exchange."""
-        return tuple(kind for kind, reason in self._of(mesh).items() if not reason)
-
-    def compute_seconds(self, mesh: MeshDegrees, device: Device) -> dict[int, float]:
-        """Return what every distinct layer of a micro-batch computes at least on a device, by row.
-
-        Lemma: a configuration has one exchange for all layers, so it computes no less of any than the least over all exchanges.
-        """
-        plain = Config(mesh, 0, 0, "1f1b", 1, "pipeline")
-        every = [
-            self._model.compute_seconds(self._problem, replace(plain, exchange=kind).strategy, mesh.micro_batch, device)
-            for kind in self.of(mesh)
-        ]
-        return {row: min(own[row] for own in every) for row in every[0]}
-
-    def refusal(self, mesh: MeshDegrees) -> str:
-        """Return why a mesh is legal with no exchange; empty where it is with one."""
-        reasons = self._of(mesh)
-        if not reasons:
-            return f"{self._problem.framework.word} exchanges keys and values of this model in no way over a context axis"
-        return "" if "" in reasons.values() else next(iter(reasons.values()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -342,12 +292,15 @@ def meshes(pool: DevicePool, *, n_layers: int, global_batch: int, degrees: dict[
 
 
 def _with_batches(mesh: MeshDegrees, global_batch: int, degrees: dict[str, tuple[int, ...]]) -> Iterator[MeshDegrees]:
-    """Yield the mesh with every micro-batch and expert degree that divides."""
+    """Yield the mesh with every micro-batch that divides, and expert degree: it divides the data and context ranks, or, as a multiple
+    of the tensor degree, the devices of a pipeline rank.
+    """
     for micro_batch in degrees["micro_batch"]:
         if (global_batch // mesh.data) % micro_batch:
             continue
         for expert in degrees["expert"]:
-            if (mesh.data * mesh.context) % expert == 0:
+            over_tensor = mesh.rank_size % expert == 0 and expert % mesh.tensor == 0
+            if over_tensor or (mesh.data * mesh.context) % expert == 0:
                 yield MeshDegrees(mesh.pipeline, mesh.data, mesh.context, mesh.tensor, expert, micro_batch)
 
 

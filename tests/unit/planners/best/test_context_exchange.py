@@ -22,7 +22,8 @@ from meshwright.planners.best.check.space import CheckedMesh, chain_of, exchange
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of as searched_chain
 from meshwright.planners.best.limits import Limits, variants
-from meshwright.planners.best.space import ANY, Config, Exchanges, MeshDegrees
+from meshwright.planners.best.question import Exchanges
+from meshwright.planners.best.space import ANY, Config, MeshDegrees
 from meshwright.planners.best.space import pools as searched_pools
 from meshwright.writers import plan_json
 

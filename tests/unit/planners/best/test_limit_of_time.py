@@ -13,7 +13,8 @@ from meshwright.planners.best import answer as joint
 from meshwright.planners.best import certificate, limits, plans, splits
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.limits import Limits
-from meshwright.planners.best.space import Config, Exchanges, MeshDegrees, meshes, pools, schedules_of, spreads_of
+from meshwright.planners.best.question import Exchanges
+from meshwright.planners.best.space import Config, MeshDegrees, meshes, pools, schedules_of, spreads_of
 from small_questions import question
 
 PARAMS = Limits(tensor=(1, 2), context=(1, 2), micro_batch=(1, 2))

@@ -17,7 +17,8 @@ from meshwright.planners.best import virtual
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import variants
-from meshwright.planners.best.space import ANY, Config, Exchanges, MeshDegrees, pools
+from meshwright.planners.best.question import Exchanges
+from meshwright.planners.best.space import ANY, Config, MeshDegrees, pools
 from meshwright.writers import plan_json
 
 

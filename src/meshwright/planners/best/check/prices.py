@@ -113,7 +113,7 @@ class LayerPrices:
 
     def compute(self, mesh: CheckedMesh, kind: int) -> dict[int, float]:
         """Return the compute of every distinct layer at least, whatever the network and the exchange over the context axis."""
-        key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch, mesh.data * mesh.context % mesh.expert, kind)
+        key = (mesh.tensor, mesh.context, mesh.expert, mesh.micro_batch, mesh.whole_experts, kind)
         if key not in self._compute:
             base = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
             every = [
@@ -181,7 +181,7 @@ class LayerPrices:
     ) -> tuple[list[Table], list[int], list[int]]:
         """Return `of_ranks`."""
         n_kept = mesh.rank_size
-        if inside_only and mesh.data * mesh.context % mesh.expert == 0:  # one group of each axis inside is enough
+        if inside_only and not mesh.whole_experts:  # one group of each axis inside is enough
             n_replicas = math.lcm(mesh.context, mesh.expert)
             if mesh.data * mesh.context % n_replicas == 0:
                 n_kept = n_replicas * mesh.tensor

@@ -49,6 +49,11 @@ class CheckedMesh(NamedTuple):
         """Devices of a pipeline rank."""
         return self.tensor * self.context * self.data
 
+    @property
+    def whole_experts(self) -> bool:
+        """Whether experts are spread over the tensor axis too, each whole on its device."""
+        return self.data * self.context % self.expert > 0
+
 
 class Form(NamedTuple):
     """What runs a mesh: schedule, and stages of each rank."""
@@ -226,7 +231,8 @@ def meshes(problem: Problem, pool: CheckedPool, n_layers: int, limits: Mapping[s
                 allowed = [p for p in pipelines if not limits["pipeline"] or p in limits["pipeline"]]
                 shares = [size for size in micros if (batch // data) % size == 0]
                 for expert in every_expert:
-                    if data * own % expert == 0:
+                    whole = framework.experts_over_tensor and size % expert == 0 and expert % tensor == 0
+                    if whole or data * own % expert == 0:
                         yield from (CheckedMesh(tensor, own, expert, share, data, p) for share in shares for p in allowed)
 
 
