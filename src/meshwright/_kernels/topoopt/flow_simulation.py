@@ -50,6 +50,47 @@ class Played(NamedTuple):
     reduce_end: np.ndarray
 
 
+class Sending(NamedTuple):
+    """What every entity still sends, over which links; by entity, and nothing for compute tasks.
+
+    Attributes
+    ----------
+    left, low, high, n_under_way : ndarray, int64
+        Bytes that have not set out, where the links of the route begin and end, and segments under way.
+    end : ndarray, float64
+        When the last byte so far arrives.
+    first_flow : int
+        Entities from here on are flows of all-reduces.
+    """
+
+    left: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    n_under_way: np.ndarray
+    end: np.ndarray
+    first_flow: int
+
+
+class Moving(NamedTuple):
+    """Segments under way, entities behind all others.
+
+    Attributes
+    ----------
+    owner, place, size : ndarray, int64
+        Whose it is, where it is on the route, its bytes.
+    arrival : ndarray, float64
+        When its last byte is at the end of the link before.
+    spare : ndarray, int64
+        Numbers that no segment has, as many as the loop counts.
+    """
+
+    owner: np.ndarray
+    place: np.ndarray
+    size: np.ndarray
+    arrival: np.ndarray
+    spare: np.ndarray
+
+
 @part
 def _push(times, keys, n, time, key):
     """Add an event to the heap of `n`, four below each; order is (time, key), and keys count up with every push."""
@@ -80,6 +121,84 @@ def _sink(times, keys, n, time, key):
         times[at], keys[at] = times[least], keys[least]
         at = least
     times[at], keys[at] = time, key
+
+
+@part
+def _pop(times, keys, n):
+    """Take the first event from the heap of `n`; return how many are left."""
+    if n > 1:
+        _sink(times, keys, n - 1, times[n - 1], keys[n - 1])
+    return n - 1
+
+
+@part
+def _more_room(moving, times, keys):
+    """Return twice the room for segments under way, the heap with as much more, and how many numbers are spare."""
+    n = len(moving.owner)
+    spare = np.concatenate((np.arange(n, 2 * n), np.zeros(n, np.int64)))
+    twice = Moving(np.concatenate((moving.owner, moving.owner)), np.concatenate((moving.place, moving.place)),
+                   np.concatenate((moving.size, moving.size)), np.concatenate((moving.arrival, moving.arrival)),
+                   spare)  # fmt: skip
+    return twice, np.concatenate((times, np.zeros(n))), np.concatenate((keys, np.zeros(n, np.int64))), n
+
+
+@part
+def _join_queue(times, keys, n_heap, number, moving, n_spare, entity, sending, network, link_free, segment_bytes):
+    """Let the next segment of a transfer set out, or one under way join the queue of its next link.
+
+    Returns events in the heap, pushes, spare numbers, and the transfer or flow of which all has arrived, -1 where none has.
+    """
+    now, n_all = times[0], len(sending.left)
+    slot = entity - n_all
+    if entity < n_all:
+        n_spare -= 1
+        slot = moving.spare[n_spare]
+        moving.owner[slot], moving.place[slot], moving.arrival[slot] = entity, sending.low[entity], 0.0
+        moving.size[slot] = min(segment_bytes, sending.left[entity])
+        sending.left[entity] -= moving.size[slot]
+        sending.n_under_way[entity] += 1
+    of, x = moving.owner[slot], moving.place[slot]
+    link = network.route_link[x] if of >= sending.first_flow else network.pair_link[x]
+    head = max(link_free[link], now) + network.latency_seconds[link]
+    link_free[link] = max(link_free[link], now) + moving.size[slot] * network.seconds_per_byte[link]
+    moving.arrival[slot] = max(moving.arrival[slot], link_free[link]) + network.latency_seconds[link]
+    follows = entity < n_all and sending.left[of] > 0
+    if follows:  # the next one, when the first link is free again, takes the place of this event
+        _sink(times, keys, n_heap, link_free[link], number << _BITS | of)
+        number += 1
+    if x + 1 < sending.high[of]:
+        moving.place[slot] = x + 1
+        if follows:
+            _push(times, keys, n_heap, head, number << _BITS | (n_all + slot))
+            return n_heap + 1, number + 1, n_spare, -1
+        _sink(times, keys, n_heap, head, number << _BITS | (n_all + slot))
+        return n_heap, number + 1, n_spare, -1
+    sending.end[of] = max(sending.end[of], moving.arrival[slot])
+    moving.spare[n_spare] = slot
+    n_spare += 1
+    sending.n_under_way[of] -= 1
+    if follows:
+        return n_heap, number, n_spare, -1
+    n_heap = _pop(times, keys, n_heap)
+    return n_heap, number, n_spare, of if sending.left[of] == 0 and sending.n_under_way[of] == 0 else -1
+
+
+@part
+def _take_route(entity, sending, network, link_free, segment_bytes, now):
+    """Let a segment take its place on all links of its route, each free when it has left it; return when the next follows."""
+    size = min(segment_bytes, sending.left[entity])
+    free_at, over, again = now, now, now
+    for x in range(sending.low[entity], sending.high[entity]):
+        link = network.route_link[x] if entity >= sending.first_flow else network.pair_link[x]
+        begin = max(link_free[link], free_at)
+        free_at = begin + network.latency_seconds[link]
+        link_free[link] = free_at + size * network.seconds_per_byte[link]
+        over = max(over, link_free[link])
+        if x == sending.low[entity]:
+            again = link_free[link]
+    sending.end[entity] = max(sending.end[entity], over)
+    sending.left[entity] -= size
+    return again
 
 
 @kernel
@@ -115,7 +234,6 @@ def play(tasks, split, network, segment_bytes, queues, inside, limit_seconds):
     left = np.zeros(n_all, np.int64)
     low = np.zeros(n_all, np.int64)
     high = np.zeros(n_all, np.int64)
-    n_under_way = np.zeros(n_all, np.int64)
     op_of, server_of = owners(tasks, split)
     reduce_of = np.empty(n_flows, np.int64)
     start, end = np.zeros(n_all), np.zeros(n_all)
@@ -125,10 +243,10 @@ def play(tasks, split, network, segment_bytes, queues, inside, limit_seconds):
     op_ready = np.zeros(n_ops)
     link_free, server_free, inside_free = np.zeros(len(network.seconds_per_byte)), np.zeros(n), np.zeros(n)
     member_first = np.cumsum(network.group_size) - network.group_size
-    # segments under way: whose, at which place of its route, their bytes, when the last byte is where they were; free places
-    owner, place = np.zeros(_SEGMENTS, np.int64), np.zeros(_SEGMENTS, np.int64)
-    moving, arrival = np.zeros(_SEGMENTS, np.int64), np.zeros(_SEGMENTS)
-    spare, n_spare = np.arange(_SEGMENTS), _SEGMENTS
+    n_under_way = np.zeros(n_all, np.int64)
+    sending = Sending(left, low, high, n_under_way, end, first_flow)
+    moving, n_spare = Moving(np.zeros(_SEGMENTS, np.int64), np.zeros(_SEGMENTS, np.int64), np.zeros(_SEGMENTS, np.int64),
+                             np.zeros(_SEGMENTS), np.arange(_SEGMENTS)), _SEGMENTS  # fmt: skip
     room = n_all + _SEGMENTS + 4
     times, keys = np.empty(room), np.empty(room, np.int64)  # a key is the number of the push, then the entity
     n_heap, number = 0, 0
@@ -144,69 +262,24 @@ def play(tasks, split, network, segment_bytes, queues, inside, limit_seconds):
                           start[first_reduce:first_flow], end[first_reduce:first_flow])  # fmt: skip
         sends = entity >= first_flow or (n_tasks <= entity < first_reduce)
         if queues and sends and (entity >= n_all or low[entity] < high[entity]):
-            # a segment takes its place on one link, and goes on to the next when its first byte may
-            n_heap -= 1
-            if n_heap > 0:
-                _sink(times, keys, n_heap, times[n_heap], keys[n_heap])
-            slot = entity - n_all
-            if entity < n_all:  # the next segment of a transfer sets out
-                if n_spare == 0:
-                    n_spare = len(owner)
-                    spare = np.concatenate((np.arange(n_spare, 2 * n_spare), np.empty(n_spare, np.int64)))
-                    owner, place = np.concatenate((owner, owner)), np.concatenate((place, place))
-                    moving, arrival = np.concatenate((moving, moving)), np.concatenate((arrival, arrival))
-                    times = np.concatenate((times, np.empty(n_spare)))
-                    keys = np.concatenate((keys, np.empty(n_spare, np.int64)))
-                n_spare -= 1
-                slot = spare[n_spare]
-                owner[slot], place[slot], arrival[slot] = entity, low[entity], 0.0
-                moving[slot] = min(segment_bytes, left[entity])
-                left[entity] -= moving[slot]
-                n_under_way[entity] += 1
-            of, x = owner[slot], place[slot]
-            link = network.route_link[x] if of >= first_flow else network.pair_link[x]
-            begin = max(link_free[link], now)
-            link_free[link] = begin + moving[slot] * network.seconds_per_byte[link]
-            arrival[slot] = max(arrival[slot], link_free[link]) + network.latency_seconds[link]
-            if entity < n_all and left[of] > 0:
-                _push(times, keys, n_heap, link_free[link], number << _BITS | of)
-                n_heap, number = n_heap + 1, number + 1
-            if x + 1 < high[of]:
-                place[slot] = x + 1
-                _push(times, keys, n_heap, begin + network.latency_seconds[link], number << _BITS | (n_all + slot))
-                n_heap, number = n_heap + 1, number + 1
+            if n_spare == 0:
+                moving, times, keys, n_spare = _more_room(moving, times, keys)
+            n_heap, number, n_spare, entity = _join_queue(
+                times, keys, n_heap, number, moving, n_spare, entity, sending, network, link_free, segment_bytes
+            )
+            if entity < 0:
                 continue
-            end[of] = max(end[of], arrival[slot])
-            last = max(last, end[of])
-            spare[n_spare] = slot
-            n_spare += 1
-            n_under_way[of] -= 1
-            if left[of] > 0 or n_under_way[of] > 0:
+            last = max(last, end[entity])
+        elif sends:
+            again = _take_route(entity, sending, network, link_free, segment_bytes, now)
+            last = max(last, end[entity])
+            if left[entity] > 0:
+                _sink(times, keys, n_heap, again, number << _BITS | entity)
+                number += 1
                 continue
-            entity = of
+            n_heap = _pop(times, keys, n_heap)
         else:
-            if sends:
-                # one segment, link after link: each is free when the segment has left it, and the next segment then follows
-                size = min(segment_bytes, left[entity])
-                free_at, over = now, now
-                for x in range(low[entity], high[entity]):
-                    link = network.route_link[x] if entity >= first_flow else network.pair_link[x]
-                    begin = max(link_free[link], free_at)
-                    free_at = begin + network.latency_seconds[link]
-                    link_free[link] = free_at + size * network.seconds_per_byte[link]
-                    over = max(over, link_free[link])
-                    if x == low[entity]:
-                        again = link_free[link]
-                end[entity] = max(end[entity], over)
-                left[entity] -= size
-                last = max(last, end[entity])
-                if left[entity] > 0:
-                    _sink(times, keys, n_heap, again, number << _BITS | entity)
-                    number += 1
-                    continue
-            n_heap -= 1
-            if n_heap > 0:
-                _sink(times, keys, n_heap, times[n_heap], keys[n_heap])
+            n_heap = _pop(times, keys, n_heap)
         done_low, done_high = 0, 0
         if entity < n_tasks:
             server = server_of[entity >> 1]

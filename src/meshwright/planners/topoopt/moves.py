@@ -341,10 +341,13 @@ def starts(space: SplitSpace, placement: str) -> Iterator[Placement]:
 
 
 def _dealt(space: SplitSpace, base: Placement) -> Iterator[Placement]:
-    """Yield a placement with every table in so many parts by columns that servers hold as many, dealt out in turn, then in twice
-    and four times as many.
+    """Yield a placement with every table in so many parts by columns that servers hold as many, dealt out in turn, then in
+    twice and four times as many.
     """
-    tables, n = [i for i, operation in enumerate(space.workload.operations) if operation.kind == "embedding"], space.servers.n_servers
+    tables, n = (
+        [i for i, operation in enumerate(space.workload.operations) if operation.kind == "embedding"],
+        space.servers.n_servers,
+    )
     least = n // math.gcd(len(tables), n)
     for columns in dict.fromkeys((least, 2 * least, 4 * least)) if tables else ():
         made, at = base, 0

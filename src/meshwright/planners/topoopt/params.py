@@ -56,8 +56,8 @@ class Params:
     traffic : str
         How the time of traffic is found: ``queues`` at links, which serve segments in the order in which they arrive;
         ``segments`` as published, where a segment takes its place on all links of its route at once (what
-        ``search=published`` takes where this is left out); ``fair`` by max-min fair shares of links; ``closed`` by a closed form
-        without overlap. All are reported.
+        ``search=published`` takes where this is left out); ``fair`` by max-min fair shares of links; ``closed`` by a closed
+        form without overlap. All are reported.
     """
 
     node_degree: int = field(default=0, metadata={"minimum": 0})

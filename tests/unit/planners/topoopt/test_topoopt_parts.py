@@ -191,8 +191,8 @@ def test_the_sums_of_the_lemma_by_hand() -> None:
 
 
 def test_tables_lie_before_and_behind_what_reads_them_by_hand() -> None:
-    """Two tables of 1 and 2 s, halves of 0.5 and 1 s, on two servers: 1 s and 2 s whatever the split, and what reads them, whole
-    in 2 + 2 s or in halves of 1.9 + 1.9 s, lies between.
+    """Two tables of 1 and 2 s, halves of 0.5 and 1 s, on two servers: 1 s and 2 s whatever the split, and what reads them,
+    whole in 2 + 2 s or in halves of 1.9 + 1.9 s, lies between.
     """
     table = Operation("table", "embedding", "Embed", (DATA,), (8,), (8,), bag=1)
     top = Operation("top", "linear", "Dense", (0, 1), (8,), (1000,))
