@@ -56,6 +56,8 @@ def test_search_and_check_have_the_same_meshes(over_tensor: bool) -> None:
         {own for own in whole if own[0] * own[1] * own[4] % own[2] == own[2] % own[0] == 0} if over_tensor else set()
     )
     assert ((4, 1, 8, 1, 2, 1) in whole) == over_tensor
+    apart, over = (space.MeshDegrees(1, data, 1, 4, 8, 1) for data in (8, 2))
+    assert apart.layer_shape != over.layer_shape  # what one of them computes is not taken for the other's
 
 
 @pytest.mark.parametrize("whole", [True, False])

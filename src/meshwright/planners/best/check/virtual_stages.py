@@ -13,7 +13,7 @@ from meshwright import schedules
 from meshwright.core.stage_cost import StageCost
 from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, Table
 from meshwright.planners.best.check.space import CheckedMesh, Form
-from meshwright.planners.best.check.whole_stages import sums_of
+from meshwright.planners.best.check.whole_stages import Sums, sums_of
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions
 
 __all__ = ["Beside", "Moments", "Spreads", "VirtualStages", "beside_of", "moments_of", "stage_rows"]
@@ -274,33 +274,33 @@ class VirtualStages:
         excess, moments = self.excess(rank)
         if excess <= 0.0:
             return 0.0
-        if not self.sums[self.of_rank[rank]].any_saved:
-            return math.inf
-        return max(self._freeing(rank, excess, held) for held in moments)
-
-    def _freeing(self, rank: int, excess: float, held: NDArray[np.float64]) -> float:
-        """Return what freeing some bytes takes at a moment at which stages are held so often."""
         own, stages = self.sums[self.of_rank[rank]], self.stages[rank]
-        times = np.sort(np.repeat(held, [stage.stop - stage.start for stage in stages]))[::-1]
-        if not len(times):
+        n_layers = np.array([stage.stop - stage.start for stage in stages])
+        missing = excess * (1.0 - 1e-9)
+        if float((moments @ n_layers).min()) * max([0.0, *own.any_saved[:1], *own.any_saved[-1:]]) < missing:
             return math.inf
-        freed = np.concatenate(([0.0], np.cumsum(times)))
+        found = max(self._freeing(own, missing, np.repeat(held, n_layers)) for held in moments)
+        if not self.is_equal:
+            often = float(np.where(n_layers > 0, moments, 0.0).max(axis=1).min())  # of some moment, any layer at most
+            for price, worth in own.worth if often > 0.0 else ():
+                found = max(found, price * excess / often - sum(worth[stage.stop] - worth[stage.start] for stage in stages))
+        return found
+
+    @staticmethod
+    def _freeing(own: Sums, missing: float, times: NDArray[np.float64]) -> float:
+        """Return what freeing so many bytes takes at least, of layers that are held so often."""
+        freed = np.concatenate(([0.0], np.cumsum(np.sort(times)[::-1])))
         weak = own.any_saved[0] if len(own.any_saved) > 1 else 0.0
         strong = max(weak, own.any_saved[-1])
         n_strong = np.arange(len(freed))
         # of so many strong ones, how many layers recompute something when those held most often come first
-        missing = excess * (1.0 - 1e-9)
         if weak > 0.0:
             n_all = np.searchsorted(weak * freed, missing - (strong - weak) * freed)
         else:
             n_all = np.where(strong * freed >= missing, 0, len(freed))
         n_weak = np.maximum(n_all - n_strong, 0)
         seconds = n_strong * own.any_extra[-1] + n_weak * own.any_extra[0]
-        best = float(np.where(n_strong + n_weak < len(freed), seconds, math.inf).min())
-        if not self.is_equal and times[0] > 0.0:
-            for price, worth in own.worth:
-                best = max(best, price * excess / times[0] - sum(worth[stage.stop] - worth[stage.start] for stage in stages))
-        return best
+        return float(np.where(n_strong + n_weak < len(freed), seconds, math.inf).min())
 
     def refuted(self, limit: float, least_work: Callable[[int], float] | None = None) -> bool:
         """Return whether the configuration is shown to take `limit` or longer, whatever its layers recompute.
