@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright._kernels.compiling import kernel, part
+from meshwright._kernels.compiling import inlined, kernel, part
 from meshwright._kernels.topoopt.step_tasks import added_up, owners
 
 _BITS = 28
@@ -22,6 +22,11 @@ _ENTITY = (1 << _BITS) - 1
 
 _SEGMENTS = 1024
 """Segments under way for which there is room at first."""
+
+_OWNER, _PLACE, _SIZE, _SPARE = range(4)
+"""Columns of segments under way, which are entities behind all others: whose it is, where on the route, its bytes; and numbers
+that no segment has, as many as the loop counts.
+"""
 
 __all__ = ["Played", "play"]
 
@@ -71,26 +76,6 @@ class Sending(NamedTuple):
     first_flow: int
 
 
-class Moving(NamedTuple):
-    """Segments under way, entities behind all others.
-
-    Attributes
-    ----------
-    owner, place, size : ndarray, int64
-        Whose it is, where it is on the route, its bytes.
-    arrival : ndarray, float64
-        When its last byte is at the end of the link before.
-    spare : ndarray, int64
-        Numbers that no segment has, as many as the loop counts.
-    """
-
-    owner: np.ndarray
-    place: np.ndarray
-    size: np.ndarray
-    arrival: np.ndarray
-    spare: np.ndarray
-
-
 @part
 def _push(times, keys, n, time, key):
     """Add an event to the heap of `n`, four below each; order is (time, key), and keys count up with every push."""
@@ -132,18 +117,17 @@ def _pop(times, keys, n):
 
 
 @part
-def _more_room(moving, times, keys):
-    """Return twice the room for segments under way, the heap with as much more, and how many numbers are spare."""
-    n = len(moving.owner)
-    spare = np.concatenate((np.arange(n, 2 * n), np.zeros(n, np.int64)))
-    twice = Moving(np.concatenate((moving.owner, moving.owner)), np.concatenate((moving.place, moving.place)),
-                   np.concatenate((moving.size, moving.size)), np.concatenate((moving.arrival, moving.arrival)),
-                   spare)  # fmt: skip
-    return twice, np.concatenate((times, np.zeros(n))), np.concatenate((keys, np.zeros(n, np.int64))), n
+def _more_room(moving, arrival, times, keys):
+    """Return twice the room for segments under way, and the heap with as much more."""
+    n = len(arrival)
+    twice = np.concatenate((moving, moving))
+    twice[:n, _SPARE] = np.arange(n, 2 * n)
+    return (twice, np.concatenate((arrival, arrival)), np.concatenate((times, np.zeros(n))),
+            np.concatenate((keys, np.zeros(n, np.int64))))  # fmt: skip
 
 
-@part
-def _join_queue(times, keys, n_heap, number, moving, n_spare, entity, sending, network, link_free, segment_bytes):
+@inlined
+def _join_queue(times, keys, n_heap, number, moving, arrival, n_spare, entity, sending, network, link_free, segment_bytes):
     """Let the next segment of a transfer set out, or one under way join the queue of its next link.
 
     Returns events in the heap, pushes, spare numbers, and the transfer or flow of which all has arrived, -1 where none has.
@@ -152,29 +136,29 @@ def _join_queue(times, keys, n_heap, number, moving, n_spare, entity, sending, n
     slot = entity - n_all
     if entity < n_all:
         n_spare -= 1
-        slot = moving.spare[n_spare]
-        moving.owner[slot], moving.place[slot], moving.arrival[slot] = entity, sending.low[entity], 0.0
-        moving.size[slot] = min(segment_bytes, sending.left[entity])
-        sending.left[entity] -= moving.size[slot]
+        slot = moving[n_spare, _SPARE]
+        moving[slot, _OWNER], moving[slot, _PLACE], arrival[slot] = entity, sending.low[entity], 0.0
+        moving[slot, _SIZE] = min(segment_bytes, sending.left[entity])
+        sending.left[entity] -= moving[slot, _SIZE]
         sending.n_under_way[entity] += 1
-    of, x = moving.owner[slot], moving.place[slot]
+    of, x = moving[slot, _OWNER], moving[slot, _PLACE]
     link = network.route_link[x] if of >= sending.first_flow else network.pair_link[x]
     head = max(link_free[link], now) + network.latency_seconds[link]
-    link_free[link] = max(link_free[link], now) + moving.size[slot] * network.seconds_per_byte[link]
-    moving.arrival[slot] = max(moving.arrival[slot], link_free[link]) + network.latency_seconds[link]
+    link_free[link] = max(link_free[link], now) + moving[slot, _SIZE] * network.seconds_per_byte[link]
+    arrival[slot] = max(arrival[slot], link_free[link]) + network.latency_seconds[link]
     follows = entity < n_all and sending.left[of] > 0
     if follows:  # the next one, when the first link is free again, takes the place of this event
         _sink(times, keys, n_heap, link_free[link], number << _BITS | of)
         number += 1
     if x + 1 < sending.high[of]:
-        moving.place[slot] = x + 1
+        moving[slot, _PLACE] = x + 1
         if follows:
             _push(times, keys, n_heap, head, number << _BITS | (n_all + slot))
             return n_heap + 1, number + 1, n_spare, -1
         _sink(times, keys, n_heap, head, number << _BITS | (n_all + slot))
         return n_heap, number + 1, n_spare, -1
-    sending.end[of] = max(sending.end[of], moving.arrival[slot])
-    moving.spare[n_spare] = slot
+    sending.end[of] = max(sending.end[of], arrival[slot])
+    moving[n_spare, _SPARE] = slot
     n_spare += 1
     sending.n_under_way[of] -= 1
     if follows:
@@ -245,8 +229,8 @@ def play(tasks, split, network, segment_bytes, queues, inside, limit_seconds):
     member_first = np.cumsum(network.group_size) - network.group_size
     n_under_way = np.zeros(n_all, np.int64)
     sending = Sending(left, low, high, n_under_way, end, first_flow)
-    moving, n_spare = Moving(np.zeros(_SEGMENTS, np.int64), np.zeros(_SEGMENTS, np.int64), np.zeros(_SEGMENTS, np.int64),
-                             np.zeros(_SEGMENTS), np.arange(_SEGMENTS)), _SEGMENTS  # fmt: skip
+    moving, arrival, n_spare = np.zeros((_SEGMENTS, 4), np.int64), np.zeros(_SEGMENTS), _SEGMENTS
+    moving[:, _SPARE] = np.arange(_SEGMENTS)
     room = n_all + _SEGMENTS + 4
     times, keys = np.empty(room), np.empty(room, np.int64)  # a key is the number of the push, then the entity
     n_heap, number = 0, 0
@@ -263,9 +247,10 @@ def play(tasks, split, network, segment_bytes, queues, inside, limit_seconds):
         sends = entity >= first_flow or (n_tasks <= entity < first_reduce)
         if queues and sends and (entity >= n_all or low[entity] < high[entity]):
             if n_spare == 0:
-                moving, times, keys, n_spare = _more_room(moving, times, keys)
+                n_spare = len(arrival)
+                moving, arrival, times, keys = _more_room(moving, arrival, times, keys)
             n_heap, number, n_spare, entity = _join_queue(
-                times, keys, n_heap, number, moving, n_spare, entity, sending, network, link_free, segment_bytes
+                times, keys, n_heap, number, moving, arrival, n_spare, entity, sending, network, link_free, segment_bytes
             )
             if entity < 0:
                 continue
