@@ -282,8 +282,7 @@ def weights_of(shard: int, rank: int, replicate: Any = None, **told: Any) -> tup
 @pytest.mark.parametrize(
     ("limits", "sums"),
     [
-        ({}, [5]), ({"_BUCKET_ELEMENTS": 5}, [5]), ({"_BUCKET_ELEMENTS": 4}, [3, 2]),
-        ({"_ALONE_ELEMENTS": 3}, [3, 2]), ({"_ALONE_ELEMENTS": 2}, [3, 2]),
+        ({}, [5]), ({"_BUCKET_ELEMENTS": 5}, [5]), ({"_BUCKET_ELEMENTS": 4}, [3, 2]), ({"_BUCKET_ELEMENTS": 2}, [3, 2]),
     ],
 )  # fmt: skip
 def test_replicas_add_up_their_gradients_in_buckets(
@@ -306,7 +305,7 @@ def test_replicas_add_up_their_gradients_in_buckets(
 
 @pytest.mark.parametrize("shard", [0, 1])
 def test_sums_over_replicas_begin_while_gradients_are_computed(shard: int, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "_ALONE_ELEMENTS", 1)
+    monkeypatch.setattr(pools, "_BUCKET_ELEMENTS", 3)
     weights, module = weights_of(shard, 0)
     first, last = module.parameters()
     sums = [("sum at 0", "shard", 1), ("sum at 1", "shard", 2)] if shard else [("sum", "all", 3)]
