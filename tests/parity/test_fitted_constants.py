@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
+import meshwright
 from meshwright.core.problem import Framework
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DATA = ROOT / "src" / "meshwright"
+DATA = pathlib.Path(meshwright.__file__).parent
 FITTED = "fitted by benchmarks/fit_costs.py"
 DEVICES = {"A100": "a100_sxm_80gb", "A100-SXM-80GB": "a100_sxm_80gb", "H100": "h100_sxm_80gb"}
 """Kinds that notes name otherwise than their files."""

@@ -14,7 +14,7 @@ from meshwright.core.graph import PACKED_BYTES, Graph, Op, Operator
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import RECOMPUTE
 from meshwright.costs.analytic import recomputation
-from meshwright.costs.analytic.layer_transfers import Transfer, exchange_buffer_bytes, transfers
+from meshwright.costs.analytic.layer_transfers import Transfer, exchange_buffer_bytes, gathered_bytes, transfers
 from meshwright.costs.analytic.roofline import (
     OperatorSeconds,
     Shape,
@@ -172,7 +172,7 @@ def layer_work(
             n_bytes *= framework.logit_bytes / 4.0
         saved += n_bytes
         if framework.keeps_gathered_inputs and operator.has_backward and not operator.expert:
-            saved += _gathered_bytes(there, shape)
+            saved += gathered_bytes(there, shape)
         there_of.append(there)
         kept_of.append(n_bytes)
         if operator.selective:
@@ -358,12 +358,6 @@ def saved_bytes(operator: Operator, shape: Shape, width: float) -> float:
     return n_bytes * shape.micro_batch / shape.context / split
 
 
-def _gathered_bytes(there: list[Transfer], shape: Shape) -> float:
-    """Return what a gathered input has beside the rank's own piece, which what puts it out keeps."""
-    others = (shape.tensor - 1) / shape.tensor
-    return others * sum(one.n_bytes for one in there if one.axis == "tensor" and one.kind == "all_gather")
-
-
 def _kept_width(body: tuple[Operator, ...], i: int, training: MixedPrecision, framework: Framework) -> float:
     """Return the bytes of an element that operator `i` keeps: what norms, activation functions and dispatch keep is what they
     hand to the next product, which may keep it as cast.
@@ -393,8 +387,7 @@ def _working_bytes(operator: Operator, shape: Shape, training: MixedPrecision, f
             (inner / shape.tensor, columns) if operator.tensor_axis == "in" else (inner, columns / shape.split(operator))
         )
         if shape.sequence_parallel and operator.tensor_axis != "in":
-            # the gathered input, unless it counts as kept, and its gradient before it is scattered
-            inner *= 1.0 if framework.keeps_gathered_inputs and not operator.expert else 2.0
+            inner *= 1.0 if framework.keeps_gathered_inputs else 2.0  # its gradient, and the input where it is not kept
         return shape.tokens(operator) * width * (inner + columns)
     if operator.kind == "grouped_matmul":
         return tokens * operator.size("top_k") * width * max(operator.size("in"), operator.size("out"))

@@ -8,7 +8,7 @@ from meshwright.core.graph import Operator
 from meshwright.core.problem import MixedPrecision
 from meshwright.costs.analytic.roofline import OperatorSeconds, Shape
 
-__all__ = ["Transfer", "exchange_buffer_bytes", "transfers"]
+__all__ = ["Transfer", "exchange_buffer_bytes", "gathered_bytes", "transfers"]
 
 
 class Transfer(NamedTuple):
@@ -36,6 +36,12 @@ def transfers(
         return forward, [one for one in backward if reaches.get(one.kind, opening.input_gradient)]
     reached = not operator.frozen if operator.kind == "embedding" else operator.input_gradient
     return forward, backward if reached else []
+
+
+def gathered_bytes(there: list[Transfer], shape: Shape) -> float:
+    """Return what gathered inputs have beside the rank's own piece, which what puts it out keeps."""
+    others = (shape.tensor - 1) / shape.tensor
+    return others * sum(one.n_bytes for one in there if one.axis == "tensor" and one.kind == "all_gather")
 
 
 def _all_transfers(
