@@ -50,7 +50,10 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     from meshwright.frameworks import _exact
     from meshwright.frameworks.torchtitan import module
 
-    _exact.check("torchtitan", _untold(result.plan, result.problem))
+    reasons = _untold(result.plan, result.problem)
+    if reasons and result.problem.framework.variant == "functions" and result.problem.framework.name == FRAMEWORK.name:
+        reasons += ("it runs by meshwright.torchtitan_functions instead",)
+    _exact.check("torchtitan", reasons)
     return module.write(result, path)
 
 
