@@ -71,6 +71,7 @@ ATOMS: dict[str, st.SearchStrategy[Any]] = {
     "T": st.builds(Stop),
     "Mapping[str, object]": st.dictionaries(st.sampled_from("ab"), st.integers()),
     "Mapping[str, object] | None": st.none() | st.dictionaries(st.sampled_from("ab"), st.integers()),
+    "Mapping[str, tuple[str, int]]": st.dictionaries(st.sampled_from("ab"), st.tuples(st.sampled_from("cd"), st.integers())),
     "Mapping[str, str]": st.dictionaries(st.sampled_from("ab"), st.sampled_from("cd")),
     "NDArray[np.int64]": st.lists(st.integers(0, 1), min_size=2, max_size=2).map(lambda row: np.array(row, dtype=np.int64)),
     "NDArray[np.float64]": st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=2, max_size=2).map(np.array),

@@ -151,7 +151,7 @@ def test_best_is_never_slower_than_with_megatrons_split_and_says_what_differs(
         assert json.loads(json.dumps(splits)) is not None
         if splits:
             assert any("split otherwise" in note for note in ours.answer.notes)
-        if degrees:
+        if degrees and not any(stage.strategy.folded for stage in ours.plan.stages):  # experts over the tensor axis are left
             assert splits
             assert ours.answer.objective.value < plain.answer.objective.value
         elif model == TINY:

@@ -60,11 +60,12 @@ def savings(problem: Problem, strategy: Strategy, micro_batch: int, *, alone: bo
     What enters and leaves a layer is laid out as Megatron does, so any layer may be split otherwise without its neighbours. An
     operator may take only ways that hold no more weights and no more for the backward pass than Megatron's, and no more
     temporarily than the widest operator of Megatron's layer; Megatron's split is one of them, so none is worse.
-    Expert and context degrees at once are not looked at.
+    Expert and context degrees at once, and experts spread over the tensor axis too, are not looked at.
     """
     cluster = problem.required_cluster
     degrees = strategy.expert, strategy.context, strategy.tensor
-    if math.prod(degrees) == 1 or (strategy.expert > 1 and strategy.context > 1) or len(cluster.kinds) > 1:
+    both = strategy.expert > 1 and strategy.context > 1
+    if math.prod(degrees) == 1 or both or strategy.folded or len(cluster.kinds) > 1:
         return {}
     group = replace(strategy, data=strategy.expert, shard=0, shard_degree=0)
     remembered = _savings(ById(problem.graph), cluster, problem.training)
