@@ -21,7 +21,7 @@ Value = tuple[tuple[str, int], ...]
 _OPERATORS = (";;&", ";;", ";&", "&&", "||", "|&", "|", ";", "&", "\n", "(", ")")
 _BINARY: Mapping[type, Callable[[int, int], Any]] = MappingProxyType({
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
+    ast.Mod: operator.mod, ast.LShift: lambda one, other: one << min(other, 62), ast.RShift: operator.rshift,
 })  # fmt: skip
 _COMPARED: Mapping[type, Callable[[int, int], bool]] = MappingProxyType({
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
@@ -299,7 +299,9 @@ def _pieces(
             i += 2
         elif one == "$" and token[i + 1 : i + 2] in ("{", "("):
             end = _closed(token, i + 1, "", 0)
-            found.append(("", inside, _substituted(token[i:end], look, put)))
+            held = _substituted(token[i:end], look, put)
+            known = held != ((token[i:end], 0),)  # what is not known stays one word
+            found.append(("", inside, held) if known else (token[i:end], inside, None))
             i = end
         elif variable := re.compile(r"\$(\w+|[@*#?!$-])").match(token, i):
             name = variable[1] if not variable[1][0].isdigit() else variable[1][0]
@@ -313,7 +315,7 @@ def _pieces(
 
 def _held(name: str, written: str, look: Callable[[str], Value | None]) -> Value:
     value = look(name)
-    return ((written, 0),) if value is None else value
+    return ((written, 0),) if value is None else value if name in "@*" else value[:1]
 
 
 def _substituted(written: str, look: Callable[[str], Value | None], put: Callable[[str, str], None]) -> Value:
@@ -343,6 +345,8 @@ def _substituted(written: str, look: Callable[[str], Value | None], put: Callabl
     if index and index[1:-1] not in ("@", "*") and value is not None:
         at = arithmetic(text_of(index[1:-1]))
         value = (value[int(at)],) if at is not None and -len(value) <= int(at) < len(value) else None
+    elif not index and name not in "@*" and value is not None:
+        value = value[:1]  # of an array that is the first word
     if value is None and name in _OF_THE_JOB:
         return itself  # its default is for runs outside of a job
     return _changed(itself, name, value, rest, text_of, put)
