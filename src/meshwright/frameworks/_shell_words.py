@@ -30,6 +30,8 @@ _COMPARED: Mapping[type, Callable[[int, int], bool]] = MappingProxyType({
 _OF_THE_JOB = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS")
 """How many hosts or processes Slurm gives a job: not known from the script, whatever it takes without Slurm."""
 _PLAIN = re.compile(r"[^\s;&|()<>'\"\\$`#]+")
+_APART = re.compile(r"\$\([^()]*\)|`[^`]*`|\S+")
+"""A word of a variable's text; what a command prints stays one."""
 _PARAMETER = re.compile(r"(#?!?)(\w+|[@*#?$!-])(\[[^]]*\])?(.*)", re.S)
 
 
@@ -256,7 +258,7 @@ def expanded(
             now += text
         elif not quoted and not whole:
             split = [
-                (word[0], own + text.count("\n", 0, word.start())) for text, own in parts for word in re.finditer(r"\S+", text)
+                (word[0], own + text.count("\n", 0, word.start())) for text, own in parts for word in _APART.finditer(text)
             ]
             for k, (word, own) in enumerate(split):
                 if k or (now and parts[0][0][:1].isspace()):

@@ -137,6 +137,8 @@ def test_options_that_reach_no_program_and_those_of_other_programs_are_said(tmp_
     printed, begun = said.warnings
     assert "line 1: what $(cat args.txt) prints is not known; its options are not read" in printed
     assert "line 3: --global-batch-size begins a command of its own: a comment" in begun
+    array = _command_line.read(f"MORE=(--split 1 $(cat args.txt))\n{START} ${{MORE[@]}}", "run.sh")
+    assert array.options["--split"] == ("1",) and "line 1: what $(cat args.txt) prints" in array.warnings[0]
 
 
 def test_a_scale_for_each_block_needs_blackwell(tmp_path: pathlib.Path) -> None:
