@@ -138,11 +138,15 @@ class Device:
             When the device has no such precision.
         """
         for name, flops_per_second in self.flops_per_second:
-            if name == precision or (name == "fp8" and precision == "mxfp8"):
+            if name == precision or (name == "fp8" and precision == "mxfp8" and not self.name.startswith(_SCALED_BY_TENSOR)):
                 return flops_per_second
         raise InputError(
             f"device {self.name} has no {precision} matrix unit; it has {', '.join(name for name, _ in self.flops_per_second)}"
         )
+
+
+_SCALED_BY_TENSOR = ("H100", "H200", "H800", "H20", "GH200", "L4", "L40", "RTX")
+"""Devices with units for fp8 that take one scale a tensor, none a block: Transformer Engine's mxfp8 stops before Blackwell."""
 
 
 def _check_number(value: object, place: str, *, above: bool = False, most: float = math.inf) -> None:

@@ -91,6 +91,11 @@ def read(text: str, place: str) -> CommandLine:
         warnings += _collect(found, lines, _inner(command, words), place)
     if trains:
         warnings += _unused(script, place)
+        warnings += [
+            f"{place}: line {one.words[0][1]}: {one.words[0][0]} begins a command of its own: a comment, an empty line or no "
+            "backslash stands before it; its options are read, but no program gets them"
+            for one, _ in lists
+        ]
     environment = _environment(trains[0][0]) if trains else {}
     return CommandLine(found, lines, tuple(dict.fromkeys(warnings)), environment)
 
@@ -160,6 +165,10 @@ def _collect(found: dict[str, tuple[str, ...]], lines: dict[str, int], words: li
             found[name], lines[name] = (value,) if equals else (), line
         elif word.endswith(".py") or word == "-m":
             name, begun = "", True  # what follows is no value of an option
+        elif re.fullmatch(r"\$\(.*\)|`.*`", word, re.S) and (_holds_options(word) or (begun and (not name or found[name]))):
+            warnings.append(
+                f"{place}: line {line}: what {' '.join(word.split())[:40]} prints is not known; its options are not read"
+            )
         elif re.fullmatch(r"\$\{?\w+(\[[@*]\])?\}?", word) and (_holds_options(word) or (begun and (not name or found[name]))):
             warnings.append(f"{place}: line {line}: {word} is not set in the script; options that it may hold are not read")
         elif name:

@@ -21,7 +21,7 @@ Value = tuple[tuple[str, int], ...]
 _OPERATORS = (";;&", ";;", ";&", "&&", "||", "|&", "|", ";", "&", "\n", "(", ")")
 _BINARY: Mapping[type, Callable[[int, int], Any]] = MappingProxyType({
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
+    ast.Mod: operator.mod, ast.LShift: lambda one, other: one << min(other, 62), ast.RShift: operator.rshift,
 })  # fmt: skip
 _COMPARED: Mapping[type, Callable[[int, int], bool]] = MappingProxyType({
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
@@ -30,6 +30,8 @@ _COMPARED: Mapping[type, Callable[[int, int], bool]] = MappingProxyType({
 _OF_THE_JOB = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS")
 """How many hosts or processes Slurm gives a job: not known from the script, whatever it takes without Slurm."""
 _PLAIN = re.compile(r"[^\s;&|()<>'\"\\$`#]+")
+_APART = re.compile(r"\$\([^()]*\)|`[^`]*`|\S+")
+"""A word of a variable's text; what a command prints stays one."""
 _PARAMETER = re.compile(r"(#?!?)(\w+|[@*#?$!-])(\[[^]]*\])?(.*)", re.S)
 
 
@@ -256,7 +258,7 @@ def expanded(
             now += text
         elif not quoted and not whole:
             split = [
-                (word[0], own + text.count("\n", 0, word.start())) for text, own in parts for word in re.finditer(r"\S+", text)
+                (word[0], own + text.count("\n", 0, word.start())) for text, own in parts for word in _APART.finditer(text)
             ]
             for k, (word, own) in enumerate(split):
                 if k or (now and parts[0][0][:1].isspace()):
@@ -299,7 +301,9 @@ def _pieces(
             i += 2
         elif one == "$" and token[i + 1 : i + 2] in ("{", "("):
             end = _closed(token, i + 1, "", 0)
-            found.append(("", inside, _substituted(token[i:end], look, put)))
+            held = _substituted(token[i:end], look, put)
+            known = held != ((token[i:end], 0),)  # what is not known stays one word
+            found.append(("", inside, held) if known else (token[i:end], inside, None))
             i = end
         elif variable := re.compile(r"\$(\w+|[@*#?!$-])").match(token, i):
             name = variable[1] if not variable[1][0].isdigit() else variable[1][0]
@@ -313,7 +317,7 @@ def _pieces(
 
 def _held(name: str, written: str, look: Callable[[str], Value | None]) -> Value:
     value = look(name)
-    return ((written, 0),) if value is None else value
+    return ((written, 0),) if value is None else value if name in "@*" else value[:1]
 
 
 def _substituted(written: str, look: Callable[[str], Value | None], put: Callable[[str, str], None]) -> Value:
@@ -343,6 +347,8 @@ def _substituted(written: str, look: Callable[[str], Value | None], put: Callabl
     if index and index[1:-1] not in ("@", "*") and value is not None:
         at = arithmetic(text_of(index[1:-1]))
         value = (value[int(at)],) if at is not None and -len(value) <= int(at) < len(value) else None
+    elif not index and name not in "@*" and value is not None:
+        value = value[:1]  # of an array that is the first word
     if value is None and name in _OF_THE_JOB:
         return itself  # its default is for runs outside of a job
     return _changed(itself, name, value, rest, text_of, put)

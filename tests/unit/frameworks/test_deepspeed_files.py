@@ -57,3 +57,19 @@ def test_a_sequence_axis_and_batches_of_another_cluster_are_refused(tmp_path: pa
         read(tmp_path, train_batch_size=64, **sizes)
     with pytest.raises(InputError, match=r"16 data ranks$"):
         read(tmp_path, train_batch_size=65, **sizes)
+
+
+def test_values_that_change_a_step_are_said(tmp_path: pathlib.Path) -> None:
+    zero = {"stage": 3, "overlap_comm": False, "stage3_param_persistence_threshold": 1e10, "stage3_prefetch_bucket_size": 5e7}
+    said = read(
+        tmp_path, zero_optimization=zero, train_batch_size=16, bf16={"enabled": True, "bf16_optimizer_states": True},
+        activation_checkpointing={"number_checkpoints": 12, "cpu_checkpointing": True},
+    )  # fmt: skip
+    assert [one.partition("ds.json: ")[2] for one in said.warnings] == [
+        "line 4: overlap_comm: collectives are priced as overlap_comm true runs them",
+        "line 5: stage3_param_persistence_threshold: weights are priced as gathered with DeepSpeed's own 100000",
+        "line 11: bf16_optimizer_states: masters, gradients and moments are priced in four bytes",
+        "line 15: cpu_checkpointing: what recomputation keeps is priced on the device",
+    ]
+    scattered = read(tmp_path, zero_optimization={"stage": 2, "reduce_scatter": False}, train_batch_size=16)
+    assert any("reduce_scatter: gradients are priced as scattered" in one for one in scattered.warnings)

@@ -58,3 +58,11 @@ def test_what_contradicts_it_is_one_line(old: str, new: str, told: str, tmp_path
     with pytest.raises(InputError, match=told or "lie on 3 hosts") as error:
         read(tmp_path, text)
     assert "\n" not in str(error.value)
+
+
+def test_layers_that_are_not_wrapped_and_weights_not_fetched_ahead_are_said(tmp_path: pathlib.Path) -> None:
+    text = FILE.replace("TRANSFORMER_BASED_WRAP", "NO_WRAP\n  fsdp_backward_prefetch: NO_PREFETCH")
+    told = [one.partition("fsdp.yaml: ")[2] for one in read(tmp_path, text).warnings]
+    assert "line 3: fsdp_auto_wrap_policy is NO_WRAP; layers are priced as sharded one by one" in told
+    assert "line 4: fsdp_backward_prefetch is NO_PREFETCH; weights are priced as gathered ahead" in told
+    assert not [one for one in read(tmp_path, FILE).warnings if "_prefetch is" in one or "_policy is" in one]

@@ -157,3 +157,19 @@ def test_a_file_is_recognised_as_no_other() -> None:
         if hasattr(frameworks.load(name), "recognises") and frameworks.load(name).recognises(FILE)
     ]  # fmt: skip
     assert names == ["maxtext"]
+
+
+def test_entries_that_change_a_step_are_priced_or_said(tmp_path: pathlib.Path) -> None:
+    path, graph = tmp_path / "run.yml", posed().graph
+    head = "model_name: llama3.2-1b\nici_fsdp_parallelism: 8\nper_device_batch_size: 1\n"
+    path.write_text(f"{head}attention: dot_product\nopt_type: sgd\nmu_dtype: bfloat16\nnum_vocab_tiling: 1\nbase_mlp_dim: 9\n")
+    said = MODULE.read(str(path), graph, 8)
+    assert said.attention == "unfused"
+    assert [one.partition("run.yml: ")[2] for one in said.warnings] == [
+        "line 5: opt_type is sgd; the state of AdamW in fp32 is priced",
+        "line 6: mu_dtype is bfloat16; moments are priced in four bytes",
+        "line 8: base_mlp_dim: the sizes of model_name are priced; give --model for others",
+    ]
+    path.write_text(f"{head}override_model_config: true\nbase_num_decoder_layers: 4\n")
+    with pytest.raises(InputError, match=r"base_num_decoder_layers is 4, but .* has 16 layers: another model"):
+        MODULE.read(str(path), graph, 8)

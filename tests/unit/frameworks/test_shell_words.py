@@ -14,7 +14,8 @@ def _expanded(token: str, **held: shell.Value) -> list[tuple[str, int]]:
 
 def test_words_of_a_variable_stand_where_they_were_written() -> None:
     args: shell.Value = (("--tp 2\n--pp 4\n  --dp", 3), ("8", 12))
-    assert _expanded("$ARGS", ARGS=args) == [("--tp", 3), ("2", 3), ("--pp", 4), ("4", 4), ("--dp", 5), ("8", 12)]
+    assert _expanded("$ARGS", ARGS=args) == [("--tp", 3), ("2", 3), ("--pp", 4), ("4", 4), ("--dp", 5)]  # the first of an array
+    assert _expanded("${ARGS[@]}", ARGS=args) == [("--tp", 3), ("2", 3), ("--pp", 4), ("4", 4), ("--dp", 5), ("8", 12)]
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,10 @@ def test_what_is_quoted_stays_one_word_and_nothing_is_none(token: str, found: li
 def test_a_test_holds_does_not_hold_or_is_decided_elsewhere(text: str, found: bool | None) -> None:
     words = [(shell.Token("word", word, 1), word) for word in text.split()]
     assert _shell_tests.holds(words, {}) is found
+
+
+def test_without_an_index_an_array_is_its_first_word() -> None:
+    args: shell.Value = (("--tp", 1), ("2", 1))
+    assert _expanded("${ARGS}", ARGS=args) == _expanded('"$ARGS"', ARGS=args) == [("--tp", 1)]
+    assert _expanded("${ARGS:-x}", ARGS=args) == [("--tp", 1)] and _expanded("${ARGS}", ARGS=()) == []
+    assert _expanded("$((1<<3)) $((12>>1))", ARGS=args) == [("8 6", 0)] or _expanded("$((1<<3))", ARGS=args)[0][0] == "8"

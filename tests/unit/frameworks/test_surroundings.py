@@ -106,3 +106,65 @@ def test_nanotrons_asynchronous_products_need_one_queue(tmp_path: pathlib.Path) 
         frameworks.load("nanotron").read(str(path), layers(4), 8)
     path.write_text(path.read_text().replace("=8", "=1", 1))
     assert frameworks.load("nanotron").read(str(path), layers(4), 8).variant == "async_tensor"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            f"export NVTE_FUSED_ATTN=0\n{START}",
+            r"line 1: NVTE_FUSED_ATTN is 0; with --attention-backend auto Megatron-LM stops",
+        ),
+        (f"NVTE_FLASH_ATTN=1 {START} --attention-backend fused", "NVTE_FLASH_ATTN is 1; with --attention-backend fused"),
+    ],
+)
+def test_kernels_of_attention_are_no_variables(text: str, said: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, text)
+
+
+def test_what_the_environment_slows_down_is_said(tmp_path: pathlib.Path) -> None:
+    text = f"export CUDA_LAUNCH_BLOCKING=1 NCCL_P2P_DISABLE=0 NVTE_FUSED_ATTN=1\n{START}"
+    assert [one.partition("run.sh: ")[2] for one in read(tmp_path, text).warnings] == [
+        "line 1: CUDA_LAUNCH_BLOCKING is 1; kernels are priced as launched ahead"
+    ]
+
+
+def test_options_that_reach_no_program_and_those_of_other_programs_are_said(tmp_path: pathlib.Path) -> None:
+    """A comment between continued lines ends a command."""
+    said = read(tmp_path, f"{START} $(cat args.txt) \\\n# --fp16 \\\n--global-batch-size 16")
+    assert said.plan.n_microbatches == 2
+    printed, begun = said.warnings
+    assert "line 1: what $(cat args.txt) prints is not known; its options are not read" in printed
+    assert "line 3: --global-batch-size begins a command of its own: a comment" in begun
+    array = _command_line.read(f"MORE=(--split 1 $(cat args.txt))\n{START} ${{MORE[@]}}", "run.sh")
+    assert array.options["--split"] == ("1",) and "line 1: what $(cat args.txt) prints" in array.warnings[0]
+
+
+def test_a_scale_for_each_block_needs_blackwell(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(f"{START} --fp8-format e4m3 --fp8-recipe mxfp8")
+    said = told.read(str(path), layers(4), 8)
+    kinds = {name: api.make_problem("gpt2", f"{name}:8", framework="megatron").cluster for name in ("dgx-h100", "dgx-b200")}
+    assert kinds["dgx-b200"] is not None and kinds["dgx-b200"].kinds[0].peak(said.precision) > 1e15
+    assert kinds["dgx-h100"] is not None and kinds["dgx-h100"].kinds[0].peak("fp8") > 1e15
+    with pytest.raises(InputError, match="has no mxfp8 matrix unit"):
+        kinds["dgx-h100"].kinds[0].peak(said.precision)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            "--tensor-model-parallel-size ${TP} --sequence-parallel --tp-comm-overlap",
+            r"--tensor-model-parallel-size is '\$\{TP\}'",
+        ),
+        (
+            "--position-embedding-type rope --mtp-num-layers 1",
+            "--mtp-num-layers: small has none: layers that predict further tokens are built with experts only",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_of_the_option_that_is(options: str, said: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, f"{START} {options}")

@@ -190,3 +190,18 @@ def test_a_tensor_axis_of_the_mesh_is_read_and_refused(tmp_path: pathlib.Path) -
     assert plan.stages[0].strategy == Strategy(2, 2, shard=2)
     assert any("accelerate's file says one" in reason for reason in MODULE.refusals(plan, problem))
     assert any("beside a context axis" in reason for reason in MODULE.refusals(planned(problem, Strategy(2, 1, 2)), problem))
+
+
+def test_weights_that_are_loaded_in_half_are_said(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "run.sh"
+    start = "torchrun --nproc_per_node 8 run_clm.py --per_device_train_batch_size 1 --block_size 128 "
+    for options, said in (
+        ("--bf16 --dtype bfloat16", ("dtype is bfloat16: weights, gradients and moments are priced in fp32",)),
+        ("--torch_dtype float16", ("torch_dtype is float16: weights, gradients and moments are priced in fp32, and products "
+                                   "as without mixed precision",)),
+        ("--bf16 --dtype float32 --torch_empty_cache_steps 4",
+         ("torch_empty_cache_steps is set: caches are priced as never emptied",)),
+        ("--bf16 --dtype auto", ()),
+    ):  # fmt: skip
+        path.write_text(start + options)
+        assert MODULE.read(str(path), posed().graph, 8).warnings == tuple(f"{path}: {one}" for one in said)

@@ -128,12 +128,22 @@ def unknown(content: dict[str, Any], text: str, path: str) -> list[str]:
     fsdp, sizes = (_exact.table(content, name, path) for name in ("fsdp_config", "parallelism_config"))
     first = content.get("distributed_type") == "FSDP" and str(fsdp.get("fsdp_version", 1)) == "1"
     words = (*_FSDP, "fsdp_sharding_strategy", "fsdp_min_num_params") if first else _FSDP
-    return [f"{path}: PyTorch's first FSDP (fsdp_version 1) is priced as its second, fully_shard"] * first + [
-        f"{path}: line {_line(text, key)}: nothing is known of {key}; it is left out"
-        for table, known in ((content, _TOP), (fsdp, words), (sizes, _PARALLELISM))
-        for key in table
-        if key not in known
-    ]
+    wrapped, fetched = (str(fsdp.get(f"fsdp_{name}", "")).upper() for name in ("auto_wrap_policy", "backward_prefetch"))
+    otherwise = [("fsdp_auto_wrap_policy", "layers are priced as sharded one by one")] * (
+        wrapped in ("NO_WRAP", "SIZE_BASED_WRAP")
+    )
+    otherwise += [("fsdp_backward_prefetch", "weights are priced as gathered ahead")] * (first and fetched == "NO_PREFETCH")
+    told = [f"{path}: line {_line(text, key)}: {key} is {fsdp[key]}; {what}" for key, what in otherwise]
+    return (
+        [f"{path}: PyTorch's first FSDP (fsdp_version 1) is priced as its second, fully_shard"] * first
+        + told
+        + [
+            f"{path}: line {_line(text, key)}: nothing is known of {key}; it is left out"
+            for table, known in ((content, _TOP), (fsdp, words), (sizes, _PARALLELISM))
+            for key in table
+            if key not in known
+        ]
+    )
 
 
 def precision_of(content: Mapping[str, Any], path: str) -> str:

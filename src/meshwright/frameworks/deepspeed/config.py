@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -49,6 +49,12 @@ _ZERO = (
     "stage3_gather_16bit_weights_on_model_save", "elastic_checkpoint", "ignore_unused_parameters", "override_module_apply",
     "log_trace_cache_warnings", "enable_sanity_checks",
 )  # fmt: skip
+
+
+_USUAL: Mapping[str, float] = MappingProxyType({
+    "stage3_prefetch_bucket_size": 5e7, "stage3_param_persistence_threshold": 1e5, "stage3_max_live_parameters": 1e9,
+})  # fmt: skip
+"""Defaults of deepspeed/runtime/zero/config.py."""
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:
@@ -154,6 +160,9 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         chosen = left[:1]
         warnings.append(f"{path}: {' and '.join(left)}: auto: the training script's own options decide; {chosen[0]} is assumed")
     warnings += _assumed(content, micro, count, path)
+    warnings += [
+        f"{path}: line {first + _line(body, key)}: {key}: {what}" for key, what in _otherwise(content, zero, kept, level)
+    ]
     if len(chosen) > 1:
         raise InputError(f"{path}: bf16 and fp16 are both enabled; keep one")
     words = _exact.layer_words(graph, "full" if full else "none")
@@ -177,6 +186,23 @@ def _beside_the_plan(
             elif key not in names and key not in _UNPRICED:
                 found.append((key, f"nothing is known of {key}; it is left out"))
     return found
+
+
+def _otherwise(content: dict[str, Any], zero: dict[str, Any], kept: dict[str, Any], level: int) -> Iterator[tuple[str, str]]:
+    """Yield entries with a value that changes what a step takes, and how it is priced."""
+    if zero.get("overlap_comm") is False:
+        yield "overlap_comm", "collectives are priced as overlap_comm true runs them"
+    if zero.get("reduce_scatter") is False and level in (1, 2):
+        yield "reduce_scatter", "gradients are priced as scattered, not reduced whole"
+    for key in ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_max_live_parameters"):
+        if level == 3 and zero.get(key, "auto") not in ("auto", _USUAL[key]):
+            yield key, f"weights are priced as gathered with DeepSpeed's own {_USUAL[key]:g}"
+    for key in ("bf16_master_weights_and_grads", "bf16_optimizer_states"):
+        if _exact.table(content, "bf16", "").get(key) is True:
+            yield key, "masters, gradients and moments are priced in four bytes"
+    for key, what in (("cpu_checkpointing", "on the device"), ("partition_activations", "whole on every rank")):
+        if kept.get(key) is True:
+            yield key, f"what recomputation keeps is priced {what}"
 
 
 def _batches(content: dict[str, Any], path: str, n_devices: int, tensor: int) -> tuple[int, int, int]:

@@ -26,6 +26,16 @@ _OTHERS = (
 )  # fmt: skip
 
 
+_UNPRICED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType({
+    "opt_type": (("adamw", "adam_pax"), "the state of AdamW in fp32 is priced"),
+    "mu_dtype": (("", "float32"), "moments are priced in four bytes"),
+    "weight_dtype": (("", "float32"), "masters are priced in four bytes"),
+    "grad_dtype": (("", "float32"), "gradients are priced in four bytes"),
+    "num_vocab_tiling": ((1,), "logits are priced as held whole"),
+})  # fmt: skip
+"""Entries that change what a step takes: values that do not, and how others are priced."""
+
+
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     """Return what a configuration says.
 
@@ -58,9 +68,12 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         raise InputError(f"{path}: remat_policy is {policy}; it must be minimal_with_context, minimal, full")
     experts = any(operator.expert for op in graph.ops for operator in op.body)
     warnings += _assumed(content, strategy, policy, path, experts=experts)
+    warnings += [f"{path}: line {lines.get(key, 1)}: {what}" for key, what in _otherwise(content)]
     plan = _exact.one_mesh(path, graph, strategy, _exact.layer_words(graph, word), (count, micro))
     length = _exact.whole(content, "max_target_length", path, 2048)
-    return RunConfig(plan, _precision(content, path), length, tuple(warnings), "context" if strategy.context > 1 else "")
+    variant = "context" if strategy.context > 1 else ""
+    attention = "unfused" if content.get("attention") == "dot_product" else ""
+    return RunConfig(plan, _precision(content, path), length, tuple(warnings), variant, attention=attention)
 
 
 def content_of(path: str) -> tuple[dict[str, Any], dict[str, int], list[str]]:
@@ -78,10 +91,10 @@ def _check_layers(content: dict[str, Any], models: dict[str, str], graph: Graph,
     ahead = sum(op.name.startswith("mtp.") for op in graph.ops)
     own, name = len(graph.ops) - 2 - ahead, content.get("model_name", "default")
     told = next((int(key.split()[1]) for key, word in models.items() if word == name), 0)
-    if name == "default" and "base_num_decoder_layers" in content:
+    if (name == "default" or content.get("override_model_config") is True) and "base_num_decoder_layers" in content:
         told = _exact.whole(content, "base_num_decoder_layers", path)
     if told and told != own:
-        what = f"model_name {name} has" if name != "default" else "base_num_decoder_layers is"
+        what = "base_num_decoder_layers is" if "base_num_decoder_layers" in content else f"model_name {name} has"
         raise InputError(f"{path}: {what} {told}, but {graph.name} has {own} layers: another model?")
 
 
@@ -176,6 +189,18 @@ def _assumed(content: dict[str, Any], strategy: Strategy, policy: str, path: str
         yield f"{path}: sparse_matmul is false: {how}"
     if "per_device_batch_size" not in content:
         yield f"{path}: does not say per_device_batch_size: MaxText's default, 12, is taken"
+
+
+def _otherwise(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield entries that are priced otherwise than they say, each with a sentence without a full stop."""
+    for key, what in _UNPRICED.items():
+        if content.get(key) not in (None, *what[0]):
+            yield key, f"{key} is {content[key]}; {what[1]}"
+    if content.get("model_name", "default") == "default":
+        return
+    for key in content:
+        if key.startswith("base_") and key != "base_config" and key not in ("base_output_directory", "base_num_decoder_layers"):
+            yield key, f"{key}: the sizes of model_name are priced; give --model for others"
 
 
 def _line(text: str, key: str) -> int:

@@ -165,7 +165,7 @@ def _split(options: Options) -> Wrong:
         "tensor-model-parallel", "context-parallel", "pipeline-model-parallel"))  # fmt: skip
     if "--tp-comm-overlap" in options and "--sequence-parallel" not in options:
         yield "--tp-comm-overlap", ": Megatron-LM asks for --sequence-parallel beside it; add it"
-    elif "--tp-comm-overlap" in options and tensor < 2:
+    elif "--tp-comm-overlap" in options and (tensor == 1 or "--tensor-model-parallel-size" not in options):
         yield "--tp-comm-overlap", ": there is no tensor axis, and Megatron-LM stops; leave it out"
     length, most = (_whole(options, name) for name in ("--seq-length", "--max-position-embeddings"))
     if length and context > 1 and length % (2 * context):

@@ -1,19 +1,21 @@
-"""``CUDA_DEVICE_MAX_CONNECTIONS``: in how many hardware queues a device takes work, and what Megatron-LM asks of it.
+"""What Megatron-LM asks of the environment, first of ``CUDA_DEVICE_MAX_CONNECTIONS``: in how many queues a device takes work.
 
 References
 ----------
-.. [1] Megatron-LM, megatron/training/arguments.py: validate_args; megatron/core/parallel_state.py: the backend UCC (2026).
+.. [1] Megatron-LM, megatron/training/arguments.py: validate_args; megatron/core/parallel_state.py: the backend UCC (2026);
+   megatron/core/models/common/language_module/language_module.py: _set_attention_backend.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from meshwright.core.problem import Problem
 from meshwright.core.run_config import RunConfig
 
-__all__ = ["QUEUES", "on_devices", "wrong"]
+__all__ = ["QUEUES", "on_devices", "slowed", "wrong"]
 
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -22,8 +24,33 @@ _BEFORE_BLACKWELL = re.compile(r"(GH|H|A|V|L|T|P)\d+\w*(-.*)?")
 _BLACKWELL = re.compile(r"G?B\d+(-.*)?")
 
 
+_KERNELS: Mapping[str, str] = MappingProxyType(
+    {"auto": "111", "flash": "100", "fused": "010", "unfused": "001", "local": "000"}
+)
+"""What each ``--attention-backend`` asks of the variables of `_SWITCHES`."""
+_SWITCHES = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
+_SLOWED: Mapping[str, str] = MappingProxyType({
+    "CUDA_LAUNCH_BLOCKING": "kernels are priced as launched ahead", "NCCL_IB_DISABLE": "hosts are priced with their adapters",
+    "NCCL_P2P_DISABLE": "devices are priced as reaching each other",
+})  # fmt: skip
+"""Variables that change what a step takes where they are 1, and how it is priced."""
+
+
+def slowed(environment: Mapping[str, tuple[str, int]]) -> Iterator[tuple[int, str]]:
+    """Yield what of the environment is priced otherwise: a line, and a sentence without a full stop."""
+    for name, what in _SLOWED.items():
+        value, line = environment.get(name, ("", 0))
+        if value == "1":
+            yield line, f"{name} is 1; {what}"
+
+
 def wrong(options: Mapping[str, tuple[str, ...]], environment: Mapping[str, tuple[str, int]]) -> Iterator[tuple[int, str]]:
     """Yield what stops Megatron-LM on every device: a line, and what is wrong there."""
+    backend = " ".join(options.get("--attention-backend", ("auto",)))
+    for name, asked in zip(_SWITCHES, _KERNELS.get(backend, ""), strict=False):
+        value, line = environment.get(name, ("", 0))
+        if value in ("0", "1") and value != asked:
+            yield line, f"{name} is {value}; with --attention-backend {backend} Megatron-LM stops: say the backend, not {name}"
     value, line = environment.get(QUEUES, ("", 0))
     if value != "1":
         return

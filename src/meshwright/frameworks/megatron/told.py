@@ -55,6 +55,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     for line, what in surroundings.wrong(options, found.environment):
         raise InputError(f"{path}: line {line}: {what}")
     warnings += _unknown(found, path)
+    warnings += [f"{path}: line {line}: {what}" for line, what in surroundings.slowed(found.environment)]
     noted = [*aside.notes(options, said.plan), *shape.unlike(options, path, graph), *contradictions.refused_aside(options)]
     for name, what in noted:
         place = f"line {found.lines[name]}: " if name in found.lines else ""
@@ -121,6 +122,9 @@ def config_of(
     plan = plan_of(options, path, n_devices)
     n_layers = sum(len(stage.ops) for stage in plan.stages) - 2
     if n_layers != len(graph.ops) - 2:
+        if "--mtp-num-layers" in options and not any(op.name.startswith("mtp.") for op in graph.ops):
+            what = "layers that predict further tokens are built with experts only; leave it out, or give --model"
+            raise InputError(f"{path}: --mtp-num-layers: {graph.name} has none: {what}")
         raise InputError(
             f"{path}: --num-layers: makes {n_layers} layers, but {graph.name} has {len(graph.ops) - 2}: another model?"
         )

@@ -26,7 +26,10 @@ _READ: Mapping[str, tuple[str, ...]] = MappingProxyType({
         "module_fqns_per_model_part", "pipeline_parallel_schedule_csv", "pipeline_parallel_first_stage_less_layers",
         "pipeline_parallel_last_stage_less_layers", "pipeline_parallel_layers_per_stage", "pipeline_parallel_split_points",
     ),
-    "training": ("local_batch_size", "global_batch_size", "seq_len", "mixed_precision_param", "enable_cpu_offload"),
+    "training": (
+        "local_batch_size", "global_batch_size", "seq_len", "mixed_precision_param", "mixed_precision_reduce",
+        "enable_cpu_offload",
+    ),
     "compile": ("enable", "enable_async_tensor_parallel", "components"),
 })  # fmt: skip
 
@@ -36,7 +39,7 @@ _WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = MappingProxyType({  # on what a
         "context_parallel_rotate_method", "expert_parallel_comm_backend",
     ),
     "training": (
-        "steps", "disable_cuda_graphs", "mixed_precision_reduce", "max_norm", "gc_freq", "gc_debug", "seed", "deterministic",
+        "steps", "disable_cuda_graphs", "max_norm", "gc_freq", "gc_debug", "seed", "deterministic",
         "dataset", "dataset_path", "debug_moe_force_load_balance",
     ),
     "compile": ("backend", "model_backend_override"),

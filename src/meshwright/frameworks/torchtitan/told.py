@@ -79,6 +79,12 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     local, total = _exact.whole(training, "local_batch_size", path, 8), training.get("global_batch_size", -1)
     micro = _exact.whole(parallelism, "pipeline_parallel_microbatch_size", path, 1) if n_ranks > 1 else local
     total = local * strategy.data if total == -1 else _exact.whole(training, "global_batch_size", path)
+    one_pass = local * strategy.data
+    if n_ranks > 1 and not (local % micro or total % one_pass) and total != one_pass:
+        raise InputError(
+            f"{path}: global_batch_size {total} runs the pipeline {total // one_pass} times a step, which is not priced; "
+            f"say {one_pass}, or a local_batch_size of {total // strategy.data}"
+        )
     if local % micro or total % (local * strategy.data) or (n_ranks > 1 and total != local * strategy.data):
         raise InputError(
             f"{path}: local_batch_size {local}, micro-batches of {micro} and {strategy.data} replicas do not make "
@@ -102,6 +108,11 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     if precision is None:
         raise InputError(
             f"{path}: mixed_precision_param is {training['mixed_precision_param']!r}; it must be bfloat16 or float32"
+        )
+    if training.get("mixed_precision_reduce", "float32") != "float32":
+        word = training["mixed_precision_reduce"]
+        fields.warnings.append(
+            f"{path}: training.mixed_precision_reduce is {word}; gradients are priced as scattered in float32"
         )
     length = _exact.whole(training, "seq_len", path, 2048)
     return RunConfig(plan, fields.precision or precision, length, tuple(fields.warnings), variant)

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from meshwright.base import files
@@ -28,6 +29,10 @@ _PLANNED = (
     "deepspeed", "parallelism_config", "optim", "optim_args", "torch_compile", "use_liger_kernel", "auto_find_batch_size",
 )  # fmt: skip
 """Arguments that decide what a plan is or what it takes."""
+
+_UNPRICED: Mapping[str, str] = MappingProxyType({
+    "torch_empty_cache_steps": "caches are priced as never emptied", "use_cpu": "the cluster's devices are priced",
+})  # fmt: skip
 
 _OFFLOADED = ("offload_optimizer", "offload_param")
 
@@ -71,7 +76,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         full = full or _checkpointed(said, path)
     else:
         strategy, full = (_deepspeed if by_deepspeed else _mesh)(said, path, n_devices)
-    warnings += _assumed(said, path)
+    warnings += [one for one in _assumed(said, path) if not (lora and "dtype is" in one)]  # adapters' weights are in bf16
     counts = tuple(
         _exact.whole(said, name, path, usual)
         for name, usual in (("gradient_accumulation_steps", 1), ("per_device_train_batch_size", 8))
@@ -197,6 +202,13 @@ def _assumed(said: Mapping[str, Any], path: str) -> Iterator[str]:
         yield f"{path}: torch_compile is set: eager layers are priced under DeepSpeed"
     if said.get("auto_find_batch_size"):
         yield f"{path}: auto_find_batch_size is set: per_device_train_batch_size is priced as it stands"
+    for name in ("dtype", "torch_dtype"):
+        if str(said.get(name)).removeprefix("torch.") in ("bfloat16", "float16"):
+            products = "" if said.get("bf16") or said.get("fp16") else ", and products as without mixed precision"
+            yield f"{path}: {name} is {said[name]}: weights, gradients and moments are priced in fp32{products}"
+    for name, what in _UNPRICED.items():
+        if said.get(name):
+            yield f"{path}: {name} is set: {what}"
     if "per_device_train_batch_size" not in said:
         yield f"{path}: does not say per_device_train_batch_size: transformers' default, 8, is taken"
 

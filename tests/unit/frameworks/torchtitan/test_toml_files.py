@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from meshwright import api, frameworks
+from meshwright import api, frameworks, models
 from meshwright.api.advise import framework_of_file
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
@@ -207,3 +207,17 @@ def test_fields_of_releases_of_2024_are_read_where_they_stood(tmp_path: pathlib.
         assert sum("experts are priced as whole" in one for one in warnings) == told and "nothing is known" not in "".join(
             warnings
         )
+
+
+def test_gradients_scattered_in_half_are_said_and_a_pipeline_runs_once_a_step(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "run.toml"
+    head = "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nlocal_batch_size = 8\nmixed_precision_reduce = 'bfloat16'\n"
+    path.write_text(head + "[parallelism]\nfsdp_reshard_after_forward = 'always'\n")
+    graph, module = models.read("llama-3-8b").graph, frameworks.load("torchtitan")
+    told = module.read(str(path), graph, 8).warnings
+    assert f"{path}: training.mixed_precision_reduce is bfloat16; gradients are priced as scattered in float32" in told
+    path.write_text(head + "global_batch_size = 64\n[parallelism]\npipeline_parallel_degree = 2\n")
+    with pytest.raises(
+        InputError, match="64 runs the pipeline 2 times a step, which is not priced; say 32, or a local_batch_size of 16"
+    ):
+        module.read(str(path), graph, 8)
