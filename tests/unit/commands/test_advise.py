@@ -160,12 +160,12 @@ def test_changes_of_a_run_on_part_of_a_cluster_use_no_more_devices_than_it_does(
 
 def test_a_change_names_what_else_its_plan_has_otherwise(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
     """Without sequence parallelism a script is not among what is searched: every plan with a tensor axis has it."""
-    (tmp_path / "run.sh").write_text(SCRIPT)
-    entry = meshwright("advise", "run.sh", "--cluster", "pcie-a100:4", "--model", tiny, "--json").json
+    (tmp_path / "run.sh").write_text(SCRIPT.replace("--seq-length 128", "--seq-length 512"))
+    entry = meshwright("advise", "run.sh", "--cluster", "dgx-h100:4", "--model", tiny, "--json").json
     found = {rung["axis"]: rung["also"] for rung in entry["changes"] if rung["step_seconds"] is not None}
     what = "with sequence parallelism and tensor communication beside products"
     assert found["tensor"] == [] and found["recompute"] == [what], found
-    text = meshwright("advise", "run.sh", "--cluster", "pcie-a100:4", "--model", tiny).out
+    text = meshwright("advise", "run.sh", "--cluster", "dgx-h100:4", "--model", tiny).out
     assert f"({what}): " in text
 
 
@@ -201,7 +201,7 @@ def test_a_run_that_lacks_only_the_room_for_what_predictions_miss_says_so(
 
 def test_a_plan_of_ours_is_advised_on_within_its_framework(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
     asked = ("--cluster", "dgx-h100:4")
-    question = ("--global-batch", "16", "--sequence-length", "128", "--for", "megatron", "--set", "recompute=full", "--set", "shards=1", "--json")
+    question = ("--global-batch", "16", "--sequence-length", "512", "--for", "megatron", "--set", "recompute=full", "--json")
     entry = meshwright("plan", tiny, *asked, *question, "--out", "plan.json").json
     said = meshwright("advise", "plan.json", *asked, "--json").json
     assert (said["framework"], said["legal"], said["step_seconds"]) == (entry["framework"], True, entry["step_seconds"])
