@@ -144,3 +144,11 @@ def test_toml_is_read_and_what_is_none_is_refused(tmp_path: pathlib.Path) -> Non
         (tmp_path / "a.toml").write_text(text)
         with pytest.raises(InputError, match=r"a\.toml: is no TOML"):
             files.read_toml(tmp_path / "a.toml")
+
+
+def test_drafts_are_kept_in_memory_and_only_there(tmp_path: pathlib.Path) -> None:
+    with files.drafts() as kept:
+        files.write(tmp_path / "none" / "plan.py", "text")
+    assert kept == {str(tmp_path / "none" / "plan.py"): "text"} and not list(tmp_path.iterdir())
+    files.write(tmp_path / "plan.py", "text")
+    assert (tmp_path / "plan.py").read_text() == "text"
