@@ -139,7 +139,7 @@ def check_target(path: str | Path, option: str) -> Path:
     """
     target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # what a link points to is written
     try:
-        mode = target.stat().st_mode
+        mode = os.stat(path).st_mode  # not of the target: /dev/stdout links to a pipe, which has no path
     except FileNotFoundError:
         mode = stat.S_IFREG
     except OSError as error:
