@@ -204,8 +204,8 @@ def _cache_of_the_user() -> Path:
 def _own_temporary_folder() -> Iterator[Path]:
     """Yield a folder for temporary files that no other user can have laid code into."""
     user = os.getuid() if hasattr(os, "getuid") else 0
-    folder = Path(tempfile.gettempdir()) / f"meshwright-kernels-{user}"
     try:
+        folder = Path(tempfile.gettempdir()) / f"meshwright-kernels-{user}"  # raises where none can be written
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.stat()
     except OSError:

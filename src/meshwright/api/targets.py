@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from meshwright import frameworks
 from meshwright.api.evaluation import evaluate
-from meshwright.base import registry
+from meshwright.base import files, registry
 from meshwright.base.errors import ExportError, InputError, PluginError
 from meshwright.base.units import format_count
 from meshwright.core.cluster import Cluster
@@ -228,9 +226,9 @@ def _unwritten(result: Result, module: ModuleType) -> str:
     name = module.FRAMEWORK.name
     if not hasattr(module, "write") or registry.package("frameworks", name):
         return ""
-    with tempfile.TemporaryDirectory() as folder:
+    with files.drafts():  # nothing is kept, and no disk is needed
         try:
-            module.write(result, str(Path(folder) / "plan.py"))
+            module.write(result, "plan.py")
         except ExportError as error:
             return str(error).removeprefix(f"{name}: ")
     return ""

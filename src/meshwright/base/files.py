@@ -8,13 +8,28 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from meshwright.base.errors import InputError
 
-__all__ = ["check_target", "check_targets", "load_json", "read_bytes", "read_json", "read_text", "read_toml", "write"]
+__all__ = [
+    "check_target",
+    "check_targets",
+    "drafts",
+    "load_json",
+    "read_bytes",
+    "read_json",
+    "read_text",
+    "read_toml",
+    "temporary_folder",
+    "write",
+]
+
+_DRAFTS: ContextVar[dict[str, str | bytes] | None] = ContextVar("drafts", default=None)
 
 _MOST_BYTES = 2**30  # more than any file that a person means, and less than what fills a memory
 
@@ -124,7 +139,7 @@ def check_target(path: str | Path, option: str) -> Path:
     """
     target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # what a link points to is written
     try:
-        mode = target.stat().st_mode
+        mode = os.stat(path).st_mode  # not of the target: /dev/stdout links to a pipe, which has no path
     except FileNotFoundError:
         mode = stat.S_IFREG
     except OSError as error:
@@ -154,11 +169,39 @@ def check_targets(outputs: Sequence[tuple[str, str]]) -> None:
         seen[target] = option
 
 
+@contextmanager
+def drafts() -> Iterator[dict[str, str | bytes]]:
+    """Let `write` keep in memory, by path, what it is given: to see what a writer says of a plan without a disk."""
+    kept: dict[str, str | bytes] = {}
+    before = _DRAFTS.set(kept)
+    try:
+        yield kept
+    finally:
+        _DRAFTS.reset(before)
+
+
+def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for what processes tell each other.
+
+    Raises `InputError` when none can be made.
+    """
+    try:
+        return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise InputError(
+            f"no temporary folder can be made: {error.strerror}; make room, or name another place: TMPDIR"
+        ) from None
+
+
 def write(path: str | Path, content: str | bytes) -> None:
     """Write a file whole or not at all.
 
     Raises `InputError` when it cannot be written.
     """
+    kept = _DRAFTS.get()
+    if kept is not None:
+        kept[str(path)] = content
+        return
     target = check_target(path, "output")
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
     data = content.encode("utf-8") if isinstance(content, str) else content

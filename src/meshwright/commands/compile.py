@@ -73,22 +73,32 @@ def register(app: typer.Typer) -> None:
         said = f"compiling {len(groups)} groups of kernels in {n_processes} processes (once; kept for later runs)"
         print(said, file=sys.stderr, flush=True)
         warned: set[str] = set()
+        through: list[str] = []
         try:
             with (
                 progress("compiling") as told,
                 ProcessPoolExecutor(n_processes, multiprocessing.get_context("spawn"), _end_quietly) as pool,
             ):
-                asked = {pool.submit(precompile, path): name for name, path in groups.items()}
-                through: list[str] = []
-                told.count(0, len(groups), "groups")
-                for i, done in enumerate(as_completed(asked), 1):
-                    seconds, warnings = done.result()
-                    warned.update(warnings)
-                    elapsed = time.perf_counter() - started
-                    through.append(asked[done])
-                    told.count(i, len(groups), "groups", share_of(through, groups))
-                    said = f"  [{i}/{len(groups)}] {elapsed:.1f} s: {asked[done]} took {seconds:.1f} s"
-                    print(said, file=sys.stderr, flush=True)
+                try:
+                    asked = {pool.submit(precompile, path): name for name, path in groups.items()}
+                    told.count(0, len(groups), "groups")
+                    for i, done in enumerate(as_completed(asked), 1):
+                        seconds, warnings = done.result()
+                        warned.update(warnings)
+                        elapsed = time.perf_counter() - started
+                        through.append(asked[done])
+                        told.count(i, len(groups), "groups", share_of(through, groups))
+                        said = f"  [{i}/{len(groups)}] {elapsed:.1f} s: {asked[done]} took {seconds:.1f} s"
+                        print(said, file=sys.stderr, flush=True)
+                except KeyboardInterrupt:  # told to this process alone, the others would go on to the end
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    for process in multiprocessing.active_children():
+                        process.terminate()
+                    raise
+        except KeyboardInterrupt:
+            whole = f"{len(through)} of {len(groups)} groups are whole"
+            print(f"meshwright: interrupted; every kernel that was through is kept, {whole}", file=sys.stderr)
+            sys.exit(130)
         except BrokenProcessPool as error:
             raise MeshwrightError(
                 "a process that compiled kernels was ended from outside, for want of memory perhaps: each takes about 0.5 GB, "

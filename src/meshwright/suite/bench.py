@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -146,10 +145,10 @@ def _attempts(
     question: BenchProblem, planners: Sequence[Planner], limit_seconds: float, tell: Callable[[str], None]
 ) -> Iterator[Attempt]:
     """Yield the attempt of each planner at one problem."""
-    with _folder() as own:
+    with files.temporary_folder("meshwright-bench-") as own:
         kept = questions.generate(question, own)  # the judge's own copy, which no planner is told of
         for planner in planners:
-            with _folder() as folder:
+            with files.temporary_folder("meshwright-bench-") as folder:
                 told = questions.generate(question, folder)
                 problem_path, plan_path = (os.path.join(folder, name) for name in ("problem.json", "plan.json"))
                 files.write(problem_path, json.dumps(questions.problem_json(told, limit_seconds)))
@@ -157,10 +156,6 @@ def _attempts(
             value = "" if attempt.value is None else f" {attempt.value:.6g}"
             tell(f"{question.id}: {planner.name}: {attempt.status}{value}, {attempt.wall_seconds:.1f} s")
             yield attempt
-
-
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="meshwright-bench-", ignore_cleanup_errors=True)
 
 
 def _attempt(question: BenchProblem, planner: Planner, problem_path: str, plan_path: str, limit_seconds: float) -> Attempt:

@@ -144,3 +144,22 @@ def test_toml_is_read_and_what_is_none_is_refused(tmp_path: pathlib.Path) -> Non
         (tmp_path / "a.toml").write_text(text)
         with pytest.raises(InputError, match=r"a\.toml: is no TOML"):
             files.read_toml(tmp_path / "a.toml")
+
+
+def test_drafts_are_kept_in_memory_and_only_there(tmp_path: pathlib.Path) -> None:
+    with files.drafts() as kept:
+        files.write(tmp_path / "none" / "plan.py", "text")
+    assert kept == {str(tmp_path / "none" / "plan.py"): "text"} and not list(tmp_path.iterdir())
+    files.write(tmp_path / "plan.py", "text")
+    assert (tmp_path / "plan.py").read_text() == "text"
+
+
+def test_a_link_to_a_pipe_is_no_file_to_write_to(tmp_path: pathlib.Path) -> None:
+    reads, writes = os.pipe()
+    try:
+        (tmp_path / "out").symlink_to(f"/proc/self/fd/{writes}" if os.path.isdir("/proc/self/fd") else f"/dev/fd/{writes}")
+        with pytest.raises(InputError, match="is a device or a pipe; name a file"):
+            files.check_target(tmp_path / "out", "--out")
+    finally:
+        os.close(reads)
+        os.close(writes)

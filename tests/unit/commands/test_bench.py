@@ -107,7 +107,7 @@ def test_an_interrupt_keeps_what_was_done(meshwright: Any, monkeypatch: pytest.M
         (("--searches", "nope", *TEN), "no search called 'nope'"),
         (("--planner", "'", *TEN), "is no command"),
         (("--planner", "./nope", "--searches", "none", *TEN), "cannot be run"),
-        (("--time-limit", "0s"), "above 0"),
+        (("--time-limit", "0s"), "must be a time above 0"),
         (("--time-limit", "soon"), "--time-limit"),
         (("--out", "a.txt"), ".html or .json"),
         (("--out", "none/a.html"), "does not exist"),

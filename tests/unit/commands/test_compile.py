@@ -43,6 +43,15 @@ def test_a_process_that_is_ended_is_told_of_in_one_sentence(monkeypatch: pytest.
         compile_all(monkeypatch, tmp_path, third_group=ENDS)
 
 
+def test_after_ctrl_c_it_says_that_what_was_through_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        compile_all(monkeypatch, tmp_path, fourth_group="def run(plan):\n    raise KeyboardInterrupt\n")
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.endswith("interrupted; every kernel that was through is kept, 0 of 1 groups are whole\n")
+
+
 def test_the_share_of_the_work_that_is_done_goes_by_what_groups_took() -> None:
     groups = registry.beside("precompile")
     assert set(command._SHARES) == set(groups)

@@ -222,6 +222,15 @@ def test_code_in_a_temporary_folder_that_others_can_write_is_not_run(
     assert not [place for place in keeping.places.__wrapped__() if tmp_path in place.parents]
 
 
+def test_a_disk_without_any_folder_for_temporary_files_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_usable() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(keeping.tempfile, "gettempdir", none_usable)
+    monkeypatch.setattr(keeping, "settings", dict)
+    assert keeping.places.__wrapped__()
+
+
 @pytest.mark.parametrize("package", ["numba", "llvmlite", "numpy"])
 def test_every_version_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     before, found = keeping.places.__wrapped__(), keeping.version

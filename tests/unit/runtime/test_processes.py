@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
 pytestmark = pytest.mark.torch
 
+from meshwright.base import files  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.runtime.job import allocator, launch, lifeline, worker  # noqa: E402
 from meshwright.runtime.job.job import Job  # noqa: E402
@@ -210,6 +211,6 @@ def test_a_run_without_room_for_its_files_is_told_in_one_line(monkeypatch: pytes
     def full(**_: Any) -> None:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
-    monkeypatch.setattr(launch.tempfile, "TemporaryDirectory", full)
+    monkeypatch.setattr(files.tempfile, "TemporaryDirectory", full)
     with pytest.raises(InputError, match="no temporary folder can be made: No usable temporary directory found; make room"):
         launch.run(Job("p", "m"), 1)

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -69,20 +68,10 @@ def run(
     """
     if gpus and job.backend == "nccl":
         prefixes = [["env", f"CUDA_VISIBLE_DEVICES={_visible(gpus)}"]] * n_ranks
-    with _folder() as folder:
+    with files.temporary_folder("meshwright-run-") as folder:
         path = Path(folder) / "job.json"
         replace(job, folder=folder).write(path)
         return _run("meshwright.runtime.job.worker", path, n_ranks, timeout_seconds, prefixes)
-
-
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for what the processes of a run tell each other and us."""
-    try:
-        return tempfile.TemporaryDirectory(prefix="meshwright-run-")
-    except OSError as error:
-        raise InputError(
-            f"no temporary folder can be made: {error.strerror}; make room, or name another place: TMPDIR"
-        ) from None
 
 
 def _visible(gpus: Sequence[int]) -> str:
@@ -101,7 +90,7 @@ def run_module(
     `timeout_seconds`: when to give up; 0 for never.
     `is_script`: whether it runs a script of the user's, whose standard output is ours.
     """
-    with _folder() as folder:
+    with files.temporary_folder("meshwright-run-") as folder:
         path = Path(folder) / "job.json"
         files.write(path, json.dumps(told))
         return _run(module, path, n_ranks, timeout_seconds, (), is_script=is_script)

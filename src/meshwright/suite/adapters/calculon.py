@@ -8,7 +8,6 @@ tier of the network the bandwidth at which our model's rings run, so both planne
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,7 @@ def answer(asked: Mapping[str, Any], place: str) -> dict[str, Any]:
     batch = Batch(asked["global_batch"], 0, asked["sequence_length"])
     problem = api.make_problem(asked["model"]["spec"], asked["cluster"]["name"], batch=batch)
     written = {"application.json": application(problem), "system.json": system(problem.required_cluster)}
-    with tempfile.TemporaryDirectory(prefix="meshwright-calculon-") as folder:
+    with files.temporary_folder("meshwright-calculon-") as folder:
         paths = {name: str(Path(folder) / name) for name in (*written, "answer.json")}
         for name, content in written.items():
             files.write(paths[name], json.dumps(content))
