@@ -135,7 +135,7 @@ def make_problem(  # noqa: PLR0913  all that a question holds
         )
     held = training_states.with_states(_held(training, place), optimizer, state_precision)
     chance = _risk(memory_risk, name)
-    run_by = targets.framework_of(framework, model_spec, place, name, held.precision)
+    run_by = targets.framework_of(framework, model_spec, place, name, held)
     return targets.trainable(Problem(model_spec, place, name, batch, held, run_by, framework, chance))
 
 

@@ -17,8 +17,8 @@ Promises of a framework's module, checked by ``tests/contract/test_frameworks.py
 * ``program(result, path) -> StartCommand``, if launchers can start it: what every host starts once `path` is written;
 * ``recognises(text)``, beside ``read``, or so that another's ``read`` does not take it: whether a file is one of its own;
 * ``OWN_MODELS = True``, if it trains only models that it has: answers do not name it for others, which ``write`` refuses;
-* ``limits_for(limits, spec) -> FrameworkLimits``, where some models are split less than others: its limits for one model, which
-  searches keep to; ``refusals`` says the same of a plan.
+* ``limits_for(limits, spec, optimizer) -> FrameworkLimits``, where some models are split less than others, or for some
+  optimizers: its limits for one of each, which searches keep to; ``refusals`` says the same of a plan.
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ def recognised(text: str) -> tuple[str, ...]:
     return tuple(name for name, _, its_own in modules if its_own)
 
 
-def suited(framework: Framework, spec: ModelSpec) -> Framework:
-    """Return a framework with the limits that it has for a model; itself where they are those for all.
+def suited(framework: Framework, spec: ModelSpec, optimizer: str) -> Framework:
+    """Return a framework with the limits that it has for a model and an optimizer; itself where they are those for all.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def suited(framework: Framework, spec: ModelSpec) -> Framework:
     module = load(framework.name) if framework.name in names() else None
     if module is None or not hasattr(module, "limits_for"):
         return framework
-    limits = module.limits_for(framework.limits, spec)
+    limits = module.limits_for(framework.limits, spec, optimizer)
     registry.checked(limits, FrameworkLimits, "frameworks", framework.name)
     return framework if limits == framework.limits else replace(framework, limits=limits)
 

@@ -35,7 +35,7 @@ def test_limits_of_a_model_and_refusals_of_its_plans_say_the_same(word: str) -> 
         degrees = problem.framework.limits.degrees
         assert (
             set(degrees) <= set(own.limits.degrees)
-            and frameworks.suited(problem.framework, problem.model_spec).limits.degrees == degrees
+            and frameworks.suited(problem.framework, problem.model_spec, problem.training.optimizer).limits.degrees == degrees
         )
         for axis in set(own.limits.degrees) & {"tensor", "context"}:
             plan = one_stage(problem, Strategy(2, shard=3, **{axis: 2}))

@@ -76,6 +76,7 @@ def test_state_of_other_bytes_is_refused(tmp_path: pathlib.Path) -> None:
 def test_weights_in_parts_are_no_place_for_whole_matrices(tmp_path: pathlib.Path) -> None:
     for word, said in (("adafactor", "transformers' Adafactor beside sharded"), ("lion", "bitsandbytes' Lion beside sharded")):
         problem = posed("transformers", word)
+        assert problem.framework.limits.shards == (0,), "searches keep to what the trainer takes"
         with pytest.raises(ExportError, match=said):
             frameworks.load("transformers").write(
                 Result(problem, "best", 0, Answer(planned(problem, 3))), str(tmp_path / "a.py")

@@ -34,17 +34,19 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
         found += ("replicas beside a tensor or context axis that shard nothing; it needs a sharding degree then",)
     if one.tensor > 1 and _exact.family(problem.model_spec) in _exact.NO_TENSOR_PLAN:
         found += (f"a tensor axis; transformers up to 5.23 has no tensor parallelism for {problem.model_spec.name}",)
-    if one.context > 1 and "context" not in limits_for(FRAMEWORK.limits, problem.model_spec).degrees:
+    if one.context > 1 and "context" not in limits_for(FRAMEWORK.limits, problem.model_spec, problem.training.optimizer).degrees:
         found += (f"a context axis; PyTorch's ring attention does not run that of {problem.model_spec.name}",)
     return found
 
 
-def limits_for(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
-    """Return its limits for a model: transformers and PyTorch split only some families over a tensor or context axis."""
+def limits_for(limits: FrameworkLimits, spec: ModelSpec, optimizer: str) -> FrameworkLimits:
+    """Return its limits for a model, with any optimizer: transformers and PyTorch split only some families over a tensor or
+    context axis.
+    """
     from meshwright.frameworks import _exact
 
     own = _exact.without_tensor_plan(limits, spec)
-    rings = "context" in fsdp2.limits_for(limits, spec).degrees
+    rings = "context" in fsdp2.limits_for(limits, spec, optimizer).degrees
     return own if rings else replace(own, degrees=tuple(axis for axis in own.degrees if axis != "context"))
 
 

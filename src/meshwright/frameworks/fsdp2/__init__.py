@@ -31,8 +31,8 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     return (*found, *_adapters.refusals(problem, tensor=tensor, quantised=True))  # of four bits the limits say so
 
 
-def limits_for(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
-    """Return its limits for a model: the script splits only some families over a tensor or context axis."""
+def limits_for(limits: FrameworkLimits, spec: ModelSpec, optimizer: str) -> FrameworkLimits:
+    """Return its limits for a model, with any optimizer: the script splits only some families over a tensor or context axis."""
     from meshwright.frameworks.fsdp2 import script
 
     asked = {"tensor": Strategy(1, 2), "context": Strategy(1, 1, 2)}

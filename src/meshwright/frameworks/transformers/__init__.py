@@ -28,6 +28,8 @@ _PAIRS = (
     "DPO by TRL: every pair is priced as two sequences of max_length tokens, and logits whole: TRL 1.16 makes them in tiles, "
     "and pads to the longest of a batch, so it takes less memory and, with shorter sequences, less time"
 )
+_WHOLE_ONLY = {"adafactor": "transformers' Adafactor", "lion": "bitsandbytes' Lion"}
+"""Optimizers that take no parts of weights."""
 _COPY = (
     "give DPOTrainer a ref_model loaded with dtype=torch.bfloat16: TRL loads it as the model, and it is priced in two bytes a "
     "weight"
@@ -48,20 +50,25 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
         found += ("sharding level 0 beside a context axis; weights are always sharded over it",)
     found += _adapters.refusals(problem, tensor=one.tensor, quantised=True)
     found += _pairs(problem, one.shard)
-    if one.shard and problem.training.optimizer in ("adafactor", "lion"):
-        own = "transformers' Adafactor" if problem.training.optimizer == "adafactor" else "bitsandbytes' Lion"
-        found += (f"{own} beside sharded weights, whose parts it does not take; plan with --set shard=0",)
+    if one.shard and problem.training.optimizer in _WHOLE_ONLY:
+        found += (f"{_WHOLE_ONLY[problem.training.optimizer]} beside sharded weights, whose parts it does not take; plan with --set shard=0",)
     if one.tensor > 1 and "tensor" not in limits.degrees:
         found += ("a tensor axis is told where the model is loaded, not by its arguments; accelerate's file says one",)
     for axis in ("tensor", "context"):
-        if getattr(one, axis) > 1 and axis in limits.degrees and axis not in limits_for(limits, problem.model_spec).degrees:
+        if getattr(one, axis) > 1 and axis in limits.degrees and axis not in _split(limits, problem.model_spec).degrees:
             found += (f"a {axis} axis; transformers up to 5.23 on PyTorch splits no {problem.model_spec.name} over one",)
     return found
 
 
-def limits_for(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
-    """Return its limits for a model: transformers and PyTorch split only some families over a tensor or context axis."""
-    own = accelerate.limits_for(replace(limits, degrees=("tensor", "context")), spec).degrees
+def limits_for(limits: FrameworkLimits, spec: ModelSpec, optimizer: str) -> FrameworkLimits:
+    """Return its limits for a model and an optimizer: some take no sharded weights."""
+    own = _split(limits, spec)
+    return replace(own, shards=(0,)) if optimizer in _WHOLE_ONLY and 0 in own.shards else own
+
+
+def _split(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
+    """Return limits for a model: transformers and PyTorch split only some families over a tensor or context axis."""
+    own = accelerate.limits_for(replace(limits, degrees=("tensor", "context")), spec, "").degrees
     return replace(limits, degrees=tuple(axis for axis in limits.degrees if axis in own or axis not in ("tensor", "context")))
 
 
