@@ -31,7 +31,7 @@ def _answered(ask: Callable[..., Sizing], model: str, out: str, as_json: bool) -
     if out:
         files.check_target(out, "--out")
     with progress(f"sizing {model}") as told:
-        answer = ask(done=lambda done, n: told.count(done, n, "sizes of this kind"), keep=True)
+        answer = ask(done=lambda done, n: told.count(done, n, "sizes"), keep=True)
     with _early.interruptible(True, _early.WRITING):
         if not answer.complete:
             print("meshwright: stopped; what was planned until then follows", file=sys.stderr)

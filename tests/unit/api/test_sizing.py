@@ -40,8 +40,10 @@ def test_every_size_is_on_the_front_or_somewhere_else_with_a_reason(answer: Sizi
 def test_pruning_changes_no_front(answer: Sizing, monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer.left_out, "nothing was pruned, so this test would say nothing"
     monkeypatch.setattr(size_search.points, "dominates", lambda one, other: False)
-    everything = sizing.size(TINY, "10B", **ASKED)
+    told: list[tuple[int, int]] = []
+    everything = sizing.size(TINY, "10B", **ASKED, done=lambda done, n: told.append((done, n)))
     monkeypatch.undo()
+    assert told == [(done, 9) for done in range(1, 10)], "progress is over the sizes of all kinds"
     assert not everything.left_out and len(everything.front) == 9
     from meshwright.sizing.points import front
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,7 @@ class SizeSearch:
         self.beyond: list[SizeCandidate] = []
         self.left_out: list[LeftOut] = []
         self.stopped: list[str] = []
+        self._n_through = 0
         self.interrupted = False
 
     def consider(
@@ -117,6 +118,11 @@ class SizeSearch:
         self.left_out.append(LeftOut(candidate.cluster, reason))
         return True
 
+    def told(self, done: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        """Return what is told of calls of one kind, and tells `done` of how many sizes of all kinds are planned or left out."""
+        n_sizes = sum(len(wave) for _, wave in self.waves)
+        return lambda n_done, n_calls: done(self._n_through + n_done, max(n_sizes, self._n_through + n_calls))
+
     def plan_all(self, run: executors.Runner) -> None:
         """Plan kind after kind, the cheapest first; sizes that something planned dominates whatever their plan are left out,
         and those that Ctrl-C leaves unplanned.
@@ -131,7 +137,9 @@ class SizeSearch:
                     self.left_out.append(LeftOut(candidate.cluster, why))
                 else:
                     going.append(candidate)
+            self._n_through += len(wave) - len(going)
             self._plan(run, going)
+            self._n_through += len(going)
             if self.interrupted:
                 break
         settled = {point.cluster for point in self.planned} | {entry.cluster for entry in self.left_out}

@@ -114,7 +114,7 @@ def size(  # noqa: PLR0913  as many as the command line has
     time_limit_seconds : float
         When the search for the plan of a size stops, with its best so far; 0 for none.
     done : callable or None
-        Told how many of how many sizes of a kind are planned.
+        Told how many of how many sizes of all kinds are planned, or left out because another is better whatever their plan.
     keep : bool
         Whether Ctrl-C, once a size is planned, is not raised: the others are left out and a note says so; here only.
 
@@ -175,7 +175,7 @@ def size(  # noqa: PLR0913  as many as the command line has
         )  # fmt: skip
         least = lower_bounds.device_seconds(spec.graph, node.kinds[0], first.training, first.framework)
         state.consider(kind, tariff, counts, first, least, upkeep)
-    with executors.workers(jobs, backend, scheduler, done=done, keep=keep) as run:
+    with executors.workers(jobs, backend, scheduler, done=done and state.told(done), keep=keep) as run:
         state.plan_all(run)
         near = state.nearest(run)
     inside = [point for point in state.planned if points.excess_ratio(point.outlay, limit, most) <= 1.0]
