@@ -80,7 +80,8 @@ def framework_of(word: str, spec: ModelSpec, cluster: Cluster | None, costs: str
         When there is none of this name, or the cost model knows no frameworks.
     """
     if knows_frameworks(costs) and any(op.body for op in spec.graph.ops):
-        found = frameworks.suited(frameworks.for_problem(word, spec.graph, cluster, training.precision), spec, training.optimizer)
+        found = frameworks.for_problem(word, spec.graph, cluster, training.precision)
+        found = frameworks.suited(found, spec, training.optimizer)
         if word and spec.graph.n_sequences > 1 and not found.limits.preference_pairs:
             raise InputError(
                 f"--for {word}: {found.word} trains on single sequences, not on pairs (--objective {spec.objective}); plan for "

@@ -142,6 +142,7 @@ def test_what_costs_and_frameworks_do_not_know_is_refused_word_by_word(recorded:
     ):
         told[f"trainable {key}"] = answer(lambda _, p=problem: targets.trainable(p) is p, "")  # type: ignore[misc]
     spec = posed().model_spec
+    plain = MixedPrecision()
     for word, costs, of in (
         ("", "analytic", spec),
         ("megatron", "analytic", spec),
@@ -150,7 +151,7 @@ def test_what_costs_and_frameworks_do_not_know_is_refused_word_by_word(recorded:
         ("", "piper", spec),
         ("megatron_deepspeed", "analytic", frozen.model_spec),
     ):
-        said = answer(lambda _, w=word, c=costs, s=of: targets.framework_of(w, s, posed().cluster, c, MixedPrecision()).word, "")  # type: ignore[misc]
+        said = answer(lambda _, w=word, c=costs, s=of: targets.framework_of(w, s, posed().cluster, c, plain).word, "")  # type: ignore[misc]
         told[f"{word} {costs} {of is spec}"] = said[:200]
     recorded(told)
 

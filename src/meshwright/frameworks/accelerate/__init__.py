@@ -34,7 +34,8 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
         found += ("replicas beside a tensor or context axis that shard nothing; it needs a sharding degree then",)
     if one.tensor > 1 and _exact.family(problem.model_spec) in _exact.NO_TENSOR_PLAN:
         found += (f"a tensor axis; transformers up to 5.23 has no tensor parallelism for {problem.model_spec.name}",)
-    if one.context > 1 and "context" not in limits_for(FRAMEWORK.limits, problem.model_spec, problem.training.optimizer).degrees:
+    own = limits_for(FRAMEWORK.limits, problem.model_spec, problem.training.optimizer)
+    if one.context > 1 and "context" not in own.degrees:
         found += (f"a context axis; PyTorch's ring attention does not run that of {problem.model_spec.name}",)
     return found
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from meshwright.base import files
 from meshwright.core import framework_file
@@ -28,7 +30,7 @@ _PAIRS = (
     "DPO by TRL: every pair is priced as two sequences of max_length tokens, and logits whole: TRL 1.16 makes them in tiles, "
     "and pads to the longest of a batch, so it takes less memory and, with shorter sequences, less time"
 )
-_WHOLE_ONLY = {"adafactor": "transformers' Adafactor", "lion": "bitsandbytes' Lion"}
+_WHOLE_ONLY: Mapping[str, str] = MappingProxyType({"adafactor": "transformers' Adafactor", "lion": "bitsandbytes' Lion"})
 """Optimizers that take no parts of weights."""
 _COPY = (
     "give DPOTrainer a ref_model loaded with dtype=torch.bfloat16: TRL loads it as the model, and it is priced in two bytes a "
@@ -51,7 +53,8 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     found += _adapters.refusals(problem, tensor=one.tensor, quantised=True)
     found += _pairs(problem, one.shard)
     if one.shard and problem.training.optimizer in _WHOLE_ONLY:
-        found += (f"{_WHOLE_ONLY[problem.training.optimizer]} beside sharded weights, whose parts it does not take; plan with --set shard=0",)
+        name = _WHOLE_ONLY[problem.training.optimizer]
+        found += (f"{name} beside sharded weights, whose parts it does not take; plan with --set shard=0",)
     if one.tensor > 1 and "tensor" not in limits.degrees:
         found += ("a tensor axis is told where the model is loaded, not by its arguments; accelerate's file says one",)
     for axis in ("tensor", "context"):
