@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -90,7 +91,12 @@ def workers(
             calls = [joblib.delayed(_numbered)(i, function, own) for i, own in enumerate(arguments)]
             with _deaf_to_ctrl_c():
                 each = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
-            return _collected(each, len(arguments), done, keep)
+            try:
+                return _collected(each, len(arguments), done, keep)
+            finally:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UserWarning)  # joblib's of calls cut short: who asked knows
+                    each.close()
 
         with joblib.parallel_config(backend="loky"):
             yield run_here

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from meshwright.core.plan import Plan
 from meshwright.core.problem import MixedPrecision
@@ -55,4 +56,7 @@ class RunConfig:
     attention: str = ""
     freeze: tuple[str, ...] = ()
     framework: str = ""
-    environment: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    environment: Mapping[str, tuple[str, int]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "environment", MappingProxyType(dict(self.environment)))

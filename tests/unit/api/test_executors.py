@@ -83,6 +83,17 @@ def test_ctrl_c_at_a_terminal_keeps_a_later_row_that_has_ended_and_no_worker_say
     raise AssertionError("workers are left")
 
 
+def test_calls_cut_short_between_two_results_are_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    """Ctrl-C may come while nothing is waited for: joblib would warn of calls that it cancels."""
+
+    def interrupted(n_through: int, n_calls: int) -> None:
+        raise KeyboardInterrupt
+
+    with executors.workers(2, "loky", done=interrupted, keep=True) as run:
+        found = run(time.sleep, [(0.0,), (3.0,), (3.0,)])
+    assert found == [None] * 3 and not recwarn.list
+
+
 def _group(number: int) -> list[int]:
     """Return the processes of a group."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and _field(int(name), 2) == str(number)]
