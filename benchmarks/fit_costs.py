@@ -51,7 +51,7 @@ from typing import Any
 import numpy as np
 
 from meshwright import clusters, frameworks, models, sim
-from meshwright.base import registry
+from meshwright.base import files, registry
 from meshwright.base.identity import ById
 from meshwright.clusters import nodes, wires
 from meshwright.core import framework_file
@@ -508,11 +508,11 @@ def _read(device: Device, run: _runs.Run) -> Device:
 
 
 def reload_frameworks(folder: Path) -> None:
-    """Have every framework read its figures again."""
+    """Have every framework read its figures again, but for those that rest on another one's: no published set names them."""
     for name in frameworks.names():
-        module = frameworks.load(name)
         path = folder / "frameworks/data" / f"{name}.toml"
-        if path.is_file():
+        if path.is_file() and "base" not in files.read_toml(path):
+            module = frameworks.load(name)
             module.FRAMEWORK, module.VARIANTS = framework_file.read(path)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import meshwright
+from meshwright import frameworks
 from meshwright.core.problem import Framework
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -108,8 +109,11 @@ def test_constants_of_a_group_are_what_the_script_finds(fit_costs: ModuleType, c
     """A constant that is a step of its grid away would be found."""
     (group,) = (group for group in fit_costs.GROUPS if group.name == "zero3")
     sets = fit_costs.read(["megatron_sc21_zero3_vs_ptd"])
+    before = [(frameworks.load(name).FRAMEWORK, frameworks.load(name).VARIANTS) for name in frameworks.names()]
     with fit_costs.edited() as folder, fit_costs.replaced(fit_costs.quick()):
         fit_costs.fit_all([group], sets, folder, fit_costs.fitted_row)
         found = {constant.key: fit_costs.get(folder, *constant.places[0]) for constant in group.constants}
     assert found == {constant.key: fit_costs.get(fit_costs.DATA, *constant.places[0]) for constant in group.constants}
     assert "zero3: mean |log error|" in capsys.readouterr().out
+    after = [(frameworks.load(name).FRAMEWORK, frameworks.load(name).VARIANTS) for name in frameworks.names()]
+    assert after == before, "what was lent is given back, frameworks that rest on others' figures too"
