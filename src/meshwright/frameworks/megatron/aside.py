@@ -76,6 +76,17 @@ def _not_taken(options: Options) -> list[tuple[str, str]]:
             kind = "selective" if name == "--recompute-modules" else "full"
             if name in options:
                 found.append((name, f"is not taken without --recompute-granularity {kind}; nothing is recomputed"))
+    if options.get("--transformer-impl") == ("local",) and "--use-legacy-models" not in options:
+        own = "--transformer-impl local: Megatron-Core's own layers"
+        asked = "--use-flash-attn" in options or options.get("--attention-backend") in (("flash",), ("fused",))
+        if asked:
+            name = "--use-flash-attn" if "--use-flash-attn" in options else "--attention-backend"
+            found.append((name, f"is not taken beside {own} compute attention unfused"))
+        found += [
+            (name, f"is priced as asked; beside {own} multiply in 16 bits")
+            for name in ("--fp8-format", "--fp8-hybrid", "--fp8-e4m3", "--fp4-format")
+            if name in options
+        ]
     if options.get("--position-embedding-type") != ("yarn",):
         found += [(name, "is not taken without --position-embedding-type yarn") for name in options if "yarn-" in name]
     return found

@@ -46,10 +46,14 @@ def length_of(options: Options, place: str) -> int:
 def attention_of(options: Options) -> str:
     """Return how attention is computed: ``unfused``, or empty for one kernel.
 
-    ``--transformer-impl local`` is Megatron-Core's own, unfused unless FlashAttention is asked for.
+    ``--transformer-impl local`` is Megatron-Core's own [1]_, which is never fused; older ones were with ``--use-flash-attn``.
+
+    References
+    ----------
+    .. [1] Megatron-LM, megatron/core/transformer/dot_product_attention.py (2026): DotProductAttention.
     """
     told = options.get("--attention-backend", ("auto",))
-    local = options.get("--transformer-impl") == ("local",) and "--use-flash-attn" not in options and told != ("flash",)
+    local = options.get("--transformer-impl") == ("local",) and "--use-legacy-models" not in options
     return "unfused" if told in (("unfused",), ("local",)) or local else ""
 
 

@@ -80,7 +80,8 @@ def test_options_with_a_price_are_priced(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("more", "attention"),
     [("--attention-backend unfused", "unfused"), ("--transformer-impl local", "unfused"), ("--attention-backend flash", ""),
-     ("--transformer-impl local --use-flash-attn", "")],
+     ("--transformer-impl local --use-flash-attn", "unfused"),
+     ("--transformer-impl local --use-flash-attn --use-legacy-models", "")],
 )  # fmt: skip
 def test_attention_is_priced_as_it_runs(more: str, attention: str, tmp_path: pathlib.Path) -> None:
     assert read(tmp_path, f"{GOOD} {more}").attention == attention
@@ -90,6 +91,12 @@ def test_attention_is_priced_as_it_runs(more: str, attention: str, tmp_path: pat
     path.write_text(path.read_text().replace(more, ""))
     plain = sum(operator.saved_elements for op in shape.model_of(str(path), 0).graph.ops for operator in op.body)
     assert (saved > plain) == bool(attention)
+
+
+def test_what_layers_of_megatron_core_itself_do_not_do_is_said(tmp_path: pathlib.Path) -> None:
+    said = "\n".join(read(tmp_path, f"{GOOD} --transformer-impl local --use-flash-attn --fp8-format hybrid").warnings)
+    assert "--use-flash-attn is not taken beside --transformer-impl local" in said and "multiply in 16 bits" in said
+    assert "local" not in "\n".join(read(tmp_path, f"{GOOD} --use-flash-attn --fp8-format hybrid").warnings)
 
 
 @pytest.mark.parametrize(
