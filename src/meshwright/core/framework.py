@@ -216,6 +216,8 @@ class Framework:
         Whether gradients of ZeRO-2 and 3 are scattered beside the backward pass.
     overlaps_reduce : bool
         Whether gradients that are reduced once a step leave while the last backward task makes them, or after it.
+    overlaps_whole_reduce : bool
+        The same of gradients that no rank shards (level 0), where `overlaps_reduce`.
     dispatches_once : bool
         Whether a token crosses to another node, or goes to another device of its own, once for all of its experts there
         (DeepEP, HybridEP) instead of once for each expert.
@@ -295,6 +297,7 @@ class Framework:
     shard_bytes_per_second: float = 0.0
     overlaps_scatter: bool = True
     overlaps_reduce: bool = True
+    overlaps_whole_reduce: bool = True
     dispatches_once: bool = False
     splits_transfers: bool = False
     keeps_casts: bool = False

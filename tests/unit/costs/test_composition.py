@@ -13,6 +13,7 @@ import pytest
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
+from meshwright.costs import analytic
 from meshwright.costs.analytic import joined_loads, stage, traffic
 from meshwright.costs.analytic.device_mesh import BUCKET_BYTES, Mesh, bucket_seconds
 from meshwright.costs.analytic.layer import LayerWork, Transfer
@@ -260,6 +261,15 @@ def test_a_stage_adds_up_its_layers_and_takes_the_largest_of_what_is_needed_at_a
     assert (both.activation_bytes, both.working_bytes, both.reserved_bytes, both.model_flops) == (120.0, 6.0, 9.0, 300.0)
     assert (both.communication_bytes, both.fragmentation_ratio) == (7.0, 0.1)
     assert joined_loads.combine([]).output_bytes == joined_loads.combine([]).overlap_ratio == 0.0
+
+
+def test_reductions_run_beside_the_backward_pass_where_the_framework_and_the_level_let_them() -> None:
+    load = replace(StageCost(1.0, 2.0, 3.0), reduce_seconds=3.0)
+    for framework, shares in (
+        (Framework(), (0.5, 0.5)), (Framework(overlaps_whole_reduce=False), (0.0, 0.5)),
+        (Framework(overlaps_reduce=False), (0.0, 0.0)),
+    ):  # fmt: skip
+        assert tuple(analytic.combine([(load, 2)], framework, shard).overlap_ratio for shard in (0, 1)) == shares
 
 
 def test_a_stage_of_unlike_devices_takes_every_time_of_the_slowest_and_every_size_of_the_largest() -> None:

@@ -73,3 +73,31 @@ def test_values_that_change_a_step_are_said(tmp_path: pathlib.Path) -> None:
     ]
     scattered = read(tmp_path, zero_optimization={"stage": 2, "reduce_scatter": False}, train_batch_size=16)
     assert any("reduce_scatter: gradients are priced as scattered" in one for one in scattered.warnings)
+
+
+@pytest.mark.parametrize(
+    ("zero", "variant"),
+    [
+        ({"stage": 0}, ""), ({"stage": 1}, "late_reduce"), ({"stage": 1, "overlap_comm": True}, ""),
+        ({"stage": 2, "overlap_comm": False}, "late_reduce"), ({"stage": 2, "overlap_comm": True}, ""), ({"stage": 3}, ""),
+    ],
+)  # fmt: skip
+def test_gradients_are_priced_after_the_backward_pass_where_deepspeed_reduces_them_so(
+    tmp_path: pathlib.Path, zero: dict[str, Any], variant: str
+) -> None:
+    """As overlap_comm_valid of its configuration says."""
+    said = read(tmp_path, zero_optimization=zero, train_batch_size=16)
+    assert (said.variant, said.warnings[1:]) == (variant, ())
+    trained_by = frameworks.variant("deepspeed", variant)
+    assert (trained_by.overlaps_reduce, trained_by.overlaps_scatter) == (not variant, not variant)
+    assert zero["stage"] in trained_by.limits.shards and not frameworks.plain("deepspeed").overlaps_whole_reduce
+    assert read(tmp_path, zero_optimization=zero, train_batch_size=1, train_micro_batch_size_per_gpu=1,
+                tensor_parallel={"autotp_size": 16}).variant == ""  # fmt: skip
+
+
+def test_buffers_of_another_size_are_said(tmp_path: pathlib.Path) -> None:
+    said = read(tmp_path, zero_optimization={"stage": 2, "overlap_comm": True, "reduce_bucket_size": 2e8,
+                                             "allgather_bucket_size": 5e8}, train_batch_size=16)  # fmt: skip
+    assert [one.partition(": line ")[2] for one in said.warnings if "bucket" in one] == [
+        "5: reduce_bucket_size: its buffer is priced with DeepSpeed's own 5e+08 elements"
+    ]

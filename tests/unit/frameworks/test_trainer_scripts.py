@@ -83,7 +83,7 @@ def test_deepspeeds_file_is_found_beside_the_script(tmp_path: pathlib.Path, grap
     said = _read(path, DEEPSPEED, graph)
     assert said.plan.stages[0].strategy == Strategy(4, 2, shard=2)
     assert (said.plan.micro_batch, said.plan.n_microbatches, said.precision) == (4, 1, "fp16")
-    assert (said.sequence_length, said.variant, said.warnings) == (512, "deepspeed", ())
+    assert (said.sequence_length, said.variant, said.warnings) == (512, "deepspeed_late", ())
     (tmp_path / "zero.json").write_text("[1]")
     with pytest.raises(InputError, match=r"zero\.json: holds no table of settings"):
         _read(path, DEEPSPEED, graph)

@@ -38,13 +38,13 @@ def written(problem: Problem, plan: Plan, path: pathlib.Path) -> tuple[str, ...]
 
 
 def test_random_plans_of_every_variant_and_both_kinds_of_file_are_read_back_the_same(tmp_path: pathlib.Path) -> None:
-    chance, told = random.Random(3), dict.fromkeys(["py", "json", "deepspeed"], 0)
-    for i in range(90):
-        word = chance.choice(["transformers", "transformers:deepspeed", "transformers:compiled"])
-        precision = chance.choice(["bf16", "fp16", "fp32", *(["tf32"] if word != "transformers:deepspeed" else [])])
+    chance, told = random.Random(3), dict.fromkeys(["py", "json", "deepspeed", "deepspeed_late"], 0)
+    for i in range(120):
+        word = chance.choice([f"transformers{one}" for one in ("", ":deepspeed", ":deepspeed_late", ":compiled")])
+        precision = chance.choice(["bf16", "fp16", "fp32", *(["tf32"] if ":deepspeed" not in word else [])])
         problem = posed(word, precision=precision)
         data, tensor, context = chance.choice([1, 2, 4, 8]), 1, 1
-        if word != "transformers:deepspeed":
+        if ":deepspeed" not in word:
             context = chance.choice([1, 1, 2])
         else:
             tensor = chance.choice([1, 1, 2])
@@ -70,10 +70,12 @@ def test_random_plans_of_every_variant_and_both_kinds_of_file_are_read_back_the_
         said = MODULE.read(str(path), problem.graph, plan.n_devices if suffix == "json" else 0)
         assert (said.plan, said.precision, said.warnings) == (plan, precision, ())
         assert said.sequence_length == problem.graph.sequence_length and said.variant == (
-            problem.framework.variant or ("context" if context > 1 else "")
+            ("deepspeed" if ":deepspeed" in word and data == 1 else problem.framework.variant)
+            or ("context" if context > 1 else "")
         )
         told[suffix] += 1
-        told["deepspeed"] += said.variant == "deepspeed"
+        if said.variant in told:
+            told[said.variant] += 1
     assert min(told.values()) >= 15, told
 
 

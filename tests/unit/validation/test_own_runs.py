@@ -222,7 +222,7 @@ def test_uneven_layers_and_layers_that_recompute_are_told_by_stage() -> None:
 
 def test_a_configuration_or_a_plan_file_beside_the_row_tells_its_plan(tmp_path: pathlib.Path) -> None:
     config = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
-    config["zero_optimization"] = {"stage": 2}
+    config["zero_optimization"] = {"stage": 2, "overlap_comm": True}
     (tmp_path / "ds.json").write_text(json.dumps(config))
     plan_json.write(api.plan("gpt2", "dgx-a100:8", batch=Batch(global_batch=16)), str(tmp_path / "plan.json"))
     header = "model,cluster,global_batch,micro_batch,data,tensor,pipeline,step_seconds,framework,shard,precision,config"

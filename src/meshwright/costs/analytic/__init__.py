@@ -59,11 +59,14 @@ RowLoads = dict[tuple[int, str], StageCost]
 """``(row, recompute) -> StageCost`` of one layer."""
 
 
-def combine(stage_costs: Sequence[tuple[StageCost, int]], framework: Framework) -> StageCost:
+def combine(stage_costs: Sequence[tuple[StageCost, int]], framework: Framework, shard: int) -> StageCost:
     """Return the load of a stage from loads of its layers and how often each occurs; see
     `meshwright.costs.analytic.joined_loads.combine`.
+
+    `shard`: what its data axis shards, as `Strategy.shard`.
     """
-    return joined_loads.combine(stage_costs, overlaps=framework.overlaps_reduce)
+    overlaps = framework.overlaps_reduce and (shard > 0 or framework.overlaps_whole_reduce)
+    return joined_loads.combine(stage_costs, overlaps=overlaps)
 
 
 def illegal(problem: Problem, strategy: Strategy, micro_batch: int = 1) -> str:
@@ -304,7 +307,7 @@ def stage_costs(
         place = (stage.strategy, stage.ring_devices, tuple(counts.items()), spare)
         if place not in alike:
             layers = priced[stage.strategy, stage.ring_devices, spare]
-            load = combine([(layers[key], count) for key, count in counts.items()], problem.framework)
+            load = combine([(layers[key], count) for key, count in counts.items()], problem.framework, stage.strategy.shard)
             if ledger:
                 load = replace(load, collectives=_collectives(problem, stage, micro_batch, counts, spare))
             alike[place] = load

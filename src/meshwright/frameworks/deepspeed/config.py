@@ -17,7 +17,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact, _one_config, _optimizers
 
-__all__ = ["read", "write"]
+__all__ = ["read", "reduces_late", "said_otherwise", "write"]
 
 _KNOWN = (
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16", "fp16", "zero_optimization",
@@ -53,8 +53,11 @@ _ZERO = (
 
 _USUAL: Mapping[str, float] = MappingProxyType({
     "stage3_prefetch_bucket_size": 5e7, "stage3_param_persistence_threshold": 1e5, "stage3_max_live_parameters": 1e9,
+    "reduce_bucket_size": 5e8, "allgather_bucket_size": 5e8,
 })  # fmt: skip
 """Defaults of deepspeed/runtime/zero/config.py."""
+
+_HOSTS = ("offload_optimizer", "offload_param")
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:
@@ -91,7 +94,9 @@ def write(result: Result, path: str) -> tuple[str, ...]:
 def _content(result: Result) -> dict[str, Any]:
     """Return the configuration."""
     plan, one = result.plan, result.plan.stages[0].strategy
-    zero: dict[str, Any] = {"stage": one.shard, "overlap_comm": True, "contiguous_gradients": True, "reduce_scatter": True}
+    own = result.problem.framework
+    beside = own.name != "deepspeed" or own.overlaps_reduce
+    zero: dict[str, Any] = {"stage": one.shard, "overlap_comm": beside, "contiguous_gradients": True, "reduce_scatter": True}
     content: dict[str, Any] = {
         "train_batch_size": plan.global_batch,
         "train_micro_batch_size_per_gpu": plan.micro_batch,
@@ -134,16 +139,15 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     zero, parallel, kept = (
         _exact.table(content, key, path) for key in ("zero_optimization", "tensor_parallel", "activation_checkpointing")
     )
-    hosts = ("offload_optimizer", "offload_param")
-    offloaded = [key for key in hosts if _exact.table(zero, key, path).get("device", "none") != "none"]
+    offloaded = [key for key in _HOSTS if _exact.table(zero, key, path).get("device", "none") != "none"]
     if offloaded:
         raise InputError(f"{path}: zero_optimization.{offloaded[0]}: plans hold nothing on the host; leave it out")
     if (ranks := _exact.whole(content, "sequence_parallel_size", path, 1)) > 1:
         raise InputError(f"{path}: sequence_parallel_size is {ranks}; plans of it have no such axis: only 1 is read")
-    warnings = [
-        f"{path}: line {first + _line(body, key)}: {what}" for key, what in _beside_the_plan(content, zero, parallel, hosts)
-    ]
     level, tensor = _exact.whole(zero, "stage", path, least=0) if zero else 0, _exact.whole(parallel, "autotp_size", path, 1)
+    warnings = [
+        f"{path}: line {first + _line(body, key)}: {what}" for key, what in said_otherwise(content, zero, parallel, kept, level)
+    ]
     micro, count, data = _batches(content, path, n_devices, tensor)
     if level > 3:
         line = first + _line(body, "stage")
@@ -160,9 +164,6 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         chosen = left[:1]
         warnings.append(f"{path}: {' and '.join(left)}: auto: the training script's own options decide; {chosen[0]} is assumed")
     warnings += _assumed(content, micro, count, path)
-    warnings += [
-        f"{path}: line {first + _line(body, key)}: {key}: {what}" for key, what in _otherwise(content, zero, kept, level)
-    ]
     if len(chosen) > 1:
         raise InputError(f"{path}: bf16 and fp16 are both enabled; keep one")
     words = _exact.layer_words(graph, "full" if full else "none")
@@ -170,14 +171,32 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     length = _one_config.arguments(said, "--block_size", path) if "--block_size" in said else 0
     precision = chosen[0] if chosen else "fp32"
     optimizer, notes = _optimizers.of_deepspeed(content, path)
-    return RunConfig(plan, precision, length, (*warnings, *notes), training=_optimizers.held(precision, optimizer))
+    variant = "late_reduce" if strategy.data > 1 and reduces_late(zero, level) else ""
+    held = _optimizers.held(precision, optimizer)
+    return RunConfig(plan, precision, length, (*warnings, *notes), variant, training=held)
 
 
-def _beside_the_plan(
-    content: dict[str, Any], zero: dict[str, Any], parallel: dict[str, Any], hosts: tuple[str, ...]
+def reduces_late(zero: Mapping[str, Any], level: int) -> bool:
+    """Return whether buckets of gradients wait for the stream that computes, as ``late_reduce`` prices it [1]_.
+
+    `zero`: the entries of ``zero_optimization``. `level`: its stage, 0 for none.
+
+    References
+    ----------
+    .. [1] deepspeed/runtime/zero/config.py, overlap_comm_valid: on by default with ZeRO-3 only.
+    """
+    return level in (1, 2) and zero.get("overlap_comm") is not True
+
+
+def said_otherwise(
+    content: Mapping[str, Any], zero: Mapping[str, Any], parallel: Mapping[str, Any], kept: Mapping[str, Any], level: int
 ) -> list[tuple[str, str]]:
-    """Return entries that are priced otherwise than they say, and those of which nothing is known, with what is to be told."""
-    known = ((content, (*_KNOWN, *_WITHOUT_EFFECT)), (zero, (*_ZERO, *hosts)), (parallel, ("autotp_size",)))
+    """Return entries that are priced otherwise than they say, and those of which nothing is known, with what is to be told.
+
+    `content`, `zero`, `parallel`, `kept`: the whole configuration, its ``zero_optimization``, ``tensor_parallel`` and
+    ``activation_checkpointing``. `level`: the stage of ZeRO.
+    """
+    known = ((content, (*_KNOWN, *_WITHOUT_EFFECT)), (zero, (*_ZERO, *_HOSTS)), (parallel, ("autotp_size",)))
     found = []
     for table, names in known:
         for key, value in table.items():
@@ -185,18 +204,23 @@ def _beside_the_plan(
                 found.append((key, f"{key}: {_UNPRICED[key]}"))
             elif key not in names and key not in _UNPRICED:
                 found.append((key, f"nothing is known of {key}; it is left out"))
-    return found
+    return [*found, *((key, f"{key}: {what}") for key, what in _otherwise(content, zero, kept, level))]
 
 
-def _otherwise(content: dict[str, Any], zero: dict[str, Any], kept: dict[str, Any], level: int) -> Iterator[tuple[str, str]]:
+def _otherwise(
+    content: Mapping[str, Any], zero: Mapping[str, Any], kept: Mapping[str, Any], level: int
+) -> Iterator[tuple[str, str]]:
     """Yield entries with a value that changes what a step takes, and how it is priced."""
-    if zero.get("overlap_comm") is False:
+    if zero.get("overlap_comm") is False and level == 3:
         yield "overlap_comm", "collectives are priced as overlap_comm true runs them"
     if zero.get("reduce_scatter") is False and level in (1, 2):
         yield "reduce_scatter", "gradients are priced as scattered, not reduced whole"
     for key in ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_max_live_parameters"):
         if level == 3 and zero.get(key, "auto") not in ("auto", _USUAL[key]):
             yield key, f"weights are priced as gathered with DeepSpeed's own {_USUAL[key]:g}"
+    for key in ("reduce_bucket_size", "allgather_bucket_size"):
+        if level and zero.get(key, "auto") not in ("auto", _USUAL[key]):
+            yield key, f"its buffer is priced with DeepSpeed's own {_USUAL[key]:g} elements"
     for key in ("bf16_master_weights_and_grads", "bf16_optimizer_states"):
         if _exact.table(content, "bf16", "").get(key) is True:
             yield key, "masters, gradients and moments are priced in four bytes"

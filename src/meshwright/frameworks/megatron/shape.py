@@ -17,6 +17,7 @@ __all__ = ["attention_of", "fields_of", "length_of", "model_of", "unlike"]
 
 Options = Mapping[str, tuple[str, ...]]
 
+_PADS = "--make-vocab-size-divisible-by"
 _LIST = re.compile(r"[\[\]()0-9,+* ]+")
 
 
@@ -68,6 +69,27 @@ def unlike(options: Options, place: str, graph: Graph) -> list[tuple[str, str]]:
         said, priced = (f"{count / 1e9:.3g} billion" for count in counts)
         return [("--hidden-size", f"is of a model with {said} weights; {graph.name}, with {priced}, is priced")]
     return []
+
+
+def padded(options: Options, place: str, graph: Graph, tensor: int) -> list[tuple[str, str]]:
+    """Return what is to be said of a vocabulary that the run pads by over a hundredth [1]_: an option and a sentence.
+
+    `graph`: what is priced. `tensor`: the tensor degree.
+
+    References
+    ----------
+    .. [1] Megatron-LM, _vocab_size_with_padding: to a multiple of --make-vocab-size-divisible-by for
+       each tensor rank.
+    """
+    if {"--disable-pad-vocab-size", "--no-pad-vocab-size", "--padded-vocab-size"} & set(options):
+        return []
+    sizes = [operator.size("vocabulary", 0) for op in graph.ops for operator in op.body]
+    words = _number(options, "--vocab-size", place, max(sizes, default=0))
+    multiple = _number(options, _PADS, place, 128) * tensor
+    n_words = -(-words // multiple) * multiple
+    if n_words <= 1.01 * words:
+        return []
+    return [(_PADS, f"is {multiple // tensor}, which pads the vocabulary to {n_words:,} words; {words:,} are priced")]
 
 
 def fields_of(options: Options, place: str) -> dict[str, Any]:

@@ -56,7 +56,12 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         raise InputError(f"{path}: line {line}: {what}")
     warnings += _unknown(found, path)
     warnings += [f"{path}: line {line}: {what}" for line, what in surroundings.slowed(found.environment)]
-    noted = [*aside.notes(options, said.plan), *shape.unlike(options, path, graph), *contradictions.refused_aside(options)]
+    noted = [
+        *aside.notes(options, said.plan),
+        *shape.unlike(options, path, graph),
+        *shape.padded(options, path, graph, said.plan.stages[0].strategy.tensor),
+        *contradictions.refused_aside(options),
+    ]
     for name, what in noted:
         place = f"line {found.lines[name]}: " if name in found.lines else ""
         warnings.append(f"{path}: {place}{aside.sentence(name, what)}")

@@ -45,7 +45,7 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     from meshwright.frameworks import _adapters, _exact
 
     limits, one = _limits(problem), plan.stages[0].strategy
-    if one.context > 1 and one.shard and problem.framework.variant != "deepspeed":
+    if one.context > 1 and one.shard and not problem.framework.variant.startswith("deepspeed"):
         limits = replace(limits, degrees=(*limits.degrees, "context"))
     found = _exact.unsaid(limits, plan, problem)
     if one.context > 1 and not one.shard:
@@ -77,7 +77,7 @@ def _split(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
 
 def _pairs(problem: Problem, level: int) -> tuple[str, ...]:
     """Return what TRL does otherwise with a reference than it is priced."""
-    if not problem.graph.has_copy or level != 3 or problem.framework.variant == "deepspeed":
+    if not problem.graph.has_copy or level != 3 or problem.framework.variant.startswith("deepspeed"):
         return ()
     return (
         "a copy as reference beside weights sharded by level 3: TRL's prepare_fsdp shards it as one unit, which stands whole "

@@ -66,7 +66,7 @@ def _said(result: Result, family: str) -> dict[str, Any]:
     if _variant(result) == "compiled":
         said["torch_compile"] = True
     said |= _pairs(result)
-    if _variant(result) == "deepspeed":
+    if _variant(result).startswith("deepspeed"):
         return said | {"activation_checkpointing": full, "deepspeed": _deepspeed(result)}
     if not one.shard:
         return said | {"activation_checkpointing": full, "ddp_find_unused_parameters": False}
@@ -105,7 +105,12 @@ def _deepspeed(result: Result) -> dict[str, Any]:
     where a tensor axis makes fewer data ranks of them.
     """
     one, precision = result.plan.stages[0].strategy, result.problem.training.precision
-    zero = {"stage": one.shard, "overlap_comm": True, "contiguous_gradients": True, "reduce_scatter": True}
+    zero = {
+        "stage": one.shard,
+        "overlap_comm": result.problem.framework.overlaps_reduce,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+    }
     content: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
@@ -123,7 +128,7 @@ def _mesh(result: Result) -> dict[str, int]:
     """Return the sizes of Accelerate's mesh; none where its defaults make it."""
     one = result.plan.stages[0].strategy
     shard = one.shard_degree or one.data
-    if _variant(result) == "deepspeed" or not one.shard or (one.context == 1 and shard == one.data):
+    if _variant(result).startswith("deepspeed") or not one.shard or (one.context == 1 and shard == one.data):
         return {}
     return {"dp_replicate_size": one.data // shard, "dp_shard_size": shard, "cp_size": one.context}
 

@@ -18,6 +18,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _adapters, _exact, _optimizers, _python_file
 from meshwright.frameworks.accelerate import config
+from meshwright.frameworks.deepspeed import config as zero_config
 from meshwright.frameworks.transformers import adapters, command, pairs
 from meshwright.frameworks.transformers.arguments import PRECISIONS
 
@@ -35,6 +36,7 @@ _UNPRICED: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 
 _OFFLOADED = ("offload_optimizer", "offload_param")
+_ZERO_TABLES = ("zero_optimization", "tensor_parallel", "activation_checkpointing")
 
 
 def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
@@ -76,6 +78,10 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         full = full or _checkpointed(said, path)
     else:
         strategy, full = (_deepspeed if by_deepspeed else _mesh)(said, path, n_devices)
+    if by_deepspeed:
+        zero, parallel, kept = (_table(said["deepspeed"], name, path) for name in _ZERO_TABLES)
+        otherwise = zero_config.said_otherwise(said["deepspeed"], zero, parallel, kept, strategy.shard)
+        warnings += [f"{path}: deepspeed: {what}" for _, what in otherwise]
     warnings += [one for one in _assumed(said, path) if not (lora and "dtype is" in one)]  # adapters' weights are in bf16
     counts = tuple(
         _exact.whole(said, name, path, usual)
@@ -83,7 +89,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     )
     words = _exact.layer_words(graph, "full" if full else "none")
     plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
-    variant = "deepspeed" if by_deepspeed else "compiled" if said.get("torch_compile") else ""
+    variant = _zero_variant(said, strategy, path) if by_deepspeed else "compiled" if said.get("torch_compile") else ""
     variant = variant or ("context" if strategy.context > 1 else "")
     precision = _precision(said, path) or config.precision_of(said if "mixed_precision" in said else own, path)
     optimizer, notes = _optimizers.of_trainer(said, path)
@@ -283,6 +289,12 @@ def _deepspeed(said: Mapping[str, Any], path: str, n_devices: int) -> tuple[Stra
             raise InputError(f"{path}: deepspeed.{own} is {config[own]}, {name} says otherwise; write 'auto'")
     data = n_devices // tensor
     return Strategy(data, tensor, 1, 1, False, level if data > 1 else 0), _checkpointed(said, path)
+
+
+def _zero_variant(said: Mapping[str, Any], strategy: Strategy, path: str) -> str:
+    """Return the variant that a DeepSpeed configuration starts."""
+    zero = _table(said["deepspeed"], "zero_optimization", path)
+    return "deepspeed_late" if strategy.data > 1 and zero_config.reduces_late(zero, strategy.shard) else "deepspeed"
 
 
 def _precision(said: Mapping[str, Any], path: str) -> str:

@@ -261,7 +261,8 @@ class Costs:
             for op, word in zip(stage.ops, stage.recompute or ("none",) * len(stage.ops), strict=True):
                 counts[row_of[op], word] = counts.pop((row_of[op], word), 0) + 1  # the last layer's stays last
             layers = of_class[classes.of_rank[rank]]
-            found.append(analytic.combine([(layers[key], count) for key, count in counts.items()], self.problem.framework))
+            loads = [(layers[key], count) for key, count in counts.items()]
+            found.append(analytic.combine(loads, self.problem.framework, stage.strategy.shard))
         return tuple(found)
 
     def peaks(self, config: Config, n_microbatches: int) -> Peaks:

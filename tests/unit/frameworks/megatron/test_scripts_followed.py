@@ -99,6 +99,17 @@ def test_what_layers_of_megatron_core_itself_do_not_do_is_said(tmp_path: pathlib
     assert "local" not in "\n".join(read(tmp_path, f"{GOOD} --use-flash-attn --fp8-format hybrid").warnings)
 
 
+def test_words_that_pad_by_over_a_hundredth_and_a_fused_loss_are_said(tmp_path: pathlib.Path) -> None:
+    said = "\n".join(
+        read(tmp_path, f"{GOOD} --vocab-size 50257 --tensor-model-parallel-size 4 --cross-entropy-loss-fusion").warnings
+    )
+    assert "vocabulary" not in said and "--cross-entropy-loss-fusion: the loss is priced the same" in said  # 50,688 words
+    more = f"{GOOD} --vocab-size 50257 --tensor-model-parallel-size 4 --make-vocab-size-divisible-by 512"
+    text = "--make-vocab-size-divisible-by is 512, which pads the vocabulary to 51,200 words; 50,257 are priced"
+    assert text in "\n".join(read(tmp_path, more).warnings)
+    assert "vocabulary" not in "\n".join(read(tmp_path, f"{more} --disable-pad-vocab-size").warnings)
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
