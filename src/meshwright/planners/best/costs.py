@@ -14,7 +14,7 @@ from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import RECOMPUTE, repeats_dispatch
+from meshwright.core.strategy import OFFLOAD, RECOMPUTE, repeats_dispatch
 from meshwright.costs import analytic
 from meshwright.planners.best import layer_sums
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
@@ -98,16 +98,26 @@ class Costs:
         return self.blocks or len(self.recompute) == 1
 
     @property
+    def offloads(self) -> bool:
+        """Whether activations of layers may be on the host: then there is no pipeline, and one layer at least keeps its own."""
+        return OFFLOAD in self.recompute
+
+    @property
     def repeats_dispatch(self) -> bool:
         """Whether all that layers may recompute contains all-to-alls of experts: then no tasks run in pairs."""
         return all(repeats_dispatch(word) for word in self.recompute)
 
     def recomputing(self, words: tuple[str, ...], *, blocks: bool = False) -> Costs:
-        """Return the same costs where layers may recompute something else; loads of layers are shared, which do not depend on it."""
+        """Return the same costs where layers may recompute something else; loads of layers are shared, which do not depend on it,
+        but where activations may be on the host: this is priced only where it is asked for.
+        """
+        away = OFFLOAD in words
+        problem = analytic.with_offload(self.problem) if away else self.problem
         alike = Costs(
-            self.problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges, self.in_pairs
+            problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges, self.in_pairs
         )
-        alike._priced, alike._of_mesh = self._priced, self._of_mesh
+        if not away:
+            alike._priced, alike._of_mesh = self._priced, self._of_mesh
         return alike
 
     @property

@@ -174,6 +174,8 @@ def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
             one_kind = layout == "pipeline" or len(pool.devices) == 1
             if config.exchange not in known.exchanges.of(mesh) or config.offload not in known.exchanges.offloads:
                 continue
+            if known.offloads and mesh.pipeline > 1:
+                continue
             if not used <= set(known.recompute) or not one_kind or pool.n_devices < mesh.rank_size * mesh.pipeline:
                 continue
             if [tuple(devices.tolist()) for devices in pool.ranks(config)] != ranks:

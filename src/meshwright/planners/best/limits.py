@@ -12,7 +12,7 @@ from meshwright.core.flops import forward_flops
 from meshwright.core.framework import AXES
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Problem
-from meshwright.core.strategy import ALTERNATE, CONTEXT_EXCHANGES, MODULES, OFFLOADS, RECOMPUTE, repeats_dispatch
+from meshwright.core.strategy import ALTERNATE, CONTEXT_EXCHANGES, MODULES, OFFLOAD, ON_HOST, RECOMPUTE, repeats_dispatch
 from meshwright.costs import analytic
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.space import VIRTUAL, Config, DevicePool, MeshDegrees, divisors
@@ -89,13 +89,18 @@ class Limits:
     recompute: tuple[str, ...] = field(default=RECOMPUTE, metadata={"choices": (*RECOMPUTE, ALTERNATE, *MODULES)})
     schedules: tuple[str, ...] = field(default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"), metadata={"choices": SCHEDULES})
     context_exchange: tuple[str, ...] = field(default=(), metadata={"choices": CONTEXT_EXCHANGES})
-    offload: tuple[str, ...] = field(default=("none",), metadata={"choices": OFFLOADS, "at_least": 1})
+    offload: tuple[str, ...] = field(default=("none",), metadata={"choices": ON_HOST, "at_least": 1})
     evaluations: int = field(default=120, metadata={"minimum": 1})
     alternatives: int = field(default=4, metadata={"minimum": 1})
     splits: int = field(default=400, metadata={"minimum": 0})
     uniform: bool = False
     memory_ratio: float = field(default=1.0, metadata={"minimum": 0.01})
     within_ratio: float = field(default=0.0, metadata={"minimum": 0.0, "maximum": 1.0})
+
+    @property
+    def state_offloads(self) -> tuple[str, ...]:
+        """Those of `offload` that a strategy says: what may lie on the host beside activations, which layers say."""
+        return tuple(word for word in self.offload if word != "activations") or ("none",)
 
 
 def largest_degrees(graph: Graph) -> dict[str, int]:
@@ -332,9 +337,29 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     if not set(params.offload) <= set(framework.offloads):
         other = "" if problem.framework_asked else " (assumed; --for names another)"
         raise _outside(problem, f"offload {', '.join(params.offload)}", f"offload {', '.join(framework.offloads)}{other}")
-    if params.offload != ("none",) and (reason := analytic.unknown_host(problem)):
+    if reason := _not_away(params, problem):
         raise InputError(f"offload {', '.join(params.offload)}: {reason}")
     return replace(params, schedules=schedules, shard=shard, uniform=params.uniform or not framework.uneven_stages)
+
+
+def _not_away(params: Limits, problem: Problem) -> str:
+    """Return why what is asked for cannot be on the host; empty where it can, and where nothing is asked for."""
+    reason = analytic.unknown_host(problem) if "optimizer" in params.offload else ""
+    if reason or "activations" not in params.offload:
+        return reason
+    if reason := analytic.no_host(problem):
+        return reason
+    if problem.costs != "analytic":
+        return f"--costs {problem.costs} does not price activations on the host; leave activations out"
+    if params.recompute != RECOMPUTE and "none" not in params.recompute:
+        return "layers beside those whose activations are there recompute nothing; allow none with --set recompute"
+    if (params.pipeline and 1 not in params.pipeline) or "1f1b" not in params.schedules:
+        return "activations are there without a pipeline only; allow pipeline 1 and schedule 1f1b"
+    if params.uniform:
+        return "activations are there of the first layers, so that not all layers are alike; leave uniform out"
+    if _pinned(problem.graph) or len(chain_of(problem.graph).layers) < 2:
+        return f"{problem.graph.name} has too few layers alike between embedding and head; leave activations out"
+    return ""
 
 
 def _outside(problem: Problem, given: str, has: str) -> InputError:
@@ -342,10 +367,11 @@ def _outside(problem: Problem, given: str, has: str) -> InputError:
 
 
 def settings(problem: Problem, params: Limits) -> tuple[tuple[tuple[str, ...], bool], ...]:
-    """Return what layers may recompute, one entry for each space that is searched apart, and whether it is by blocks.
+    """Return what layers may do with activations, one entry for each space that is searched apart, and whether it is by blocks.
 
     By layer, any mixture of all words is one space. Where a framework tells one setting for the whole plan, each setting is a space
     of its own, and so are blocks: the first layers of every stage recompute all, equally many of each (none and all included).
+    Where activations may be on the host, those of the first layers are, as blocks (none included, all not), or nothing is.
 
     Raises
     ------
@@ -362,11 +388,14 @@ def settings(problem: Problem, params: Limits) -> tuple[tuple[tuple[str, ...], b
             f"schedules {', '.join(params.schedules)} with recompute {', '.join(chosen)}: that repeats the all-to-alls of experts, which no "
             f"pair of tasks does; allow another schedule, or to recompute {_without_dispatch(known)}"
         )
+    away = ((("none", OFFLOAD), True),) if "activations" in params.offload else ()
+    if params.offload == ("activations",):
+        return away
     if framework.recompute_scope == "layer":
-        return ((chosen, False),)
+        return ((chosen, False), *away)
     blocks = framework.block_recompute and {"none", "full"} <= set(chosen) and not params.uniform and not _pinned(problem.graph)
     alike = tuple(((word,), False) for word in chosen if not blocks or word not in ("none", "full"))
-    return (((("none", "full"), True),) if blocks else ()) + alike
+    return (((("none", "full"), True),) if blocks else ()) + alike + away
 
 
 def _without_dispatch(known: tuple[str, ...]) -> str:

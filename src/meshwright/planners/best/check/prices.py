@@ -101,7 +101,9 @@ class LayerPrices:
         self.sent: dict[tuple[object, ...], NDArray[np.float64]] = {}  # of plays: what stages send each other
 
     def recomputing(self, recompute: RecomputeSpace) -> LayerPrices:
-        """Return the same prices where layers may recompute something else."""
+        """Return the same prices where layers may recompute something else, but for activations on the host: those of their own."""
+        if recompute.offloads:
+            return LayerPrices(analytic.with_offload(self.problem), self.pool, self.chain, self.limits, recompute)
         alike = LayerPrices(self.problem, self.pool, self.chain, self.limits, recompute)
         alike._tables, alike._compute, alike._unsharded = self._tables, self._compute, self._unsharded
         alike.computing, alike._places, alike.sent = self.computing, self._places, self.sent

@@ -113,6 +113,8 @@ class BoundProof:
             peak = max(device.peak(precision) for device in prices.devices)
             legal: dict[tuple[int, ...], bool] = {}
             for mesh in meshes(self.problem, pool, self.n_layers, self.limits):
+                if prices.recompute.offloads and mesh.pipeline > 1:
+                    continue
                 key = (*mesh[:4], mesh.whole_experts)
                 if key not in legal:
                     strategy = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)
