@@ -300,7 +300,9 @@ class Costs:
         own = [i for i in set(self.chain.rows) if (i, "selective") in rows]
         useful = any(rows[i, "selective"].activation_bytes < rows[i, "none"].activation_bytes for i in own)
         return tuple(
-            word for word in RECOMPUTE if word in self.recompute and (word != "selective" or useful) and (row, word) in rows
+            word
+            for word in (*RECOMPUTE, OFFLOAD)
+            if word in self.recompute and (word != "selective" or useful) and (row, word) in rows
         )
 
     def word_of(self, row: int, word: str) -> str:
