@@ -280,10 +280,14 @@ def activations_question(seed: int, folder: pathlib.Path) -> Question:
     """
     asked = offload_question(seed, folder)
     dice = random.Random(f"activations {seed}")
-    away = dice.choice(("none,activations", "none,activations", "activations", "none,optimizer,activations", "activations,optimizer"))
+    away = dice.choice(
+        ("none,activations", "none,activations", "activations", "none,optimizer,activations", "activations,optimizer")
+    )
     limits = dataclasses.replace(asked.problem.framework.limits, offloads=ON_HOST)
     if dice.random() < 0.5:
-        limits = dataclasses.replace(limits, recompute=("none", "full"), recompute_scope="plan", block_recompute=dice.random() < 0.7)
+        limits = dataclasses.replace(
+            limits, recompute=("none", "full"), recompute_scope="plan", block_recompute=dice.random() < 0.7
+        )
     problem = dataclasses.replace(asked.problem, framework=dataclasses.replace(asked.problem.framework, limits=limits))
     settings = {name: value for name, value in asked.settings.items() if name == "shard"} | {"offload": away}
     if dice.random() < 0.3:
@@ -800,11 +804,12 @@ class Player:
     """
 
     def __init__(self, question: Question, budget: int, seed: int = 0) -> None:
-        self.problem, self.words = question.problem, _words(question.settings)
+        told = question.problem.framework.limits
+        self.problem, self.scope = question.problem, told.recompute_scope
+        self.words = tuple(word for word in _words(question.settings) if word in told.recompute)
         self.pinned = self.words[0] if len(self.words) == 1 else "none"  # one word allowed is that of all layers
         asked = question.settings.get("offload", "none").split(",")
         self.away, self.only_away = "activations" in asked, asked == ["activations"]
-        self.scope = question.problem.framework.limits.recompute_scope
         self.ratio = float(question.settings.get("memory_ratio", "1"))
         self.dice, self.left = random.Random(seed), budget
         self.best: Played | None = None
