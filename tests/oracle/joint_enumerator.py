@@ -275,20 +275,25 @@ def offload_question(seed: int, folder: pathlib.Path) -> Question:
 
 
 def activations_question(seed: int, folder: pathlib.Path) -> Question:
-    """Return a problem as of `offload_question` where activations may lie on the host, told for each layer or for the plan; beside
-    what else may be chosen, or alone.
+    """Return a problem as of `offload_question` where activations may lie on the host, told for each layer or for the plan;
+    beside what else may be chosen, or alone.
     """
     asked = offload_question(seed, folder)
     dice = random.Random(f"activations {seed}")
-    away = dice.choice(
-        ("none,activations", "none,activations", "activations", "none,optimizer,activations", "activations,optimizer")
-    )
+    choices = ("none,activations", "activations", "none,optimizer,activations", "activations,optimizer")
+    away = dice.choice((choices[0], *choices))
+    cluster, quick = asked.problem.required_cluster, Host(dice.choice((50e9, 400e9)), 500e9, 1e12)
+    kinds = tuple(dataclasses.replace(kind, host=kind.host if dice.random() < 0.3 else quick) for kind in cluster.kinds)
     limits = dataclasses.replace(asked.problem.framework.limits, offloads=ON_HOST)
     if dice.random() < 0.5:
         limits = dataclasses.replace(
             limits, recompute=("none", "full"), recompute_scope="plan", block_recompute=dice.random() < 0.7
         )
-    problem = dataclasses.replace(asked.problem, framework=dataclasses.replace(asked.problem.framework, limits=limits))
+    problem = dataclasses.replace(
+        asked.problem,
+        cluster=dataclasses.replace(cluster, kinds=kinds),
+        framework=dataclasses.replace(asked.problem.framework, limits=limits),
+    )
     settings = {name: value for name, value in asked.settings.items() if name == "shard"} | {"offload": away}
     if dice.random() < 0.3:
         settings["recompute"] = dice.choice(("none", "none,full"))

@@ -131,9 +131,8 @@ def test_the_device_keeps_what_is_not_away_and_twice_a_layer_while_it_works(link
     assert saved > 0.0 and three.host_bytes == pytest.approx(3 * saved)
     assert none.activation_bytes == pytest.approx(4 * waste * saved) and three.activation_bytes == pytest.approx(waste * saved)
     assert three.working_bytes == one.working_bytes == pytest.approx(none.working_bytes + 2 * waste * saved)
-    waits = [
-        dict(load.forward_communication)["offload"] + dict(load.backward_communication)["offload"] for load in (one, three)
-    ]
+    passes = [(dict(load.forward_communication), dict(load.backward_communication)) for load in (one, three)]
+    waits = [there["offload"] + back["offload"] for there, back in passes]
     both_ways = none.forward_seconds + none.backward_input_seconds + none.backward_weight_seconds
     assert waits[0] == pytest.approx(2 * saved / link - both_ways / 4 if link == 1e6 else 0.0)
     assert waits[1] == pytest.approx(3 * waits[0]) and three.forward_seconds == none.forward_seconds

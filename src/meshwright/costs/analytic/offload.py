@@ -57,7 +57,7 @@ def exposed_seconds(n_bytes: float, beside_seconds: float, device: Device) -> fl
     Transfers have streams of their own, one for each way, and run beside the compute of a layer: that of the next layer
     forward, that of the one before it backward [1]_; as such layers are alike, each hides as much as its own would. Only what
     exceeds it is waited for. Where fewer layers than all are away, Transformer Engine spreads their transfers over the compute
-    of several layers, so that less is exposed than this.
+    of several layers, which is not counted.
 
     References
     ----------

@@ -194,9 +194,9 @@ def test_what_cannot_stand_beside_activations_on_the_host_is_refused(settings: d
         solved(posed("flat:8"), offload="activations")
 
 
-def with_words(n_away: int, strategy: Strategy = Strategy(8, shard=1), then: str = "none") -> Result:
-    result = planned(posed(), strategy)
-    words = ("none", *("offload",) * n_away, *(then,) * (32 - n_away), "none")
+def with_words(n_away: int) -> Result:
+    result = planned(posed(), Strategy(8, shard=1))
+    words = ("none", *("offload",) * n_away, *("none",) * (32 - n_away), "none")
     return replace(result, answer=Answer(replace(result.plan, stages=(replace(result.plan.stages[0], recompute=words),))))
 
 
