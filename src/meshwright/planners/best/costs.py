@@ -108,15 +108,12 @@ class Costs:
         return all(repeats_dispatch(word) for word in self.recompute)
 
     def recomputing(self, words: tuple[str, ...], *, blocks: bool = False) -> Costs:
-        """Return the same costs where layers may recompute something else; loads of layers are shared, which do not depend on it,
-        but where activations may be on the host: this is priced only where it is asked for.
-        """
-        away = OFFLOAD in words
-        problem = analytic.with_offload(self.problem) if away else self.problem
+        """Return the same costs where layers may recompute something else; loads are shared, but for those with `OFFLOAD`."""
+        problem = analytic.with_offload(self.problem) if OFFLOAD in words else self.problem
         alike = Costs(
             problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges, self.in_pairs
         )
-        if not away:
+        if problem is self.problem:
             alike._priced, alike._of_mesh = self._priced, self._of_mesh
         return alike
 
@@ -299,11 +296,8 @@ class Costs:
         row = self.chain.main_row  # least recomputation first, in whichever order it was asked for
         own = [i for i in set(self.chain.rows) if (i, "selective") in rows]
         useful = any(rows[i, "selective"].activation_bytes < rows[i, "none"].activation_bytes for i in own)
-        return tuple(
-            word
-            for word in (*RECOMPUTE, OFFLOAD)
-            if word in self.recompute and (word != "selective" or useful) and (row, word) in rows
-        )
+        known = [word for word in (*RECOMPUTE, OFFLOAD) if word in self.recompute and (row, word) in rows]
+        return tuple(word for word in known if word != "selective" or useful)
 
     def word_of(self, row: int, word: str) -> str:
         """Return what a layer recomputes where those that may choose recompute `word`: embedding and head recompute nothing, other

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from meshwright import schedules, sim
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import Strategy
+from meshwright.core.strategy import OFFLOAD, Strategy
 from meshwright.planners.best.check.fitted_orders import least_step
 from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, PricedLayer, Table
 from meshwright.planners.best.check.rank_ways import RankWays
@@ -337,7 +337,7 @@ class Plays:
         for rank in range(self.mesh.pipeline):
             own = [stage for stage in range(len(rows)) if self.rank_of_stage[stage] == rank]
             ranks.append((self._rank_ways(rows, rank, moments), own, self._memory(rank)))
-        strongest, most = self.prices.recompute.words[1], max(counts) - int(self.prices.recompute.offloads)
+        strongest, most = self.prices.recompute.words[1], max(counts) - int(self.prices.recompute.words[1] == OFFLOAD)
         for n_full in range(1 if self.form.is_paired else most + 1):
             words = []
             for stage in rows:

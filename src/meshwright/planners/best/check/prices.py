@@ -102,7 +102,7 @@ class LayerPrices:
 
     def recomputing(self, recompute: RecomputeSpace) -> LayerPrices:
         """Return the same prices where layers may recompute something else, but for activations on the host: those of their own."""
-        if recompute.offloads:
+        if OFFLOAD in recompute.words:
             return LayerPrices(analytic.with_offload(self.problem), self.pool, self.chain, self.limits, recompute)
         alike = LayerPrices(self.problem, self.pool, self.chain, self.limits, recompute)
         alike._tables, alike._compute, alike._unsharded = self._tables, self._compute, self._unsharded

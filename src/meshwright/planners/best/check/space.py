@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from meshwright.core.framework import AXES
 from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem
-from meshwright.core.strategy import OFFLOAD, RECOMPUTE, Strategy
+from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.costs import analytic
 from meshwright.planners.best.check.device_pools import CheckedPool
 
@@ -133,11 +133,6 @@ class RecomputeSpace(NamedTuple):
     blocks: bool
 
     @property
-    def offloads(self) -> bool:
-        """Whether the second word is that activations are on the host: of all layers but one at most, and without a pipeline."""
-        return OFFLOAD in self.words
-
-    @property
     def one_way(self) -> bool:
         """Whether a split of the layers leaves one plan, but for the number of layers in a block."""
         return self.blocks or len(self.words) == 1
@@ -171,21 +166,17 @@ def recompute_spaces(problem: Problem, limits: Mapping[str, Any]) -> list[Recomp
 
     Where each layer recomputes by itself, any mixture is one space. Where a framework tells one setting for the whole plan, each
     setting that repeats something else is a space, and blocks of full recomputation (none and all layers included) are one.
-    Blocks of activations on the host are one where they are asked for, and all where nothing else is.
     """
     framework, asked = problem.framework.limits, tuple(limits["recompute"])
     known = analytic.distinct_settings(problem.graph, framework.recompute)
     words = tuple(word for word in known if asked == RECOMPUTE or word in asked)
-    away = [RecomputeSpace(("none", OFFLOAD), blocks=True)] if "activations" in limits["offload"] else []
-    if set(limits["offload"]) == {"activations"}:
-        return away
     if framework.recompute_scope == "layer":
-        return [RecomputeSpace(words, blocks=False), *away]
+        return [RecomputeSpace(words, blocks=False)]
     chain = chain_of(problem.graph)
     pinned = {problem.graph.ops[i].kind for i in (*chain.prefix, *chain.suffix)} - {"embedding", "head"}
     blocks = framework.block_recompute and {"none", "full"} <= set(words) and not limits["uniform"] and not pinned
     alike = [RecomputeSpace((word,), blocks=False) for word in words if not (blocks and word in ("none", "full"))]
-    return ([RecomputeSpace(("none", "full"), blocks=True)] if blocks else []) + alike + away
+    return ([RecomputeSpace(("none", "full"), blocks=True)] if blocks else []) + alike
 
 
 def _divisors(number: int) -> list[int]:
