@@ -15,7 +15,7 @@ from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
-from meshwright.planners.best import bounds, incumbents, limits, plans, ranks, recompute_spaces, runners_up, simplest, virtual
+from meshwright.planners.best import bounds, incumbents, limits, plans, question, ranks, runners_up, simplest, virtual
 from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Allowance, Goal, Incumbent, so_far
@@ -113,7 +113,7 @@ class BestFirstSearch:
         problem, cluster = self.problem, self.problem.required_cluster
         if not ranks.allowed_pool(pool, problem):
             return
-        spaces = recompute_spaces.settings(problem, self.params)
+        spaces = question.settings(problem, self.params)
         every = Costs(
             problem, pool, self.chain, spaces[0][0], self.params.memory_ratio, self.params.shard, exchanges=self.exchanges,
             in_pairs=any(in_pairs(word) for word in self.params.schedules),
