@@ -330,12 +330,13 @@ def missing_bytes(
     """
     _, rows = costs.chain.stages(virtual.counts(costs, config))
     ranks = ranks_of(costs, config, rows, costs.peaks(config, n_microbatches), light=light, n_first=n_first)
-    return float(
-        max(
-            own.peak_bytes(np.full(len(own.stage), len(own.words) - 1)) - memory
-            for own, memory in zip(ranks, costs.memory_bytes(config)[: len(ranks)], strict=True)
-        )
-    )
+    found = []
+    for own, memory in zip(ranks, costs.memory_bytes(config), strict=False):
+        choice = np.full(len(own.stage), len(own.words) - 1)
+        if costs.offloads:
+            choice[np.flatnonzero(~own.is_pinned)[-1]] = 0  # one layer keeps its own
+        found.append(own.peak_bytes(choice) - memory)
+    return float(max(found))
 
 
 def closest(

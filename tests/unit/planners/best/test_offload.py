@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from meshwright import api, frameworks, sim
+from meshwright.base import options
 from meshwright.base.errors import ExportError, InputError, UnknownNameError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Problem
@@ -15,6 +16,8 @@ from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
 from meshwright.planners.best import virtual
+from meshwright.planners.best.check import space as check_space
+from meshwright.planners.best.check.proof import BoundProof
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import variants
@@ -179,6 +182,28 @@ def test_a_far_host_takes_no_activations_where_recomputing_is_quicker() -> None:
     far = replace(problem, cluster=replace(problem.required_cluster, kinds=kinds))
     assert solved(far, offload="none,activations").plan.n_offloaded == 0
     assert solved(far, offload="activations").plan.n_offloaded > 0
+
+
+def test_the_check_refutes_no_bound_of_plans_that_recompute_where_activations_may_be_away() -> None:
+    problem = long_sequences()
+    plain = solved(problem, offload="none")
+    for offload, n_open in (("none", 0), ("none,activations", 1)):
+        params = options.parse(best.Params, {"offload": offload}, "search best")
+        limits = {one.name: getattr(params, one.name) for one in fields(params)}
+        proof = BoundProof(plain.problem, check_space.inside(plain.problem, limits), plain.answer.bound.value)
+        proof.run()
+        assert (len(proof.open) > 0) == n_open
+
+
+def test_one_layer_at_least_keeps_its_activations() -> None:
+    problem = long_sequences()
+    peaks = []
+    for n_away in (27, 28):
+        words = ("none", *("offload",) * n_away, *("none",) * (28 - n_away), "none")
+        plan = Plan((Stage(tuple(range(30)), (0,), Strategy(), words),), 8, 1, "1f1b", 8)
+        peaks.append(sim.simulate(problem, plan, analytic.stage_costs(problem, plan)).peak_bytes[0])
+    for peak, fits in ((peaks[0] * 1.0001, True), (sum(peaks) / 2, False)):
+        assert solved(with_memory(problem, peak), offload="activations", micro_batch="1").feasible == fits
 
 
 @pytest.mark.parametrize(("settings", "why"), [
