@@ -870,7 +870,7 @@ class Player:
             return step
         if self.scope == "plan":
             for word in self.words[1:]:
-                alike = make(self.problem, shape, counts, [[word] * count for count in counts])
+                alike = make(self.problem, shape, counts, [[word] * count for count in counts], word)
                 if alike is not None and self.left > 0:
                     self.play(alike, shape)
             return step
