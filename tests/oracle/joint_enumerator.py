@@ -23,7 +23,7 @@ from meshwright.core.cluster import Host
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Answer
-from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, Strategy
+from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, ON_HOST, Strategy
 from meshwright.costs import analytic
 from meshwright.schedules import zb_h1, zb_h2
 from questions import fused
@@ -272,6 +272,39 @@ def offload_question(seed: int, folder: pathlib.Path) -> Question:
     if dice.random() < 0.8 and shapes(problem, settings):
         problem = with_memory(problem, _tight_memory(problem, settings, dice))
     return Question(problem, settings, f"offload {seed}: {asked.name}, {settings}, {levels}, {hosts}")
+
+
+def activations_question(seed: int, folder: pathlib.Path) -> Question:
+    """Return a problem as of `offload_question` where activations may lie on the host, told for each layer or for the plan;
+    beside what else may be chosen, or alone.
+    """
+    asked = offload_question(seed, folder)
+    dice = random.Random(f"activations {seed}")
+    choices = ("none,activations", "activations", "none,optimizer,activations", "activations,optimizer")
+    away = dice.choice((choices[0], *choices))
+    cluster, quick = asked.problem.required_cluster, Host(dice.choice((50e9, 400e9)), 500e9, 1e12)
+    kinds = tuple(dataclasses.replace(kind, host=kind.host if dice.random() < 0.3 else quick) for kind in cluster.kinds)
+    limits = dataclasses.replace(asked.problem.framework.limits, offloads=ON_HOST)
+    if dice.random() < 0.5:
+        limits = dataclasses.replace(
+            limits, recompute=("none", "full"), recompute_scope="plan", block_recompute=dice.random() < 0.7
+        )
+    problem = dataclasses.replace(
+        asked.problem,
+        cluster=dataclasses.replace(cluster, kinds=kinds),
+        framework=dataclasses.replace(asked.problem.framework, limits=limits),
+    )
+    settings = {name: value for name, value in asked.settings.items() if name == "shard"} | {"offload": away}
+    if dice.random() < 0.3:
+        settings["recompute"] = dice.choice(("none", "none,full"))
+    if dice.random() < 0.6:
+        settings["pipeline"] = "1"
+    first, layers, last = chain(problem)
+    if len(layers) < 2 or {problem.graph.ops[i].kind for i in (*first, *last)} - {"embedding", "head"}:
+        settings["offload"] = "none"
+    elif shapes(problem, settings):
+        problem = with_memory(problem, _tight_memory(problem, settings, dice))
+    return Question(problem, settings, f"activations {seed}: {asked.name}, {settings}, {limits.recompute_scope}")
 
 
 def optimizer_question(seed: int, folder: pathlib.Path) -> Question:
@@ -570,9 +603,10 @@ def shapes(problem: Problem, settings: dict[str, str]) -> list[Shape]:
 
 
 def _offloaded(problem: Problem, settings: dict[str, str], strategies: Iterator[Strategy]) -> Iterator[Strategy]:
-    """Yield strategies with all that may lie on the host, where the framework has it with their sharding."""
+    """Yield strategies with all that may lie on the host beside activations, where the framework has it with their sharding."""
+    words = [word for word in settings.get("offload", "none").split(",") if word != "activations"]
     for strategy in strategies:
-        for offload in settings.get("offload", "none").split(","):
+        for offload in words or ["none"]:
             several = strategy.data * strategy.context > 1
             if offload == "none" or not several or strategy.shard in problem.framework.limits.offload_shards:
                 yield dataclasses.replace(strategy, offload=offload)
@@ -775,8 +809,12 @@ class Player:
     """
 
     def __init__(self, question: Question, budget: int, seed: int = 0) -> None:
-        self.problem, self.words = question.problem, _words(question.settings)
+        told = question.problem.framework.limits
+        self.problem, self.scope = question.problem, told.recompute_scope
+        self.words = tuple(word for word in _words(question.settings) if word in told.recompute)
         self.pinned = self.words[0] if len(self.words) == 1 else "none"  # one word allowed is that of all layers
+        asked = question.settings.get("offload", "none").split(",")
+        self.away, self.only_away = "activations" in asked, asked == ["activations"]
         self.ratio = float(question.settings.get("memory_ratio", "1"))
         self.dice, self.left = random.Random(seed), budget
         self.best: Played | None = None
@@ -820,11 +858,21 @@ class Player:
         step.
         """
         least = self.words[0]
+        if self.away and len(shape.devices) == 1:
+            self.send_away(shape, counts[0])
+        if self.only_away:
+            return math.inf
         plan = make(self.problem, shape, counts, [[least] * count for count in counts], self.pinned)
         if plan is None:
             return math.inf
         step, fits, busy = self.play(plan, shape)
         if all(fits) or len(self.words) == 1:
+            return step
+        if self.scope == "plan":
+            for word in self.words[1:]:
+                alike = make(self.problem, shape, counts, [[word] * count for count in counts], word)
+                if alike is not None and self.left > 0:
+                    self.play(alike, shape)
             return step
         of_rank: list[list[int]] = [[] for _ in shape.devices]  # its stages
         for stage in range(len(counts)):
@@ -850,6 +898,14 @@ class Player:
             assert plan is not None
             self.play(plan, shape)
         return step
+
+    def send_away(self, shape: Shape, n_layers: int) -> None:
+        """Play what has the activations of the first layers on the host, of all but one at most."""
+        for n_first in range(0 if self.only_away else 1, n_layers):
+            plan = make(self.problem, shape, (n_layers,), [["offload"] * n_first + ["none"] * (n_layers - n_first)])
+            if plan is None or self.left <= 0:
+                return
+            self.play(plan, shape)
 
     def run(self, all_shapes: list[Shape]) -> None:
         """Play: the even split of many shapes, then splits and mixtures of the quickest and of some others."""
@@ -900,6 +956,6 @@ def _by_stage(words: list[list[str]], of_rank: list[list[int]], counts: tuple[in
 FAMILIES: MappingProxyType[str, Callable[[int, pathlib.Path], Question]] = MappingProxyType({
     "random": random_question, "context": context_question, "both_ways": both_ways_question, "offload": offload_question,
     "virtual": virtual_question, "unlike": unlike_question, "paired": paired_question, "frozen": frozen_question,
-    "optimizer": optimizer_question,
+    "optimizer": optimizer_question, "activations": activations_question,
 })  # fmt: skip
 """Random questions by what is special about them."""

@@ -108,6 +108,12 @@ def test_proofs_hold_where_the_optimizers_state_may_lie_on_the_host(tmp_path: pa
     assert used == {"none", "optimizer"}
 
 
+def test_proofs_hold_where_activations_may_lie_on_the_host(tmp_path: pathlib.Path) -> None:
+    """Of any number of first layers, beside what recomputes layer by layer or as a whole, or alone."""
+    answers = [verdict.answer for verdict in held("activations", (1, 6, 7, 76, 80, 95), tmp_path)]
+    assert sum(answer is not None and answer.plan is not None and answer.plan.n_offloaded > 0 for answer in answers) >= 4
+
+
 def test_proofs_hold_for_every_spread_of_layers_over_virtual_stages(tmp_path: pathlib.Path) -> None:
     """And many answers have fewer layers on the first or the last stage than an even spread."""
     schedules, n_uneven = set(), 0

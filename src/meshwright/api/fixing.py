@@ -11,7 +11,7 @@ from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.formatting import describe
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Result
-from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, RECOMPUTE
+from meshwright.core.strategy import CONTEXT_EXCHANGES, ON_HOST, RECOMPUTE
 
 __all__ = ["KEYS", "GivenParts", "parse", "plan"]
 
@@ -92,8 +92,8 @@ def parse(fix: str | Mapping[str, object], problem: Problem) -> GivenParts:
     if "context_exchange" in told:
         settings |= _exchange(told["context_exchange"], numbers, problem)
     if "offload" in told:
-        if told["offload"] not in OFFLOADS:
-            raise UnknownNameError("offload (of --fix)", told["offload"], OFFLOADS)
+        if told["offload"] not in ON_HOST:
+            raise UnknownNameError("offload (of --fix)", told["offload"], ON_HOST)
         settings["offload"] = told["offload"]
     return GivenParts(tuple(told.items()), tuple(settings.items()), virtual, split)
 

@@ -12,6 +12,7 @@ from meshwright.base.errors import InputError, MeshwrightError
 from meshwright.base.units import format_bytes, format_count
 from meshwright.core.cluster import Cluster
 from meshwright.core.problem import ModelSpec
+from meshwright.core.strategy import OFFLOAD
 from meshwright.core.words import plural, size_of
 
 __all__ = ["describe", "text"]
@@ -207,8 +208,10 @@ def _stage_text(stage: dict[str, Any]) -> str:
     if shard:
         words = {1: "optimizer sharded", 2: "optimizer and gradients sharded", 3: "fully sharded"}[shard]
         parts.append(words + (f" over {over}" if over else ""))
-    recompute = [word for word in stage.get("recompute", ()) if word != "none"]
+    recompute = [word for word in stage.get("recompute", ()) if word not in ("none", OFFLOAD)]
     parts += [f"{plural(recompute.count(word), 'layer')} recompute {word}" for word in dict.fromkeys(recompute)]
+    if away := list(stage.get("recompute", ())).count(OFFLOAD):
+        parts.append(f"activations of {plural(away, 'layer')} on the host")
     choices = stage.get("choices", ())
     parts += [f"{plural(choices.count(name), 'layer')} by choice '{name}'" for name in dict.fromkeys(choices)]
     if stage.get("peak_bytes") is not None:

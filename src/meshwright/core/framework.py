@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
-from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, RECOMPUTE, Strategy
+from meshwright.core.strategy import CONTEXT_EXCHANGES, ON_HOST, RECOMPUTE, Strategy
 
 __all__ = [
     "AXES",
@@ -102,7 +102,8 @@ class FrameworkLimits:
     expert_ranks : tuple of str
         Axes (``shard``, ``context``, ``tensor``) whose ranks the expert degree divides; empty for any.
     offloads : tuple of str
-        What may lie on the host, as `meshwright.core.strategy.OFFLOADS`.
+        What may lie on the host, as `meshwright.core.strategy.ON_HOST`; activations of the first layers, while one at least
+        keeps its own, without a pipeline and where nothing is recomputed.
     offload_shards : tuple of int
         The sharding levels with which something may lie there, where there is more than one data or context rank.
     paired_tasks : bool
@@ -139,7 +140,7 @@ class FrameworkLimits:
     whole_experts: bool = False
     experts_over_tensor: bool = True
     expert_ranks: tuple[str, ...] = ()
-    offloads: tuple[str, ...] = OFFLOADS
+    offloads: tuple[str, ...] = ON_HOST
     offload_shards: tuple[int, ...] = (0, 1, 2, 3)
     paired_tasks: bool = True
 

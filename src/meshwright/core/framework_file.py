@@ -18,7 +18,7 @@ from meshwright.base import fields, files, units
 from meshwright.base.errors import InputError
 from meshwright.core.framework import AXES, SCOPES, SHARES, Framework, FrameworkLimits
 from meshwright.core.optimizers import OPTIMIZERS
-from meshwright.core.strategy import CONTEXT_EXCHANGES, OFFLOADS, is_recompute
+from meshwright.core.strategy import CONTEXT_EXCHANGES, ON_HOST, is_recompute
 
 __all__ = ["CIRCUMSTANCES", "Variant", "described", "of_content", "read", "unsaid"]
 
@@ -168,9 +168,9 @@ def _limit(value: Any, name: str, place: str) -> Any:
     if name in ("context_exchanges", "latent_exchanges", "window_exchanges") and not set(listed) <= set(CONTEXT_EXCHANGES):
         strange = ", ".join(sorted(set(listed) - set(CONTEXT_EXCHANGES)))
         raise InputError(f"{place}: names {strange}; there are {', '.join(CONTEXT_EXCHANGES)}")
-    if name == "offloads" and not {"none"} <= set(listed) <= set(OFFLOADS):
+    if name == "offloads" and not {"none"} <= set(listed) <= set(ON_HOST):
         raise InputError(
-            f"{place}: is {', '.join(listed) or 'empty'}; it has none, and may have others of {', '.join(OFFLOADS)}"
+            f"{place}: is {', '.join(listed) or 'empty'}; it has none, and may have others of {', '.join(ON_HOST)}"
         )
     unknown = [word for word in listed if name == "optimizers" and word not in OPTIMIZERS]
     if unknown:

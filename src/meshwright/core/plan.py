@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.core.strategy import Strategy
+from meshwright.core.strategy import OFFLOAD, Strategy
 
 __all__ = ["Plan", "Stage"]
 
@@ -23,7 +23,8 @@ class Stage:
     strategy : Strategy
         Degrees; ``strategy.n_devices == len(devices)``.
     recompute : tuple of str
-        One of `meshwright.core.strategy.RECOMPUTE` for each layer.
+        One of `meshwright.core.strategy.RECOMPUTE` for each layer, a setting of a framework, or ``offload``: it recomputes
+        nothing, its activations are on the host between its forward and its backward pass.
     ring : tuple of int
         Replicas (places on the data axis) in the order of the ring that reduces their gradients; empty where the communication
         library is to choose.
@@ -79,8 +80,13 @@ class Plan:
 
     @property
     def recomputes(self) -> bool:
-        """Whether any layer recomputes anything in its backward pass."""
+        """Whether any layer recomputes anything in its backward pass, or has its activations on the host until then."""
         return any(word != "none" for stage in self.stages for word in stage.recompute)
+
+    @property
+    def n_offloaded(self) -> int:
+        """Layers whose activations are on the host between their forward and their backward pass."""
+        return sum(word == OFFLOAD for stage in self.stages for word in stage.recompute)
 
     def samples_of_replicas(self) -> tuple[int, ...]:
         """Return how many samples of one micro-batch a replica of each stage takes.

@@ -54,7 +54,8 @@ class StageCost:
     recompute_seconds : float
         Forward work repeated before the backward pass.
     forward_communication : tuple of (str, float)
-        Blocking communication inside the forward pass by cause, in seconds: ``tensor``, ``context``, ``expert``, ``gather``.
+        Blocking communication inside the forward pass by cause, in seconds: ``tensor``, ``context``, ``expert``, ``gather``,
+        ``offload`` (activations on their way to the host or back).
     backward_communication : tuple of (str, float)
         The same inside the backward pass (communication repeated by recomputation included).
     output_bytes : float
@@ -87,7 +88,8 @@ class StageCost:
     output_gradient : bool
         Whether the next stage sends the gradient of the output back; not where everything up to it is frozen.
     host_bytes : float
-        Held on the host for this device: optimizer state that is offloaded, and the gradients that reach it.
+        Held on the host for this device: optimizer state that is offloaded, and the gradients that reach it; activations of a
+        micro-batch that are offloaded.
     """
 
     forward_seconds: float

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from meshwright.core.graph import Graph
 
 __all__ = [
-    "ALTERNATE", "CONTEXT_EXCHANGES", "MODULES", "OFFLOADS", "RECOMPUTE", "Strategy", "is_recompute", "repeats_dispatch",
+    "ALTERNATE", "CONTEXT_EXCHANGES", "MODULES", "OFFLOAD", "OFFLOADS", "ON_HOST", "RECOMPUTE", "Strategy",
+    "is_recompute", "repeats_dispatch",
 ]  # fmt: skip
 
 RECOMPUTE = ("none", "selective", "full")
@@ -27,17 +28,27 @@ Megatron-LM's ``p2p``); they are gathered before it; queries, keys, values and o
 parts of the heads and back (DeepSpeed-Ulysses; Megatron-LM's ``a2a``); or that among neighbours, as many as heads can be split
 over, while keys and values go round among ranks of like heads (USP, arXiv 2405.07719; Megatron-LM's ``a2a+p2p``)."""
 
+OFFLOAD = "offload"
+"""What a layer does that recomputes nothing and does not keep its activations on the device either: they go to the host behind
+its forward pass and come back before its backward pass."""
+
 OFFLOADS = ("none", "optimizer")
 """What lies on the host: nothing, or the optimizer's state, with which the host updates the weights (ZeRO-Offload;
 Megatron-LM's ``--optimizer-cpu-offload``)."""
 
+ON_HOST = (*OFFLOADS, "activations")
+"""What may be asked for: `OFFLOADS`, and activations, of the layers whose word is `OFFLOAD` (Megatron-LM's
+``--cpu-offloading-num-layers``)."""
+
 
 def is_recompute(word: object) -> bool:
-    """Return whether a word says what a layer recomputes: one of `RECOMPUTE`, `ALTERNATE`, or `MODULES` joined by ``+``."""
+    """Return whether a word says what a layer recomputes: one of `RECOMPUTE`, `ALTERNATE`, `OFFLOAD`, or `MODULES` joined by
+    ``+``.
+    """
     if not isinstance(word, str):
         return False
     parts = word.split("+")
-    return word in (*RECOMPUTE, ALTERNATE) or (set(parts) <= set(MODULES) and parts == sorted(set(parts)))
+    return word in (*RECOMPUTE, ALTERNATE, OFFLOAD) or (set(parts) <= set(MODULES) and parts == sorted(set(parts)))
 
 
 def repeats_dispatch(word: str) -> bool:
@@ -65,7 +76,7 @@ class Strategy:
     context_exchange : str
         One of `CONTEXT_EXCHANGES`; ``ring`` where the context degree is 1 and nothing is exchanged.
     offload : str
-        One of `OFFLOADS`.
+        One of `OFFLOADS`; whose activations are there is told layer by layer (`Stage.recompute`).
 
     Notes
     -----

@@ -40,9 +40,9 @@ class Timeline:
         ``working`` (tensors), ``communication`` (buffers of collectives), ``allocator`` (what it cannot use of its blocks) and
         ``context`` (of the device, and libraries).
     causes : tuple of (str, float)
-        Seconds of the step by cause, adding up to `step_seconds`: ``compute``, ``recompute``, ``tensor``, ``context``,
-        ``expert``, ``gather``, ``contention``, ``imbalance``, ``bubble``, ``transfer``, ``reduce``, ``optimizer``; of the
-        pipeline rank that finishes last.
+        Seconds of the step by cause, adding up to `step_seconds`: ``compute``, ``recompute``, ``offload``, ``tensor``,
+        ``context``, ``expert``, ``gather``, ``contention``, ``imbalance``, ``bubble``, ``transfer``, ``reduce``, ``optimizer``;
+        of the pipeline rank that finishes last.
     link_busy_ratio : tuple of (int, float)
         The busiest links: id and the share of what they could carry in the step that they do carry.
     allocated_bytes, reserved_bytes : tuple of float

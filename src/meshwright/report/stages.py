@@ -43,10 +43,10 @@ def table(title: str, *columns: str, left: int = 1) -> Table:
 def every_stage(result: Result, plan: Plan) -> Table:
     """Return a row for every stage, virtual ones too."""
     axes = axes_of(plan)
-    made = table("", "stage", "layers", "devices", *axes, "recompute", "forward", "backward", "peak memory", left=3)
+    made = table("", "stage", "layers", "devices", *axes, _what(plan), "forward", "backward", "peak memory", left=3)
     rank_of_stage = plan.rank_of_stage()
     for i, stage in enumerate(plan.stages):
-        words = [word for word in stage.recompute if word != "none"]
+        words = [word for word in stage.recompute if word != "none"]  # all alike where activations are on the host
         load = result.stage_costs[i] if result.stage_costs else None
         peak = format_bytes(result.timeline.peak_bytes[rank_of_stage[i]]) if result.timeline is not None else "-"
         made.add_row(
@@ -81,7 +81,7 @@ def folded(result: Result, plan: Plan, n_lines: int, n_columns: int) -> list[str
             rows.append(row)
     virtual = len(plan.stages) // len(plan.ranks())
     kind = "rank" if virtual > 1 else "stage"
-    cells = [(kind, "layers", "devices", *axes, "recompute", "forward", "backward", "peak memory")]
+    cells = [(kind, "layers", "devices", *axes, _what(plan), "forward", "backward", "peak memory")]
     n_rows = max(n_lines - 1, 1)
     cut = len(rows) > n_rows
     shown = rows[: max(n_rows - 2, 1)] if cut else rows
@@ -148,3 +148,8 @@ def _span(values: tuple[float, ...]) -> str:
         return high
     number, unit = low.split(" ")
     return f"{number} .. {high}" if high.endswith(f" {unit}") else f"{low} .. {high}"
+
+
+def _what(plan: Plan) -> str:
+    """Return the head of the column that counts layers which do not keep all activations on the device."""
+    return "on the host" if plan.n_offloaded else "recompute"

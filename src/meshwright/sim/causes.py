@@ -64,9 +64,8 @@ def causes(
     # What rounding leaves over goes to compute, so that the sum is the step.
     seconds["compute"] += step_seconds - sum(seconds.values())
     known = (
-        "compute", "recompute", "tensor", "context", "expert", "gather", "contention", "imbalance", "bubble", "transfer",
-        "reduce",
-        "optimizer",
+        "compute", "recompute", "offload", "tensor", "context", "expert", "gather", "contention", "imbalance", "bubble",
+        "transfer", "reduce", "optimizer",
     )  # fmt: skip
     names = [*(name for name in known if name in seconds), *sorted(set(seconds) - set(known))]
     return tuple((name, seconds[name]) for name in names)

@@ -148,7 +148,7 @@ def host_bytes(problem: Problem, plan: Plan) -> tuple[float, ...]:
         As of `rank_excess_bytes`.
     """
     rank_of_stage, held = plan.rank_of_stage(), [0.0] * len(plan.ranks())
-    if any(stage.strategy.offload != "none" for stage in plan.stages) and offers(problem.costs, LAYERS):
+    if (plan.n_offloaded or any(stage.strategy.offload != "none" for stage in plan.stages)) and offers(problem.costs, LAYERS):
         priced = registry.load("costs", problem.costs, "cost model").stage_costs(problem, plan, ledger=False)
         for rank, load in zip(rank_of_stage, priced, strict=True):
             held[rank] += load.host_bytes

@@ -12,7 +12,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import RECOMPUTE, is_recompute, repeats_dispatch
+from meshwright.core.strategy import OFFLOAD, RECOMPUTE, is_recompute, repeats_dispatch
 from meshwright.schedules import Actions, Durations, Room
 
 __all__ = ["MOST_TASKS", "check_loads", "check_plan", "order", "task_seconds", "times"]
@@ -75,6 +75,17 @@ def _check_recompute(problem: Problem, plan: Plan) -> None:
             raise InputError(
                 f"stage {i}: recompute is '{again}' under schedule {plan.schedule}; layers whose all-to-alls of experts run "
                 "beside another micro-batch do not repeat them: recompute less, or take interleaved_1f1b"
+            )
+        if OFFLOAD in stage.recompute and (len(plan.stages) > 1 or plan.schedule != "1f1b"):
+            raise InputError(
+                f"stage {i}: recompute is '{OFFLOAD}' in a plan of {len(plan.stages)} stages under {plan.schedule}; "
+                "activations on the host are priced with one stage under 1f1b: leave the pipeline out, or the word"
+            )
+        other = next((word for word in stage.recompute if word not in ("none", OFFLOAD)), "")
+        if OFFLOAD in stage.recompute and other:
+            raise InputError(
+                f"stage {i}: recompute is '{OFFLOAD}' of some layers and '{other}' of others; beside layers whose "
+                "activations are on the host the others keep theirs: none"
             )
         if stage.choices and not read:
             raise InputError(

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright import api, sim
+from meshwright import api, frameworks, sim
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Host
-from meshwright.core.graph import Graph, Op, Operator
+from meshwright.core.graph import Edge, Graph, Op, Operator
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
-from meshwright.costs.analytic.offload import HOST_FILL_RATIO, HOST_MEMORY_RATIO, host_update
+from meshwright.costs.analytic.offload import HOST_FILL_RATIO, HOST_MEMORY_RATIO, exposed_seconds, host_update
 
 N = 512 * 1280
 HOST = Host(20e9, 100e9, 1e12, "made up")
@@ -99,3 +99,62 @@ def test_a_host_is_shared_out_to_its_devices() -> None:
     for name, n_devices, memory in (("dgx-h100:16", 8, 2e12), ("gb200-nvl72:72", 4, 960e9), ("gh200:2", 1, 480e9)):
         host = api.make_problem("llama-3.1-8b", name).required_cluster.kinds[0].host
         assert host is not None and host.memory_bytes == pytest.approx(memory / n_devices) and host.source
+
+
+def _stack(host: Host | None = HOST, n_layers: int = 4) -> Problem:
+    """Layers alike, of one product each, told for a framework that has activations on the host."""
+    body = (Operator("p", "matmul", (("sequence", 64), ("in", 512), ("out", 512)), "out", 512 * 512, saved_elements=64 * 512),)
+    ops = tuple(Op(f"layer{i}", "layer", body, 0) for i in range(n_layers))
+    edges = tuple(Edge(i, i + 1, 64 * 512) for i in range(n_layers - 1))
+    spec = ModelSpec("stack", "test", "stack", Graph("stack", ops, edges, 64))
+    problem = api.make_problem(spec, "dgx-h100:8", batch=Batch(8), framework="megatron")
+    kinds = tuple(replace(kind, host=host) for kind in problem.required_cluster.kinds)
+    return replace(problem, cluster=replace(problem.required_cluster, kinds=kinds))
+
+
+def _away(n_away: int, n_layers: int = 4, **more: str) -> Plan:
+    words = ("offload",) * n_away + ("none",) * (n_layers - n_away)
+    return Plan((Stage(tuple(range(n_layers)), (0,), Strategy(), words),), 8, 1, more.get("schedule", "1f1b"), global_batch=8)
+
+
+def test_activations_on_the_host_are_waited_for_as_far_as_their_layer_computes_less() -> None:
+    device = replace(_problem().required_cluster.kinds[0], host=Host(1e9, 1e12, 1e12))
+    assert exposed_seconds(3e9, 2.0, device) == 1.0  # three seconds on the link, two beside compute
+    assert exposed_seconds(3e9, 4.0, device) == 0.0
+
+
+@pytest.mark.parametrize("link", [1e6, 1e15])
+def test_the_device_keeps_what_is_not_away_and_twice_a_layer_while_it_works(link: float) -> None:
+    problem = _stack(replace(HOST, link_bytes_per_second=link))
+    none, one, three = (analytic.stage_costs(problem, _away(n), ledger=False)[0] for n in (0, 1, 3))
+    saved, waste = one.host_bytes, 1.0 + none.fragmentation_ratio
+    assert saved > 0.0 and three.host_bytes == pytest.approx(3 * saved)
+    assert none.activation_bytes == pytest.approx(4 * waste * saved) and three.activation_bytes == pytest.approx(waste * saved)
+    assert three.working_bytes == one.working_bytes == pytest.approx(none.working_bytes + 2 * waste * saved)
+    passes = [(dict(load.forward_communication), dict(load.backward_communication)) for load in (one, three)]
+    waits = [there["offload"] + back["offload"] for there, back in passes]
+    both_ways = none.forward_seconds + none.backward_input_seconds + none.backward_weight_seconds
+    assert waits[0] == pytest.approx(2 * saved / link - both_ways / 4 if link == 1e6 else 0.0)
+    assert waits[1] == pytest.approx(3 * waits[0]) and three.forward_seconds == none.forward_seconds
+    timeline = sim.simulate(problem, _away(3), (three,))
+    assert dict(timeline.causes)["offload"] == pytest.approx(8 * waits[1])
+
+
+def test_activations_must_fit_the_host_and_be_of_a_plan_that_is_priced() -> None:
+    saved = analytic.stage_costs(_stack(), _away(1), ledger=False)[0].host_bytes
+    for size, fits in ((3 * saved / HOST_FILL_RATIO * 1.001, True), (3 * saved / HOST_FILL_RATIO * 0.999, False)):
+        problem = _stack(replace(HOST, memory_bytes=size))
+        peaks = sim.simulate(problem, _away(3), analytic.stage_costs(problem, _away(3), ledger=False)).peak_bytes
+        assert (sim.excess_bytes(problem, _away(3), peaks) <= 0.0) == fits
+    with pytest.raises(InputError, match="activations on the host: nothing is known of the host"):
+        analytic.stage_costs(_stack(None), _away(1))
+    other = replace(_stack(), framework=frameworks.load("torchtitan").FRAMEWORK)
+    with pytest.raises(InputError, match="recomputation 'offload' is none of torchtitan"):
+        analytic.stage_costs(other, _away(1))
+    with pytest.raises(
+        InputError, match="in a plan of 1 stages under gpipe; activations on the host are priced with one stage"
+    ):
+        sim.check_plan(_stack(), _away(1, schedule="gpipe"))
+    mixed = replace(_away(1).stages[0], recompute=("offload", "full", "none", "none"))
+    with pytest.raises(InputError, match="'offload' of some layers and 'full' of others"):
+        sim.check_plan(_stack(), replace(_away(1), stages=(mixed,)))

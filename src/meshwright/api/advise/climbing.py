@@ -14,6 +14,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.plan_forms import inner_words, layout_of
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
+from meshwright.core.strategy import OFFLOAD
 
 __all__ = ["NO_RUNNERS_UP", "Rung", "climb"]
 
@@ -55,7 +56,7 @@ def _values(plan: Plan, problem: Problem) -> dict[str, str]:
         for stage in plan.stages
         for op, word in zip(stage.ops, stage.recompute or ("none",) * len(stage.ops), strict=True)
         if problem.graph.ops[op].kind not in ("embedding", "head")
-    }
+    } - {OFFLOAD}
     return {
         "tensor": str(one.tensor), "context": str(one.context), "expert": str(one.expert), "pipeline": str(len(plan.ranks())),
         "micro_batch": str(plan.micro_batch), "shard": str(one.shard), "recompute": ",".join(sorted(words)) or "none",
@@ -89,7 +90,8 @@ def _beside(before: Plan, after: Plan, problem: Problem) -> tuple[str, ...]:
     mixed = len({word for stage in inner_words(after, problem.graph) for word in stage}) > 1
     if mixed and (words[0] != words[1] or cuts[0] != cuts[1]):
         counts = [sum(word != "none" for word in stage) for stage in inner_words(after, problem.graph)]
-        found.append(f"layers of stages that recompute {_runs(counts)}")
+        what = "have activations on the host" if after.n_offloaded else "recompute"
+        found.append(f"layers of stages that {what} {_runs(counts)}")
     return tuple(found)
 
 

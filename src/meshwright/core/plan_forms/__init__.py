@@ -28,18 +28,20 @@ def layout_of(plan: Plan) -> str:
     return ""
 
 
-def recomputed_in_block(words: list[list[str]]) -> int:
+def recomputed_in_block(words: list[list[str]], most: str = "full") -> int:
     """Return how many first layers of every stage recompute everything, the others nothing; -1 where it is otherwise.
+
+    `most`: the word of the first layers; ``offload`` for those whose activations go to the host.
 
     `words`: what the layers between embedding and head of each stage recompute. A stage with fewer layers recomputes all.
     """
-    full = [[word == "full" for word in stage] for stage in words]
-    if any(word not in ("none", "full") for stage in words for word in stage):
+    full = [[word == most for word in stage] for stage in words]
+    if any(word not in ("none", most) for stage in words for word in stage):
         return -1
     counts = [sum(stage) for stage in full]
-    most = max(counts, default=0)
+    largest = max(counts, default=0)
     first = all(stage == [True] * count + [False] * (len(stage) - count) for stage, count in zip(full, counts, strict=True))
-    return most if first and all(n == min(most, len(stage)) for n, stage in zip(counts, full, strict=True)) else -1
+    return largest if first and all(n == min(largest, len(stage)) for n, stage in zip(counts, full, strict=True)) else -1
 
 
 def inner_words(plan: Plan, graph: Graph) -> list[list[str]]:

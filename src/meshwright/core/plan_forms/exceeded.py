@@ -6,7 +6,7 @@ from meshwright.core.framework import FrameworkLimits, listed
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.plan_forms import inner_words, layout_of, recomputed_in_block
-from meshwright.core.strategy import RECOMPUTE
+from meshwright.core.strategy import OFFLOAD, RECOMPUTE
 
 __all__ = ["exceeded", "exceeded_by_any"]
 
@@ -129,6 +129,8 @@ def _recompute(limits: FrameworkLimits, plan: Plan, graph: Graph) -> list[str]:
     """Return what is wrong with what layers recompute."""
     words = inner_words(plan, graph)
     every = list(dict.fromkeys(word for stage in words for word in stage))
+    if OFFLOAD in every:
+        return _activations(limits, plan, words)
     modules = {module for word in limits.recompute for module in word.split("+")} - set(RECOMPUTE)
     unknown = [word for word in every if word not in limits.recompute and not set(word.split("+")) <= modules]
     if unknown:
@@ -138,4 +140,16 @@ def _recompute(limits: FrameworkLimits, plan: Plan, graph: Graph) -> list[str]:
             return []
         block = ", or the first layers of every stage recompute all, equally many of each" if limits.block_recompute else ""
         return [f"layers recompute differently ({listed(tuple(every))}); all layers recompute alike there{block}"]
+    return []
+
+
+def _activations(limits: FrameworkLimits, plan: Plan, words: list[list[str]]) -> list[str]:
+    """Return what is wrong with activations on the host."""
+    if "activations" not in limits.offloads:
+        return [f"activations on the host; it has offload {listed(limits.offloads)}"]
+    if len(plan.stages) > 1:
+        return ["activations on the host beside a pipeline; it has them without one"]
+    n_first, n_layers = recomputed_in_block(words, OFFLOAD), len(words[0])
+    if not 0 < n_first < n_layers:
+        return [f"activations of other layers on the host than of the first, at most {n_layers - 1} of {n_layers}"]
     return []

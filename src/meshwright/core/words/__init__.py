@@ -10,6 +10,7 @@ from meshwright.base.units import format_bytes, format_count, format_seconds
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
+from meshwright.core.strategy import OFFLOAD
 
 __all__ = [
     "as_html", "as_text", "axes_of", "describe", "devices_of", "layers_of", "no_others",
@@ -47,8 +48,10 @@ def describe(plan: Plan, *, brief: bool = False) -> str:
     order = ("selective", *sorted(set(words) - {"none", "selective", "full"}), "full")
     named = {"selective": "selectively", "full": "all"}
     for word in order:
-        if (count := words.count(word)) and not brief:
+        if (count := words.count(word)) and not brief and word != OFFLOAD:
             parts.append(f"{plural(count, 'layer')} recompute{'s' * (count == 1)} {named.get(word, word)}")
+    if plan.n_offloaded:
+        parts.append(f"activations of {plural(plan.n_offloaded, 'layer')} on the host")
     schedule = f"{plan.schedule}, " if ranks > 1 else ""
     parts.append(f"{schedule}{plural(plan.n_microbatches, 'micro-batch')} of {plan.micro_batch}")
     return ", ".join(parts)

@@ -14,13 +14,13 @@ from meshwright.core.optimizers import optimizer
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Framework, MixedPrecision, Problem
 from meshwright.core.stage_cost import Collective, StageCost
-from meshwright.core.strategy import RECOMPUTE, Strategy
+from meshwright.core.strategy import OFFLOAD, RECOMPUTE, Strategy
 from meshwright.costs.analytic import joined_loads, recomputation, traffic
 from meshwright.costs.analytic import legal as _legal
 from meshwright.costs.analytic import stage as _stage
 from meshwright.costs.analytic.device_mesh import Mesh, mesh
 from meshwright.costs.analytic.layer import LayerWork, layer_work
-from meshwright.costs.analytic.offload import unknown_host
+from meshwright.costs.analytic.offload import no_host, unknown_host
 from meshwright.costs.analytic.reference_pass import with_reference, with_reference_load
 from meshwright.costs.analytic.roofline import Shape
 from meshwright.costs.analytic.shared_weights import body_without, spare_of_stages, spare_rows, state_of, with_state_of
@@ -37,6 +37,7 @@ __all__ = [
     "distinct_rows",
     "distinct_settings",
     "illegal",
+    "no_host",
     "row_costs",
     "rows",
     "spare_rows",
@@ -155,6 +156,13 @@ def distinct_settings(graph: Graph, settings: tuple[str, ...]) -> tuple[str, ...
 def words(framework: Framework) -> tuple[str, ...]:
     """Return the settings of recomputation that are priced: those of every framework, then a framework's own."""
     return (*RECOMPUTE, *(word for word in framework.limits.recompute if word not in RECOMPUTE))
+
+
+def with_offload(problem: Problem) -> Problem:
+    """Return the problem with layers priced whose activations are on the host too, which takes as long as another setting."""
+    limits = problem.framework.limits
+    limits = replace(limits, recompute=(*limits.recompute, OFFLOAD))
+    return replace(problem, framework=replace(problem.framework, limits=limits))
 
 
 def axis_times(
@@ -280,6 +288,8 @@ def stage_costs(
     if problem.cluster is None or not any(op.body for op in problem.graph.ops):
         return ()
     problem = _with_settings(problem, plan)
+    if plan.n_offloaded and (reason := no_host(problem)):
+        raise InputError(f"activations on the host: {reason}")
     known = words(problem.framework)
     for i, stage in enumerate(plan.stages):
         other = next((word for word in stage.recompute if word not in known), "")
@@ -320,7 +330,8 @@ def _with_settings(problem: Problem, plan: Plan) -> Problem:
     limits = problem.framework.limits
     modules = {module for word in limits.recompute for module in word.split("+")} - set(RECOMPUTE)
     used = dict.fromkeys(word for stage in plan.stages for word in stage.recompute if word not in words(problem.framework))
-    more = tuple(word for word in used if set(word.split("+")) <= modules)
+    away = {OFFLOAD} if "activations" in limits.offloads else set()
+    more = tuple(word for word in used if set(word.split("+")) <= modules | away)
     if not more:
         return problem
     limits = replace(limits, recompute=(*limits.recompute, *more))

@@ -12,7 +12,7 @@ from meshwright.core.cluster import Device
 from meshwright.core.flops import model_flops
 from meshwright.core.graph import PACKED_BYTES, Graph, Op, Operator
 from meshwright.core.problem import Framework, MixedPrecision
-from meshwright.core.strategy import RECOMPUTE
+from meshwright.core.strategy import OFFLOAD, RECOMPUTE
 from meshwright.costs.analytic import recomputation
 from meshwright.costs.analytic.layer_transfers import Transfer, exchange_buffer_bytes, gathered_bytes, transfers
 from meshwright.costs.analytic.roofline import (
@@ -261,7 +261,7 @@ def _repeats(
     known: dict[tuple[recomputation.Repeated, ...], Repeat] = {}
     repeats = []
     for word in asked[2].limits.recompute:
-        if word in RECOMPUTE:
+        if word in (*RECOMPUTE, OFFLOAD):
             continue
         parts = recomputation.repeated_parts(body, word)
         if parts not in known:

@@ -1,4 +1,4 @@
-"""Optimizer state on the host: what the update of weights takes there, and what it holds."""
+"""State and activations on the host: what the update of weights takes there, what travels there and back, and what it holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from meshwright.core.cluster import Device
 from meshwright.core.optimizers import optimizer
 from meshwright.core.problem import MixedPrecision, Problem
 
-__all__ = ["HOST_FILL_RATIO", "HOST_MEMORY_RATIO", "host_update", "unknown_host"]
+__all__ = ["HOST_FILL_RATIO", "HOST_MEMORY_RATIO", "exposed_seconds", "host_update", "no_host", "unknown_host"]
 
 HOST_MEMORY_RATIO = 0.46
 """Share of the host's memory bandwidth that a fused Adam reaches there: ZeRO-Offload (Ren et al., USENIX ATC 2021, arXiv
@@ -26,6 +26,11 @@ def unknown_host(problem: Problem) -> str:
         return (
             f"optimizer {kind.name} keeps state that follows from shapes of weights, which is not updated on hosts; take adam"
         )
+    return no_host(problem)
+
+
+def no_host(problem: Problem) -> str:
+    """Return of which device's host nothing is known, in one sentence; empty where all are."""
     for device in problem.required_cluster.kinds:
         if device.host is None:
             return (
@@ -33,6 +38,34 @@ def unknown_host(problem: Problem) -> str:
                 "says it with host_link, host_memory and host_memory_bandwidth"
             )
     return ""
+
+
+def exposed_seconds(n_bytes: float, beside_seconds: float, device: Device) -> float:
+    """Return by how much a layer's pass is longer because its activations travel to the host, or back.
+
+    Parameters
+    ----------
+    n_bytes : float
+        What travels.
+    beside_seconds : float
+        Compute of the layer's own pass.
+    device : Device
+        Its host must be known.
+
+    Notes
+    -----
+    Transfers have streams of their own, one for each way, and run beside the compute of a layer: that of the next layer
+    forward, that of the one before it backward [1]_; as such layers are alike, each hides as much as its own would. Only what
+    exceeds it is waited for. Where fewer layers than all are away, Transformer Engine spreads their transfers over the compute
+    of several layers, which is not counted.
+
+    References
+    ----------
+    .. [1] Transformer Engine, transformer_engine/pytorch/cpu_offload.py: AsyncDoubleBufferGroupOffloadHandler.
+    """
+    host = device.host
+    assert host is not None  # else it is refused
+    return max(0.0, n_bytes / host.link_bytes_per_second - beside_seconds)
 
 
 def host_update(n_updated: float, device: Device, training: MixedPrecision) -> tuple[float, float]:

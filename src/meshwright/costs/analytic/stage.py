@@ -9,10 +9,10 @@ from meshwright.core.cluster import Device
 from meshwright.core.graph import PACKED_BYTES
 from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import Strategy
+from meshwright.core.strategy import OFFLOAD, Strategy
 from meshwright.costs.analytic.device_mesh import Axis, Mesh, bucket_seconds
 from meshwright.costs.analytic.layer import LayerWork, Repeat, Transfer
-from meshwright.costs.analytic.offload import host_update
+from meshwright.costs.analytic.offload import exposed_seconds, host_update
 from meshwright.costs.analytic.update import EXCHANGED_BYTES, shaped_update
 
 __all__ = ["exchanges", "exposed", "layer_load", "layer_loads", "repeated", "sharded_seconds"]
@@ -78,13 +78,19 @@ def layer_loads(
             backward_seconds = work.backward_input_seconds + work.backward_weight_seconds + again
             backward = _add(backward, "gather", max(0.0, gather + beside - backward_seconds) + after + unpack + pack)
         saved, working = _activation_bytes(work, recompute)
+        there, away = forward, 0.0
+        if recompute == OFFLOAD and work.has_backward:
+            away = work.saved_bytes
+            there = _add(forward, "offload", exposed_seconds(away, work.forward_seconds, device))
+            beside = work.backward_input_seconds + work.backward_weight_seconds
+            backward = _add(backward, "offload", exposed_seconds(away, beside, device))
         found.append(
             StageCost(
                 forward_seconds=work.forward_seconds,
                 backward_input_seconds=work.backward_input_seconds,
                 backward_weight_seconds=work.backward_weight_seconds,
                 recompute_seconds=again,
-                forward_communication=forward,
+                forward_communication=there,
                 backward_communication=backward,
                 output_bytes=output_bytes,
                 reduce_seconds=reduce_seconds,
@@ -100,7 +106,7 @@ def layer_loads(
                 communication_bytes=communication,
                 fragmentation_ratio=fragmentation,
                 output_gradient=work.has_backward,
-                host_bytes=host_bytes,
+                host_bytes=host_bytes + away,
             )
         )
     return found
@@ -139,7 +145,7 @@ def repeated(work: LayerWork, recompute: str) -> tuple[float, tuple[Transfer, ..
         return work.rerun_seconds, work.rerun
     if recompute == "selective":
         return work.selective_seconds, work.selective
-    if recompute == "none":
+    if recompute in ("none", OFFLOAD):
         return 0.0, ()
     own = _own(work, recompute)
     return own.seconds, own.transfers
@@ -337,7 +343,10 @@ def _unit_bytes(
 
 
 def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:
-    """Return the bytes kept per micro-batch in flight, and those needed only while the layer runs."""
+    """Return the bytes kept per micro-batch in flight, and those needed only while the layer runs.
+
+    Of layers whose activations go to the host none is kept; those of the one that runs and of the one on its way are there.
+    """
     if not work.has_backward:
         return 0.0, work.working_bytes
     if recompute == "full":
@@ -346,5 +355,7 @@ def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:
         return work.saved_bytes - work.selective_bytes, work.selective_bytes + work.working_bytes
     if recompute == "none":
         return work.saved_bytes, work.working_bytes
+    if recompute == OFFLOAD:
+        return 0.0, 2.0 * work.saved_bytes + work.working_bytes
     kept = _own(work, recompute).kept_bytes
     return kept, max(0.0, work.saved_bytes - kept) + work.working_bytes

@@ -12,6 +12,7 @@ from meshwright.core.plan_forms import inner_words, layout_of, recomputed_in_blo
 from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import MixedPrecision, Problem
 from meshwright.core.result import Result
+from meshwright.core.strategy import OFFLOAD
 from meshwright.frameworks.megatron.limits import FRAMEWORK
 
 __all__ = [
@@ -256,9 +257,11 @@ def _offload(n_ranks: int) -> Options:
 
 
 def _recompute(result: Result) -> Options:
-    """Return what says which layers recompute what."""
+    """Return what says which layers recompute what, or have their activations on the host."""
     words = inner_words(result.plan, result.problem.graph)
     every = {word for stage in words for word in stage}
+    if OFFLOAD in every:
+        return [("--cpu-offloading-num-layers", str(recomputed_in_block(words, OFFLOAD)))]
     if every <= {"none"}:
         return []
     if every == {"full"}:

@@ -13,7 +13,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.run_config import RunConfig
-from meshwright.core.strategy import MODULES, Strategy, repeats_dispatch
+from meshwright.core.strategy import MODULES, OFFLOAD, Strategy, repeats_dispatch
 from meshwright.frameworks import _command_line, _exact, _optimizers
 from meshwright.frameworks._shell_words import is_open
 from meshwright.frameworks.megatron import aside, contradictions, parser, pipeline, shape, surroundings
@@ -30,6 +30,7 @@ _OPTIMIZERS: Mapping[str, str] = MappingProxyType(
 )
 """Ours of each of its own; its SGD has a momentum of 0.9 unless told."""
 _MOST_DEVICES = 10**7
+_AWAY = "--cpu-offloading-num-layers"
 _SIZES = "--hierarchical-context-parallel-sizes"
 
 
@@ -320,6 +321,10 @@ def _recompute(options: Mapping[str, tuple[str, ...]], place: str, stages: list[
     kind = " ".join(options.get("--recompute-granularity", ("selective",) if asked else ()))
     last = max(op for ops in stages for op in ops)
     n_first, word = 0, "none"
+    if options.get(_AWAY, ("0",)) != ("0",):
+        n_away = pipeline.whole(options, _AWAY, place)
+        _activations(n_away, last - 1, place, recomputes=bool(kind), n_stages=len(stages))
+        n_first, word = n_away, OFFLOAD
     if kind == "selective":
         usual = ("moe",) if by_expert else ("core_attn",)
         modules = sorted({*options.get("--recompute-modules", usual), *(usual if by_expert else ())})
@@ -342,6 +347,19 @@ def _recompute(options: Mapping[str, tuple[str, ...]], place: str, stages: list[
         inner = iter(range(len(ops)))
         found.append(tuple("none" if op in (0, last) or next(inner) >= n_first else word for op in ops))
     return found
+
+
+def _activations(n_away: int, n_layers: int, place: str, *, recomputes: bool, n_stages: int) -> None:
+    """Refuse activations on the host where Megatron-LM does: megatron/core/transformer/transformer_config.py."""
+    wrong = ""
+    if n_away >= n_layers:
+        wrong = f" is {n_away}; Megatron-LM asks for less than the {n_layers} layers"
+    elif n_stages > 1:
+        wrong = " beside a pipeline, which Megatron-LM does not run: leave out one of the two"
+    elif recomputes:
+        wrong = " beside recomputation, which Megatron-LM does not run: leave out one of the two"
+    if wrong:
+        raise InputError(f"{place}: {_AWAY}{wrong}")
 
 
 def _devices(strategy: Strategy, n_ranks: int, data_outermost: bool) -> list[tuple[int, ...]]:

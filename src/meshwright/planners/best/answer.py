@@ -14,7 +14,7 @@ from meshwright.base.units import format_seconds
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
-from meshwright.core.strategy import OFFLOADS
+from meshwright.core.strategy import ON_HOST
 from meshwright.costs import analytic, sharded
 from meshwright.planners.best import limits, simplest, splits
 from meshwright.planners.best.branch_and_bound import BestFirstSearch, Entry
@@ -212,8 +212,10 @@ def _on_hosts(problem: Problem, params: Limits, stop: Stop) -> tuple[str, ...]:
     ):
         return ()
     if not known:  # of the runtime that is assumed, all but this
-        problem = replace(problem, framework=replace(framework, limits=replace(framework.limits, offloads=OFFLOADS)))
-    state = BestFirstSearch(problem, replace(params, offload=("optimizer",)), stop)
+        problem = replace(problem, framework=replace(framework, limits=replace(framework.limits, offloads=ON_HOST)))
+    state = BestFirstSearch(
+        problem, replace(params, offload=("optimizer", *(word for word in params.offload if word == "activations"))), stop
+    )
     state.allow(1)
     for pool in pools(problem.required_cluster):
         state.add(pool)

@@ -15,7 +15,7 @@ from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
-from meshwright.planners.best import bounds, incumbents, limits, plans, ranks, runners_up, simplest, virtual
+from meshwright.planners.best import bounds, incumbents, limits, plans, question, ranks, runners_up, simplest, virtual
 from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Allowance, Goal, Incumbent, so_far
@@ -57,7 +57,7 @@ class BestFirstSearch:
         self.was_stopped = self.is_diving = False
         self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
         self.model = registry.load("costs", problem.costs, "cost model")
-        self.exchanges = Exchanges(problem, self.params.context_exchange, self.params.offload)
+        self.exchanges = Exchanges(problem, self.params.context_exchange, self.params.state_offloads)
         stop.tell(lambda: so_far(self.found, lambda: self.proven))
 
     @property
@@ -113,7 +113,7 @@ class BestFirstSearch:
         problem, cluster = self.problem, self.problem.required_cluster
         if not ranks.allowed_pool(pool, problem):
             return
-        spaces = limits.settings(problem, self.params)
+        spaces = question.settings(problem, self.params)
         every = Costs(
             problem, pool, self.chain, spaces[0][0], self.params.memory_ratio, self.params.shard, exchanges=self.exchanges,
             in_pairs=any(in_pairs(word) for word in self.params.schedules),
@@ -129,12 +129,13 @@ class BestFirstSearch:
         for mesh in meshes(pool, n_layers=n_layers, global_batch=problem.batch.global_batch, degrees=degrees):
             if (mesh.whole_experts and not whole) or not ranks.taken_in_order(pool, mesh, problem):
                 continue
+            own_places = [place for place in places if mesh.pipeline == 1 or not self.costs[place].offloads]
             if reason := self.exchanges.refusal(mesh):
                 self.refused[reason] = self.refused.get(reason, 0) + 1
-                self.record.illegal.update({(place, mesh): None for place in places})
+                self.record.illegal.update({(place, mesh): None for place in own_places})
                 continue
             bound = flops / (peak * mesh.rank_size * mesh.pipeline)
-            for place in places:
+            for place in own_places:
                 self.record.bound(place, mesh, bound)
                 heapq.heappush(self.heap, (bound, _PEAK, place, mesh, None))
 
@@ -232,7 +233,9 @@ class BestFirstSearch:
     def _vary(self, costs: Costs, config: Config, pool: int, least: float) -> None:
         """Put the shardings, layouts and exchanges of a schedule on the heap."""
         exchanges = self.exchanges.of(config.mesh)
-        for variant in limits.variants(config, self.problem, costs.pool, self.params.shard, exchanges, self.params.offload):
+        for variant in limits.variants(
+            config, self.problem, costs.pool, self.params.shard, exchanges, self.params.state_offloads
+        ):
             if reasons := self.problem.framework.limits.unpaired(variant.strategy):
                 self.refused[reasons[0]] = self.refused.get(reasons[0], 0) + 1
             else:

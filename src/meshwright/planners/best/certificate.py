@@ -96,7 +96,7 @@ def certificate(
     """
     limit, chain = bound_seconds * (1.0 - _ROUNDING), chain_of(problem.graph)
     counts = Counts(problem, params, n_layers, (bool(chain.prefix), bool(chain.suffix)))
-    exchanges = exchanges or Exchanges(problem, params.context_exchange, params.offload)
+    exchanges = exchanges or Exchanges(problem, params.context_exchange, params.state_offloads)
     sets: dict[tuple[int, int, int, int, int, str], list[Any]] = {}
     for pool, mesh in record.illegal:
         sets.setdefault((pool, *_shape(mesh), "illegal"), [0, math.inf, 0])[0] += 1
@@ -158,7 +158,7 @@ class Counts:
         variant = (len(pool.devices), mesh.pipeline > 1, degrees, exchanges)
         if variant not in self._variants:
             config = Config(mesh, 0, 0, "1f1b", 1, "")
-            every = runnable(config, self._problem, pool, self._params.shard, exchanges, self._params.offload)
+            every = runnable(config, self._problem, pool, self._params.shard, exchanges, self._params.state_offloads)
             self._variants[variant] = len(every)
         return self._forms[form] * self._variants[variant]
 

@@ -14,7 +14,7 @@ from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import RECOMPUTE, repeats_dispatch
+from meshwright.core.strategy import OFFLOAD, RECOMPUTE, repeats_dispatch
 from meshwright.costs import analytic
 from meshwright.planners.best import layer_sums
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
@@ -98,16 +98,23 @@ class Costs:
         return self.blocks or len(self.recompute) == 1
 
     @property
+    def offloads(self) -> bool:
+        """Whether activations of layers may be on the host: then there is no pipeline, and one layer at least keeps its own."""
+        return OFFLOAD in self.recompute
+
+    @property
     def repeats_dispatch(self) -> bool:
         """Whether all that layers may recompute contains all-to-alls of experts: then no tasks run in pairs."""
         return all(repeats_dispatch(word) for word in self.recompute)
 
     def recomputing(self, words: tuple[str, ...], *, blocks: bool = False) -> Costs:
-        """Return the same costs where layers may recompute something else; loads of layers are shared, which do not depend on it."""
+        """Return the same costs where layers may recompute something else; loads are shared, but for those with `OFFLOAD`."""
+        problem = analytic.with_offload(self.problem) if OFFLOAD in words else self.problem
         alike = Costs(
-            self.problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges, self.in_pairs
+            problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges, self.in_pairs
         )
-        alike._priced, alike._of_mesh = self._priced, self._of_mesh
+        if problem is self.problem:
+            alike._priced, alike._of_mesh = self._priced, self._of_mesh
         return alike
 
     @property
@@ -290,9 +297,8 @@ class Costs:
         row = self.chain.main_row  # least recomputation first, in whichever order it was asked for
         own = [i for i in set(self.chain.rows) if (i, "selective") in rows]
         useful = any(rows[i, "selective"].activation_bytes < rows[i, "none"].activation_bytes for i in own)
-        return tuple(
-            word for word in RECOMPUTE if word in self.recompute and (word != "selective" or useful) and (row, word) in rows
-        )
+        known = [word for word in (*RECOMPUTE, OFFLOAD) if word in self.recompute and (row, word) in rows]
+        return tuple(word for word in known if word != "selective" or useful)
 
     def word_of(self, row: int, word: str) -> str:
         """Return what a layer recomputes where those that may choose recompute `word`: embedding and head recompute nothing, other

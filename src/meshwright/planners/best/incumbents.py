@@ -133,7 +133,9 @@ def memory_notes(problem: Problem, found: Incumbent) -> tuple[str, ...]:
 def _host_notes(problem: Problem, found: Incumbent) -> tuple[str, ...]:
     """Return what a plan holds on the host of a device at most, where it holds anything there."""
     held = max(fits.host_bytes(problem, found.plan))
-    return (f"on the host, optimizer state and gradients take {format_bytes(held)} for each device at most",) if held else ()
+    state = ("optimizer state and gradients",) if found.config.offload != "none" else ()
+    what = " and ".join((*state, *(("activations",) if found.plan.n_offloaded else ())))
+    return (f"on the host, {what} take {format_bytes(held)} for each device at most",) if held else ()
 
 
 def _device_notes(problem: Problem, found: Incumbent) -> tuple[str, ...]:
@@ -173,6 +175,8 @@ def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
             pool = known.pool
             one_kind = layout == "pipeline" or len(pool.devices) == 1
             if config.exchange not in known.exchanges.of(mesh) or config.offload not in known.exchanges.offloads:
+                continue
+            if known.offloads and mesh.pipeline > 1:
                 continue
             if not used <= set(known.recompute) or not one_kind or pool.n_devices < mesh.rank_size * mesh.pipeline:
                 continue

@@ -12,15 +12,25 @@ from meshwright.core.flops import forward_flops
 from meshwright.core.framework import AXES
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Problem
-from meshwright.core.strategy import ALTERNATE, CONTEXT_EXCHANGES, MODULES, OFFLOADS, RECOMPUTE, repeats_dispatch
+from meshwright.core.strategy import ALTERNATE, CONTEXT_EXCHANGES, MODULES, ON_HOST, RECOMPUTE
 from meshwright.costs import analytic
-from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.space import VIRTUAL, Config, DevicePool, MeshDegrees, divisors
 from meshwright.schedules import in_pairs
 
 __all__ = [
-    "N_USUAL", "SCHEDULES", "Limits", "allowed_degrees", "inside_framework", "largest_degrees", "runnable",
-    "sample_flops", "settings", "shard_degrees", "usual", "usual_micro_batches", "variants",
+    "N_USUAL",
+    "SCHEDULES",
+    "Limits",
+    "allowed_degrees",
+    "inside_framework",
+    "largest_degrees",
+    "outside",
+    "runnable",
+    "sample_flops",
+    "shard_degrees",
+    "usual",
+    "usual_micro_batches",
+    "variants",
 ]  # fmt: skip
 
 SCHEDULES = (
@@ -63,7 +73,7 @@ class Limits:
     context_exchange : tuple of str
         How keys and values may be exchanged over a context axis; empty for what `meshwright.planners.best.question.Exchanges` says.
     offload : tuple of str
-        What may lie on the host: nothing, the optimizer's state.
+        What may lie on the host: nothing, the optimizer's state, activations of the first layers where nothing is recomputed.
     evaluations : int
         How many plans are evaluated at most before the answer is given with the gap reached.
     alternatives : int
@@ -89,13 +99,18 @@ class Limits:
     recompute: tuple[str, ...] = field(default=RECOMPUTE, metadata={"choices": (*RECOMPUTE, ALTERNATE, *MODULES)})
     schedules: tuple[str, ...] = field(default=("1f1b", "interleaved_1f1b", "zb_h1", "zb_v"), metadata={"choices": SCHEDULES})
     context_exchange: tuple[str, ...] = field(default=(), metadata={"choices": CONTEXT_EXCHANGES})
-    offload: tuple[str, ...] = field(default=("none",), metadata={"choices": OFFLOADS, "at_least": 1})
+    offload: tuple[str, ...] = field(default=("none",), metadata={"choices": ON_HOST, "at_least": 1})
     evaluations: int = field(default=120, metadata={"minimum": 1})
     alternatives: int = field(default=4, metadata={"minimum": 1})
     splits: int = field(default=400, metadata={"minimum": 0})
     uniform: bool = False
     memory_ratio: float = field(default=1.0, metadata={"minimum": 0.01})
     within_ratio: float = field(default=0.0, metadata={"minimum": 0.0, "maximum": 1.0})
+
+    @property
+    def state_offloads(self) -> tuple[str, ...]:
+        """Those of `offload` that a strategy says: what may lie on the host beside activations, which layers say."""
+        return tuple(word for word in self.offload if word != "activations") or ("none",)
 
 
 def largest_degrees(graph: Graph) -> dict[str, int]:
@@ -302,10 +317,10 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
             continue
         if axis not in framework.degrees_for(problem.graph):
             why = problem.graph.single(axis) or " for weights that embedding and head share" * (axis in framework.degrees)
-            raise _outside(problem, f"{axis} degree {beyond}", f"{framework.lacks(axis)}{why}")
+            raise outside(problem, f"{axis} degree {beyond}", f"{framework.lacks(axis)}{why}")
         if axis == "tensor" and not framework.sequence_parallel:
             why = "no sequence parallelism, which the search puts beside every tensor degree"
-            raise _outside(problem, f"tensor degree {beyond}", why)
+            raise outside(problem, f"tensor degree {beyond}", why)
     usual = params.schedules == Limits().schedules
     schedules = tuple(
         word
@@ -316,65 +331,34 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     )
     if not framework.paired_tasks and (beside := [word for word in params.schedules if in_pairs(word)]):
         other = "" if problem.framework_asked else " (assumed; --for names another)"
-        raise _outside(problem, f"schedules {', '.join(beside)}", f"no forward task beside a backward task{other}")
+        raise outside(problem, f"schedules {', '.join(beside)}", f"no forward task beside a backward task{other}")
     if schedules and all(map(in_pairs, schedules)) and largest_degrees(problem.graph)["expert"] == 1:
         raise InputError(f"schedules {', '.join(schedules)}: {problem.graph.name} has no experts to spread, so nothing to hide")
     if not schedules:
-        raise _outside(problem, f"schedules {', '.join(params.schedules)}", f"schedules {', '.join(framework.schedules)}")
+        raise outside(problem, f"schedules {', '.join(params.schedules)}", f"schedules {', '.join(framework.schedules)}")
     shard = tuple(level for level in params.shard if level in framework.shards)
     known = framework.exchanges(problem.graph)
     if params.context_exchange and not set(params.context_exchange) & set(known):
-        raise _outside(
+        raise outside(
             problem, f"context exchange {', '.join(params.context_exchange)}", f"for this model {', '.join(known) or 'none'}"
         )
     if not shard:
-        raise _outside(problem, f"sharding levels {params.shard}", f"sharding levels {framework.shards}")
+        raise outside(problem, f"sharding levels {params.shard}", f"sharding levels {framework.shards}")
     if not set(params.offload) <= set(framework.offloads):
         other = "" if problem.framework_asked else " (assumed; --for names another)"
-        raise _outside(problem, f"offload {', '.join(params.offload)}", f"offload {', '.join(framework.offloads)}{other}")
-    if params.offload != ("none",) and (reason := analytic.unknown_host(problem)):
+        raise outside(problem, f"offload {', '.join(params.offload)}", f"offload {', '.join(framework.offloads)}{other}")
+    if reason := _no_host(params, problem):
         raise InputError(f"offload {', '.join(params.offload)}: {reason}")
     return replace(params, schedules=schedules, shard=shard, uniform=params.uniform or not framework.uneven_stages)
 
 
-def _outside(problem: Problem, given: str, has: str) -> InputError:
+def _no_host(params: Limits, problem: Problem) -> str:
+    """Return why what is asked for cannot be on the host; empty where it can, and where nothing is asked for."""
+    if "optimizer" in params.offload:
+        return analytic.unknown_host(problem)
+    return "" if params.offload == ("none",) else analytic.no_host(problem)
+
+
+def outside(problem: Problem, given: str, has: str) -> InputError:
+    """Return the error that something given is not in the framework of a problem."""
     return InputError(f"{given}: not in framework {problem.framework.word}, which has {has}; leave the option out")
-
-
-def settings(problem: Problem, params: Limits) -> tuple[tuple[tuple[str, ...], bool], ...]:
-    """Return what layers may recompute, one entry for each space that is searched apart, and whether it is by blocks.
-
-    By layer, any mixture of all words is one space. Where a framework tells one setting for the whole plan, each setting is a space
-    of its own, and so are blocks: the first layers of every stage recompute all, equally many of each (none and all included).
-
-    Raises
-    ------
-    InputError
-        When the framework has nothing of what is given.
-    """
-    framework, usual = problem.framework.limits, params.recompute == RECOMPUTE
-    known = analytic.distinct_settings(problem.graph, framework.recompute)
-    chosen = tuple(word for word in known if usual or word in params.recompute)
-    if not chosen:
-        raise _outside(problem, f"recompute {', '.join(params.recompute)}", f"{', '.join(known)}")
-    if params.schedules and all(map(in_pairs, params.schedules)) and all(map(repeats_dispatch, chosen)):
-        raise InputError(
-            f"schedules {', '.join(params.schedules)} with recompute {', '.join(chosen)}: that repeats the all-to-alls of experts, which no "
-            f"pair of tasks does; allow another schedule, or to recompute {_without_dispatch(known)}"
-        )
-    if framework.recompute_scope == "layer":
-        return ((chosen, False),)
-    blocks = framework.block_recompute and {"none", "full"} <= set(chosen) and not params.uniform and not _pinned(problem.graph)
-    alike = tuple(((word,), False) for word in chosen if not blocks or word not in ("none", "full"))
-    return (((("none", "full"), True),) if blocks else ()) + alike
-
-
-def _without_dispatch(known: tuple[str, ...]) -> str:
-    """Return what layers may recompute where tasks run in pairs."""
-    return " or ".join(word for word in known if not repeats_dispatch(word)) or "something else"
-
-
-def _pinned(graph: Graph) -> bool:
-    """Return whether layers beside embedding and head are pinned to the ends of the model."""
-    chain = chain_of(graph)
-    return any(graph.ops[i].kind not in ("embedding", "head") for i in (*chain.prefix, *chain.suffix))

@@ -265,15 +265,17 @@ def _recompute_of_ranks(
 def _blocks_of_ranks(costs: Costs, config: Config, rows: list[tuple[int, ...]], peaks: Peaks) -> list[tuple[str, ...]] | None:
     """Return the words of stages whose first layers recompute all, as few of each as fit on every rank; None where none fit.
 
-    The fewest are the quickest: every layer more takes longer and shortens nothing.
+    The fewest are the quickest: every layer more takes longer and shortens nothing. So it is where their activations go to the
+    host; there one layer at least keeps its own.
     """
+    strongest = costs.recompute[-1]
     pinned = {*costs.chain.prefix, *costs.chain.suffix}
     sizes = [sum(row not in pinned for row in stage) for stage in rows]
-    for n_full in range(1 if config.paired else max(sizes) + 1):
+    for n_full in range(1 if config.paired else max(sizes) + 1 - int(costs.offloads)):
         words = []
         for stage in rows:
             inner = iter(range(len(stage)))
-            words.append(tuple("none" if row in pinned or next(inner) >= n_full else "full" for row in stage))
+            words.append(tuple("none" if row in pinned or next(inner) >= n_full else strongest for row in stage))
         if _fits(costs, config, rows, words, peaks):
             return words
     return None
@@ -328,12 +330,13 @@ def missing_bytes(
     """
     _, rows = costs.chain.stages(virtual.counts(costs, config))
     ranks = ranks_of(costs, config, rows, costs.peaks(config, n_microbatches), light=light, n_first=n_first)
-    return float(
-        max(
-            own.peak_bytes(np.full(len(own.stage), len(own.words) - 1)) - memory
-            for own, memory in zip(ranks, costs.memory_bytes(config)[: len(ranks)], strict=True)
-        )
-    )
+    found = []
+    for own, memory in zip(ranks, costs.memory_bytes(config), strict=False):
+        choice = np.full(len(own.stage), len(own.words) - 1)
+        if costs.offloads:
+            choice[np.flatnonzero(~own.is_pinned)[-1]] = 0  # one layer keeps its own
+        found.append(own.peak_bytes(choice) - memory)
+    return float(max(found))
 
 
 def closest(

@@ -10,6 +10,7 @@ import math
 
 from meshwright.core import formatting
 from meshwright.core.result import Bound, Objective
+from meshwright.core.strategy import OFFLOAD
 from meshwright.planners.best.incumbents import Incumbent, causes_of_loss, rank
 from meshwright.planners.best.space import Config, MeshDegrees
 
@@ -34,15 +35,16 @@ def complexity(found: Incumbent) -> Complexity:
         of some of them, or everything in some; 6. the sharding level (ZeRO-0 to 3); 7. to 10. context, expert, tensor
         and pipeline degree; 11. virtual stages of a rank; 12. whether weights are sharded over a part of the replicas only; 13.
         whether replicas rather than pipeline ranks are blocks of neighbours; 14. whether the first or the last virtual stage has
-        fewer layers than in an even spread; 15. whether state lies on the host. Plans alike in all of them differ in micro-batch, order
+        fewer layers than in an even spread; 15. whether state or activations are on the host. Plans alike in all of them differ in micro-batch, order
         of devices, how many layers recompute, or split.
     """
     config, mesh = found.config, found.config.mesh
     words = {word for stage in found.plan.stages for word in stage.recompute}
-    recomputes = 2 if "full" in words else int(bool(words - {"none"}))
+    recomputes = 2 if "full" in words else int(bool(words - {"none", OFFLOAD}))
     degrees = (mesh.context, mesh.expert, mesh.tensor, mesh.pipeline, config.chunks)
     partly = (
-        int(config.shard_degree > 0), int(config.layout == "data"), int(max(config.fewer) > 0), int(config.offload != "none")
+        int(config.shard_degree > 0), int(config.layout == "data"), int(max(config.fewer) > 0),
+        int(config.offload != "none" or OFFLOAD in words),
     )  # fmt: skip
     return (*_known(config), recomputes, config.shard, *degrees, *partly)
 

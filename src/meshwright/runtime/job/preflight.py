@@ -137,10 +137,11 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
                 f"{stage_place}: context exchange {strategy.context_exchange}, but 'meshwright run' gathers keys and "
                 "values; plan again with --set context_exchange=ring"
             )
-        if strategy.offload != "none":
+        if strategy.offload != "none" or plan.n_offloaded:
+            what = "activations" if plan.n_offloaded else f"{strategy.offload} state"
             raise InputError(
-                f"{stage_place}: {strategy.offload} state on the host, but 'meshwright run' keeps it on devices; plan again "
-                "with --set offload=none"
+                f"{stage_place}: {what} on the host, but 'meshwright run' keeps all on devices; plan again with "
+                "--set offload=none"
             )
         if strategy.sequence_parallel:
             split = [entering[op] for op in stage.ops if tensor_parallel.styles(units[op], tp_plan)]

@@ -204,7 +204,7 @@ def test_what_is_priced_otherwise_is_said_and_what_has_no_plan_is_refused(tmp_pa
     )
     assert _read(tmp_path, "--use-distributed-optimizer") == (), "weights are priced as gathered after the update anyhow"
     with pytest.raises(InputError, match="activations on the host; plans have nothing like it"):
-        _read(tmp_path, "--cpu-offloading-num-layers 2")
+        _read(tmp_path, "--fine-grained-activation-offloading")
     with pytest.raises(InputError, match="say --num-layers alone"):
         _read(tmp_path, "--encoder-num-layers 3")
 

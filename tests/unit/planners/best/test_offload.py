@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
-from meshwright import api, frameworks
+from meshwright import api, frameworks, sim
+from meshwright.base import options
 from meshwright.base.errors import ExportError, InputError, UnknownNameError
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Answer, Result
 from meshwright.core.strategy import Strategy
+from meshwright.costs import analytic
 from meshwright.planners.best import virtual
+from meshwright.planners.best.check import space as check_space
+from meshwright.planners.best.check.proof import BoundProof
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import variants
 from meshwright.planners.best.question import Exchanges
+from meshwright.planners.best.search import best
 from meshwright.planners.best.space import ANY, Config, MeshDegrees, pools
 from meshwright.writers import plan_json
 
@@ -142,3 +147,102 @@ def test_other_frameworks_refuse_it(name: str, tmp_path: object) -> None:
     result = planned(posed(framework=name), Strategy(8, shard=1, offload="optimizer"))
     with pytest.raises(ExportError, match="optimizer state on the host; it has offload none"):
         frameworks.load(name).write(result, f"{tmp_path}/plan.json")
+
+
+def long_sequences(cluster: str = "gh200:1") -> Problem:
+    """3.2 B weights on one device beside sequences whose activations do not fit; its host is near."""
+    return api.make_problem("llama-3.2-3b", cluster, batch=Batch(8, 0, 16384), framework="megatron", memory_risk=0.5)
+
+
+def test_activations_travel_to_a_near_host_rather_than_be_recomputed_and_the_check_confirms_it() -> None:
+    plain, both, only = (
+        solved(long_sequences(), **own) for own in ({}, {"offload": "none,activations"}, {"offload": "activations"})
+    )
+    assert plain.plan.n_offloaded == 0 and plain.plan.recomputes
+    n_away = both.plan.n_offloaded
+    assert 0 < n_away < 28 and both.plan == only.plan
+    assert both.plan.stages[0].recompute == ("none", *("offload",) * n_away, *("none",) * (29 - n_away))
+    assert both.timeline.step_seconds < 0.9 * plain.timeline.step_seconds
+    assert any("on the host, activations take" in note for note in both.answer.notes)
+    assert only.answer.bound.value == pytest.approx(only.timeline.step_seconds, rel=1e-9)
+    for result in (both, only):
+        entry = json.loads(json.dumps(plan_json.as_json(result)))
+        assert best.check_plan(result, entry, "file").valid
+    fewer = (*both.plan.stages[0].recompute[:n_away], *("none",) * (30 - n_away))  # one layer less: does not fit
+    plan = replace(both.plan, stages=(replace(both.plan.stages[0], recompute=fewer),))
+    peaks = sim.simulate(both.problem, plan, analytic.stage_costs(both.problem, plan)).peak_bytes
+    assert sim.excess_bytes(both.problem, plan, peaks) > 0.0
+    del entry["certificate"]["question"]["limits"]["offload"]
+    assert not best.check_plan(only, entry, "file").valid
+
+
+def test_a_far_host_takes_no_activations_where_recomputing_is_quicker() -> None:
+    problem = long_sequences()
+    kinds = tuple(replace(kind, host=replace(kind.host, link_bytes_per_second=1e9)) for kind in problem.required_cluster.kinds)
+    far = replace(problem, cluster=replace(problem.required_cluster, kinds=kinds))
+    assert solved(far, offload="none,activations").plan.n_offloaded == 0
+    assert solved(far, offload="activations").plan.n_offloaded > 0
+
+
+def test_the_check_refutes_no_bound_of_plans_that_recompute_where_activations_may_be_away() -> None:
+    problem = long_sequences()
+    plain = solved(problem, offload="none")
+    for offload, n_open in (("none", 0), ("none,activations", 1)):
+        params = options.parse(best.Params, {"offload": offload}, "search best")
+        limits = {one.name: getattr(params, one.name) for one in fields(params)}
+        proof = BoundProof(plain.problem, check_space.inside(plain.problem, limits), plain.answer.bound.value)
+        proof.run()
+        assert (len(proof.open) > 0) == n_open
+
+
+def test_one_layer_at_least_keeps_its_activations() -> None:
+    problem = long_sequences()
+    peaks = []
+    for n_away in (27, 28):
+        words = ("none", *("offload",) * n_away, *("none",) * (28 - n_away), "none")
+        plan = Plan((Stage(tuple(range(30)), (0,), Strategy(), words),), 8, 1, "1f1b", 8)
+        peaks.append(sim.simulate(problem, plan, analytic.stage_costs(problem, plan)).peak_bytes[0])
+    for peak, fits in ((peaks[0] * 1.0001, True), (sum(peaks) / 2, False)):
+        assert solved(with_memory(problem, peak), offload="activations", micro_batch="1").feasible == fits
+
+
+@pytest.mark.parametrize(("settings", "why"), [
+    ({"pipeline": "2"}, "without a pipeline only"), ({"schedules": "interleaved_1f1b"}, "without a pipeline only"),
+    ({"recompute": "full"}, "allow none with --set recompute"), ({"uniform": "true"}, "leave uniform out"),
+])  # fmt: skip
+def test_what_cannot_stand_beside_activations_on_the_host_is_refused(settings: dict[str, str], why: str) -> None:
+    with pytest.raises(InputError, match=f"offload activations: .*{why}"):
+        solved(long_sequences(), offload="activations", **settings)
+    with pytest.raises(InputError, match="not in framework torchtitan, which has offload none"):
+        solved(posed(framework="torchtitan"), offload="none,activations")
+    with pytest.raises(InputError, match="nothing is known of the host of H100-SXM-80GB"):
+        solved(posed("flat:8"), offload="activations")
+
+
+def with_words(n_away: int) -> Result:
+    result = planned(posed(), Strategy(8, shard=1))
+    words = ("none", *("offload",) * n_away, *("none",) * (32 - n_away), "none")
+    return replace(result, answer=Answer(replace(result.plan, stages=(replace(result.plan.stages[0], recompute=words),))))
+
+
+def test_megatron_is_told_whose_activations_are_on_the_host_and_reads_it_back(tmp_path: object) -> None:
+    result, path = with_words(7), f"{tmp_path}/plan.sh"
+    megatron = frameworks.load("megatron")
+    megatron.write(result, path)
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    assert "--cpu-offloading-num-layers 7" in text and "--recompute" not in text
+    assert megatron.read(path, result.problem.graph).plan == result.plan
+    with pytest.raises(ExportError, match="on the host than of the first, at most 31 of 32"):
+        megatron.write(with_words(32), path)
+    for more, why in (
+        ("32", "is 32; Megatron-LM asks for less than the 32 layers"), ("7 --recompute-activations", "beside recomputation"),
+        ("7 --pipeline-model-parallel-size 2", "beside a pipeline"), ("x", "must be a whole number"),
+    ):  # fmt: skip
+        with open(path, "w", encoding="utf-8") as file:
+            other = text.replace("--pipeline-model-parallel-size 1", "") if "pipeline" in more else text
+            file.write(other.replace("--cpu-offloading-num-layers 7", f"--cpu-offloading-num-layers {more}"))
+        with pytest.raises(InputError, match=why):
+            megatron.read(path, result.problem.graph)
+    with pytest.raises(ExportError, match="activations on the host; it has offload none"):
+        frameworks.load("megatron_bridge").write(result, path)

@@ -82,7 +82,7 @@ def test_the_space(recorded: Recorded, cluster: str) -> None:
                         [limits.variants(config, problem, pool, own.shard), config.leads(m), config.fitted, config.one_way]
                     )
                     found += [pool.ranks(one) for one in limits.variants(config, problem, pool, (0,))]
-        recorded([gist(degrees), gist(own), gist(limits.settings(problem, own)), gist(found)], f"{word}, {told}")
+        recorded([gist(degrees), gist(own), gist(question.settings(problem, own)), gist(found)], f"{word}, {told}")
 
 
 def test_what_leaves_nothing_is_refused() -> None:
@@ -115,10 +115,10 @@ def test_what_leaves_nothing_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"^recompute selective: not in framework .*, which has none, full; leave the option out$"
     ):
-        limits.settings(flat, Limits(recompute=("selective",)))
+        question.settings(flat, Limits(recompute=("selective",)))
     pairs = Limits(schedules=("combined_1f1b",), recompute=("full",))
     with pytest.raises(InputError, match=r"recompute full: that repeats the all-to-alls of experts.* or to recompute none$"):
-        limits.settings(flat, pairs)
+        question.settings(flat, pairs)
     problem = asked_of("like", "nodes")
     for given, said in (
         (Limits(tensor=(4, 8), pipeline=(3,)), "tensor 4 x pipeline 3 need 12 devices, there are 8"),

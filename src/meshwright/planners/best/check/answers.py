@@ -192,6 +192,8 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
     if "offload" not in asked["limits"]:  # nothing of any plan lay on the host
         found, problem = _on_devices(found), _on_devices(problem)
         asked = {**asked, "limits": {**asked["limits"], "offload": ["none"]}}
+    if "activations" not in asked["limits"]["offload"]:  # whether the framework has them on the host does not matter
+        found, problem = _without_activations(found), _without_activations(problem)
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in inside(found, limits).items()}
     told = asked["limits"]
     for name in sorted({*given, *told} - {*_NO_SPACE}):
@@ -226,6 +228,13 @@ def _on_devices(problem: Problem) -> Problem:
     usual = FrameworkLimits()
     alike = replace(problem.framework.limits, offloads=usual.offloads, offload_shards=usual.offload_shards)
     return replace(problem, framework=replace(problem.framework, limits=alike))
+
+
+def _without_activations(problem: Problem) -> Problem:
+    """Return a question whose framework does not have activations on the host: from before there was a choice, or not asked for."""
+    limits = problem.framework.limits
+    fewer = replace(limits, offloads=tuple(word for word in limits.offloads if word != "activations"))
+    return replace(problem, framework=replace(problem.framework, limits=fewer))
 
 
 def _figures(mine: Framework, told: Framework) -> list[tuple[str, Any, tuple[Any, ...]]]:

@@ -9,6 +9,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.plan_forms.exceeded import exceeded, exceeded_by_any
 from meshwright.core.problem import Problem
 from meshwright.planners.best.check.device_pools import pools
+from meshwright.planners.best.check.on_host import spaces_of
 from meshwright.planners.best.check.space import (
     CheckedChain,
     CheckedMesh,
@@ -18,7 +19,6 @@ from meshwright.planners.best.check.space import (
     forms,
     meshes,
     ranks_of,
-    recompute_spaces,
     runnable,
     split_counts,
 )
@@ -91,9 +91,10 @@ def _recomputes(problem: Problem, plan: Plan, limits: Mapping[str, Any], chain: 
     told = [(op, word) for stage in plan.stages for op, word in zip(stage.ops, stage.recompute, strict=False)]
     words = {word for op, word in told if op in set(chain.layers)} or {"none"}
     pinned = {word for op, word in told if op not in set(chain.layers)}
-    spaces = [space for space in recompute_spaces(problem, limits) if words <= set(space.words)]
+    every = spaces_of(problem, limits, pipeline=len(plan.ranks()) > 1)
+    spaces = [space for space in every if words <= set(space.words)]
     if not spaces:
-        allowed = "; ".join(" and ".join(space.words) for space in recompute_spaces(problem, limits))
+        allowed = "; ".join(" and ".join(space.words) for space in every)
         return f"it recomputes what is not allowed ({', '.join(sorted(words))}; allowed: {allowed})"
     if any(word != "none" and problem.graph.ops[op].kind in ("embedding", "head") for op, word in told):
         return "its embedding or head recomputes, which is no part of the space"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from meshwright import schedules, sim
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import Strategy
+from meshwright.core.strategy import OFFLOAD, Strategy
 from meshwright.planners.best.check.fitted_orders import least_step
 from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, PricedLayer, Table
 from meshwright.planners.best.check.rank_ways import RankWays
@@ -337,15 +337,16 @@ class Plays:
         for rank in range(self.mesh.pipeline):
             own = [stage for stage in range(len(rows)) if self.rank_of_stage[stage] == rank]
             ranks.append((self._rank_ways(rows, rank, moments), own, self._memory(rank)))
-        for n_full in range(1 if self.form.is_paired else max(counts) + 1):
+        strongest, most = self.prices.recompute.words[1], max(counts) - int(self.prices.recompute.words[1] == OFFLOAD)
+        for n_full in range(1 if self.form.is_paired else most + 1):
             words = []
             for stage in rows:
                 place = accumulate((not fixed for _, fixed in stage), initial=0)
                 words.append(
-                    tuple("none" if fixed or i >= n_full else "full" for (_, fixed), i in zip(stage, place, strict=False))
+                    tuple("none" if fixed or i >= n_full else strongest for (_, fixed), i in zip(stage, place, strict=False))
                 )
             if all(
-                ways.peak(np.array([int(word == "full") for stage in own for word in words[stage]])) <= memory
+                ways.peak(np.array([int(word == strongest) for stage in own for word in words[stage]])) <= memory
                 for ways, own, memory in ranks
             ):
                 return words

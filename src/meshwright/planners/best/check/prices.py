@@ -13,7 +13,7 @@ from meshwright import schedules
 from meshwright.base import registry
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.core.strategy import RECOMPUTE, Strategy, repeats_dispatch
+from meshwright.core.strategy import OFFLOAD, RECOMPUTE, Strategy, repeats_dispatch
 from meshwright.costs import analytic
 from meshwright.planners.best.check.device_pools import CheckedPool
 from meshwright.planners.best.check.space import (
@@ -101,7 +101,9 @@ class LayerPrices:
         self.sent: dict[tuple[object, ...], NDArray[np.float64]] = {}  # of plays: what stages send each other
 
     def recomputing(self, recompute: RecomputeSpace) -> LayerPrices:
-        """Return the same prices where layers may recompute something else."""
+        """Return the same prices where layers may recompute something else, but for activations on the host: those of their own."""
+        if OFFLOAD in recompute.words:
+            return LayerPrices(analytic.with_offload(self.problem), self.pool, self.chain, self.limits, recompute)
         alike = LayerPrices(self.problem, self.pool, self.chain, self.limits, recompute)
         alike._tables, alike._compute, alike._unsharded = self._tables, self._compute, self._unsharded
         alike.computing, alike._places, alike.sent = self.computing, self._places, self.sent
@@ -322,7 +324,7 @@ class LayerPrices:
         row = self.chain.main_row
         rows = {own for own in self.chain.rows if (own, "selective") in table}
         useful = any(table[own, "selective"].kept_bytes < table[own, "none"].kept_bytes for own in rows)
-        allowed = [word for word in RECOMPUTE if word in self.recompute.words and (row, word) in table]
+        allowed = [word for word in (*RECOMPUTE, OFFLOAD) if word in self.recompute.words and (row, word) in table]
         return tuple(word for word in allowed if word != "selective" or useful)
 
 

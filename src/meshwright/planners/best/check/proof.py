@@ -13,8 +13,9 @@ from meshwright import schedules
 from meshwright.core.flops import forward_flops
 from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem
-from meshwright.core.strategy import Strategy
+from meshwright.core.strategy import OFFLOAD, Strategy
 from meshwright.planners.best.check.device_pools import pools
+from meshwright.planners.best.check.on_host import spaces_of
 from meshwright.planners.best.check.plays import Plays
 from meshwright.planners.best.check.prices import LayerPrices, Table
 from meshwright.planners.best.check.space import (
@@ -27,7 +28,6 @@ from meshwright.planners.best.check.space import (
     forms,
     meshes,
     ranks_of,
-    recompute_spaces,
     runnable,
     split_counts,
 )
@@ -106,13 +106,15 @@ class BoundProof:
     def run(self) -> None:
         """Go through all meshes: each closed by its devices' peak, its compute, its communication, or all its configurations."""
         precision = self.problem.training.precision
-        spaces = recompute_spaces(self.problem, self.limits)
+        spaces = spaces_of(self.problem, self.limits)
         of_pools = (LayerPrices(self.problem, pool, self.chain, self.limits, spaces[0]) for pool in pools(self.problem))
         for number, prices in enumerate(own.recomputing(space) for own in of_pools for space in spaces):
             pool = prices.pool
             peak = max(device.peak(precision) for device in prices.devices)
             legal: dict[tuple[int, ...], bool] = {}
             for mesh in meshes(self.problem, pool, self.n_layers, self.limits):
+                if OFFLOAD in prices.recompute.words and mesh.pipeline > 1:
+                    continue
                 key = (*mesh[:4], mesh.whole_experts)
                 if key not in legal:
                     strategy = Strategy(mesh.data, mesh.tensor, mesh.context, mesh.expert, mesh.tensor > 1)

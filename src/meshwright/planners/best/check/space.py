@@ -280,7 +280,8 @@ def strategies(problem: Problem, mesh: CheckedMesh, limits: Mapping[str, Any], n
     framework = problem.framework.limits
     in_node = int((cluster.node_of_device == cluster.node_of_device[0]).sum()) // (mesh.tensor * mesh.context)
     levels = [level for level in dict.fromkeys(limits["shard"]) if level == 0 or mesh.data * mesh.context > 1] or [0]
-    every = [(kind, place) for kind in exchanges(problem, mesh, limits) for place in dict.fromkeys(limits["offload"])]
+    places = [place for place in dict.fromkeys(limits["offload"]) if place != "activations"] or ["none"]  # layers say these
+    every = [(kind, place) for kind in exchanges(problem, mesh, limits) for place in places]
     for exchange, offload in every:
         own = exchanged(base, exchange, offload)
         for level in levels:
