@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -307,35 +307,26 @@ def fewer(space: SplitSpace) -> Iterator[Placement]:
         yield data_parallel(space, k)
 
 
-def packed(space: SplitSpace, fits: Callable[[Placement], bool]) -> Iterator[Placement]:
-    """Yield placements with stretches of streams on blocks of servers, so that blocks hold about as much: where no server has
-    memory for its part of all operators.
+def packed(space: SplitSpace) -> Iterator[Placement]:
+    """Yield placements with stretches of streams on blocks of servers, so that blocks hold about as much, in ever smaller
+    blocks: where no server has memory for its part of all operators.
 
-    `fits`: whether servers have memory for a placement.
-    Yields: for every size of block, all servers included, the one that fits with matrices in the fewest parts by columns.
+    Yields: nothing for a size along whose number of parts some operator with weights cannot be split.
     """
     n, base = space.servers.n_servers, data_parallel(space)
     operations = space.workload.operations
     order = [i for stream in streams(space.workload) for i in stream if operations[i].weights]
-    degrees = [k for k in range(1, n + 1) if n % k == 0]
-    done = n + 1
-    for size, columns in ((size, columns) for size in degrees[::-1] for columns in degrees if size % columns == 0):
-        if size == done:
+    for size in (k for k in range(n // 2, 0, -1) if n % k == 0):
+        like = {i: [c for c in space.choices[i] if (c.samples, c.columns, c.rows) == (size, 1, 1)] for i in order}
+        if not all(like.values()):
             continue
-        split = (size // columns, columns, 1)
-        like = {i: [k for k, c in enumerate(space.choices[i]) if (c.samples, c.columns, c.rows) == split] for i in order}
-        whole = {i: [k for k, c in enumerate(space.choices[i]) if (c.samples, c.n_parts) == (size, size)] for i in order}
-        wide = {i: like[i] or whole[i] for i in order}
-        if not any(like.values()) or not all(wide.values()):
-            continue
-        held = np.array([space.choices[i][wide[i][0]].memory_bytes for i in order])
-        blocks = (np.cumsum(held) - held / 2.0) * (n // size) / max(held.sum(), 1.0)
+        held = [like[i][0].memory_bytes for i in order]
+        middles = np.cumsum(held) - np.array(held) / 2.0
         made = base
-        for i, block in zip(order, blocks.astype(int).tolist(), strict=True):
-            made = made.with_op(i, wide[i][0], tuple(range(block * size, block * size + size)))
-        if fits(made):
-            done = size
-            yield made
+        for i, middle in zip(order, middles, strict=True):
+            block = min(int(middle / max(sum(held), 1.0) * (n // size)), n // size - 1)
+            made = _split_alike(space, made, [i], tuple(range(block * size, block * size + size)))
+        yield made
 
 
 def starts(space: SplitSpace, placement: str) -> Iterator[Placement]:
