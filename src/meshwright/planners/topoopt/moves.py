@@ -19,6 +19,7 @@ __all__ = [
     "fewer",
     "last",
     "near",
+    "packed",
     "propose",
     "published_proposal",
     "servers_for",
@@ -304,6 +305,28 @@ def fewer(space: SplitSpace) -> Iterator[Placement]:
     n = space.servers.n_servers
     for k in (k for k in range(n // 2, 0, -1) if n % k == 0):
         yield data_parallel(space, k)
+
+
+def packed(space: SplitSpace) -> Iterator[Placement]:
+    """Yield placements with stretches of streams on blocks of servers, so that blocks hold about as much, in ever smaller
+    blocks: where no server has memory for its part of all operators.
+
+    Yields: nothing for a size along whose number of parts some operator with weights cannot be split.
+    """
+    n, base = space.servers.n_servers, data_parallel(space)
+    operations = space.workload.operations
+    order = [i for stream in streams(space.workload) for i in stream if operations[i].weights]
+    for size in (k for k in range(n // 2, 0, -1) if n % k == 0):
+        like = {i: [c for c in space.choices[i] if (c.samples, c.columns, c.rows) == (size, 1, 1)] for i in order}
+        if not all(like.values()):
+            continue
+        held = [like[i][0].memory_bytes for i in order]
+        middles = np.cumsum(held) - np.array(held) / 2.0
+        made = base
+        for i, middle in zip(order, middles, strict=True):
+            block = min(int(middle / max(sum(held), 1.0) * (n // size)), n // size - 1)
+            made = _split_alike(space, made, [i], tuple(range(block * size, block * size + size)))
+        yield made
 
 
 def starts(space: SplitSpace, placement: str) -> Iterator[Placement]:

@@ -194,6 +194,16 @@ def test_where_the_network_is_slow_a_small_batch_stays_on_few_servers(small: Cal
     assert found.seconds <= step.compute_seconds(plans[-1]) * (1 + 1e-9) < found.start_seconds
 
 
+def test_where_no_shape_fits_stretches_lie_on_blocks_of_servers(small: Callable[..., Step]) -> None:
+    """Servers with memory for three quarters of all operators: halves of them hold about a half each."""
+    step = small("topoopt:candle,batch=16,tower=256x3,top=256x3-1", n=4, shard=False)
+    whole = max(step.memory_bytes(data_parallel(step.space)))
+    plans = list(moves.packed(step.space))
+    assert [len(plan.servers[0]) for plan in plans] == [2, 1]
+    assert step.memory_bytes(plans[0]).max() <= 0.75 * whole
+    assert {plans[0].servers[i] for i in range(3)} == {(0, 1)}  # the first tower stays together
+
+
 def inside(**settings: str) -> Design:
     return codesign("topoopt:moe,batch=64", servers=2, degree=1, link_bandwidth="10 Gbit/s", budget=2, settings=settings)
 
