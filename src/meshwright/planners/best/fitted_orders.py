@@ -14,6 +14,7 @@ from meshwright import schedules
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
+from meshwright.planners.best.step_ends import LinkWork
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from meshwright.sim import transfers
 
@@ -38,8 +39,9 @@ class LeastRepeated(NamedTuple):
 
 
 def least_seconds(
-    problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...], repeated: LeastRepeated | None = None
-) -> float:
+    problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...], repeated: LeastRepeated | None = None,
+    on_links: LinkWork | None = None,
+) -> float:  # fmt: skip
     """Return a lower bound on the step of every plan with the split of a plan that recomputes nothing.
 
     Parameters
@@ -52,6 +54,8 @@ def least_seconds(
         What its stages do, nothing recomputed.
     repeated : LeastRepeated or None
         What other plans of the split recompute at least; None for nothing.
+    on_links : LinkWork or None
+        What the end of the step puts on links; None where that is left out.
 
     Returns
     -------
@@ -79,7 +83,7 @@ def least_seconds(
         end[rank] = _end_seconds([stage_costs[i] for i in np.flatnonzero(rank_of_stage == rank)], reduces=reduces)
     more = np.maximum(of_rank - np.bincount(rank_of_stage, again, n_ranks), 0.0)
     sends = transfers.transfers(problem, plan, stage_costs)
-    return least_of_order(order, seconds, sends.seconds, more, end)
+    return least_of_order(order, seconds, sends.seconds, more, end, on_links)
 
 
 class TaskOrder(NamedTuple):
@@ -139,6 +143,7 @@ def least_of_order(
     send_seconds: NDArray[np.float64],
     more: NDArray[np.float64],
     end: NDArray[np.float64],
+    on_links: LinkWork | None = None,
 ) -> float:
     """Return what a step takes at least whose tasks and transfers take at least so long: `least_seconds` has the lemma.
 
@@ -157,6 +162,8 @@ def least_of_order(
         What is recomputed of a micro-batch at least beyond that, over all stages of a rank.
     end : ndarray, shape (n_ranks,), float64
         What follows the last task of each rank at least.
+    on_links : LinkWork or None
+        What all ranks put on links then, which begins no earlier than `_begin_seconds`; None where that is left out.
     """
     from meshwright._kernels.best import fitted_orders as kernel
 
@@ -165,7 +172,29 @@ def least_of_order(
     seconds[BACKWARD_INPUT] = np.maximum(stages.backward - stages.weight, 0.0)
     orders = kernel.Skeleton(order.first, order.stage, order.microbatch, order.phase, order.channel, seconds, send_seconds)
     start = kernel.earliest(orders, order.limit, order.n_microbatches)
-    return float(kernel.least_end(orders, start, order.rank_of_stage, more, end))
+    least = float(kernel.least_end(orders, start, order.rank_of_stage, more, end))
+    return least if on_links is None else max(least, on_links.least_seconds(_begin_seconds(order, seconds, start)))
+
+
+def _begin_seconds(order: TaskOrder, seconds: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return when the last task of each stage that has gradients of weights starts at the earliest; shape (n_stages,).
+
+    Lemma: that is its last whole backward pass, or a weight gradient, which follows its last input gradient and all its other weight
+    gradients. So from the start of any task of the rank up to it run the tasks from there to the stage's last backward pass or input
+    gradient, this one left out where it is whole, and the weight gradients of all but one of the stage's input gradients among them.
+    """
+    found = np.zeros(len(order.rank_of_stage))
+    for stage, rank in enumerate(order.rank_of_stage.tolist()):
+        first = int(order.first[rank])
+        last = first + int(np.flatnonzero((order.stage[first : order.first[rank + 1]] == stage) & (order.phase[first : order.first[rank + 1]] != FORWARD))[-1])
+        own = slice(first, last + 1)
+        left = np.cumsum(seconds[order.phase[own], order.stage[own]][::-1])[::-1]
+        if order.phase[last] == BACKWARD:
+            left = left - left[-1]
+        inputs = (order.stage[own] == stage) & (order.phase[own] == BACKWARD_INPUT)
+        n_inputs = np.cumsum(inputs[::-1])[::-1]
+        found[stage] = (start[own] + left + np.maximum(n_inputs - 1, 0) * seconds[BACKWARD_WEIGHT, stage]).max()
+    return found
 
 
 def _end_seconds(loads: list[StageCost], *, reduces: bool) -> float:

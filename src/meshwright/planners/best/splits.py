@@ -13,12 +13,13 @@ from meshwright import sim
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.planners.best import fitted_orders, inequalities, plans, virtual
+from meshwright.planners.best import fitted_orders, inequalities, plans, step_ends, virtual
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Incumbent, rank
 from meshwright.planners.best.memory import ROUNDING_RATIO, RankLayers
 from meshwright.planners.best.space import Config
+from meshwright.planners.best.step_ends import LinkWork
 from meshwright.solvers.pipeline import layer_split
 
 __all__ = ["close", "dig", "improve"]
@@ -97,15 +98,16 @@ def _least_again(search: BestFirstSearch, pool: int, config: Config, limit: floa
         least = float(virtual.bounds_of(costs, config, n_microbatches, light=False, again_seconds=own)[0])
         if least >= limit:
             return least
-    least = max(least, virtual.played(costs, config, n_microbatches, own))
+    on_links = None if config.paired else step_ends.link_work(search.problem, plan, costs.with_collectives(plan))
+    least = max(least, virtual.played(costs, config, n_microbatches, own, on_links))
     if config.paired or not config.split_backward:  # tasks that run beside others take less than `fitted_orders` has them take
         return least
-    return max(least, _in_fitted_orders(search.problem, plan, stage_costs, ranks, memory, own))
+    return max(least, _in_fitted_orders(search.problem, plan, stage_costs, ranks, memory, own, on_links))
 
 
 def _in_fitted_orders(
     problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...], ranks: list[RankLayers], memory: NDArray[np.float64],
-    own: NDArray[np.float64],
+    own: NDArray[np.float64], on_links: LinkWork | None,
 ) -> float:  # fmt: skip
     """Return `fitted_orders.least_seconds` of a plan that recomputes nothing, by what its ranks, and each of their stages, must."""
     of_stage, seen = np.zeros(len(stage_costs)), [0] * len(ranks)
@@ -113,7 +115,7 @@ def _in_fitted_orders(
         if own[place] > 0.0:
             of_stage[i] = ranks[place].least_work(memory[place], seen[place])
         seen[place] += 1
-    return fitted_orders.least_seconds(problem, plan, stage_costs, fitted_orders.LeastRepeated(of_stage, own))
+    return fitted_orders.least_seconds(problem, plan, stage_costs, fitted_orders.LeastRepeated(of_stage, own), on_links)
 
 
 def _splits(search: BestFirstSearch, pool: int, config: Config, n_most: int) -> list[tuple[int, ...]] | None:
