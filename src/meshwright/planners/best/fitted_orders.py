@@ -14,7 +14,7 @@ from meshwright import schedules
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.planners.best.step_ends import LinkWork
+from meshwright.planners.best.step_ends import EarliestEnds, LinkWork
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from meshwright.sim import transfers
 
@@ -163,7 +163,7 @@ def least_of_order(
     end : ndarray, shape (n_ranks,), float64
         What follows the last task of each rank at least.
     on_links : LinkWork or None
-        What all ranks put on links then, which begins no earlier than `_begin_seconds`; None where that is left out.
+        What all ranks put on links then, which begins no earlier than `_earliest_ends`; None where that is left out.
     """
     from meshwright._kernels.best import fitted_orders as kernel
 
@@ -173,27 +173,35 @@ def least_of_order(
     orders = kernel.Skeleton(order.first, order.stage, order.microbatch, order.phase, order.channel, seconds, send_seconds)
     start = kernel.earliest(orders, order.limit, order.n_microbatches)
     least = float(kernel.least_end(orders, start, order.rank_of_stage, more, end))
-    return least if on_links is None else max(least, on_links.least_seconds(_begin_seconds(order, seconds, start)))
+    return least if on_links is None else max(least, on_links.least_seconds(_earliest_ends(order, seconds, start)))
 
 
-def _begin_seconds(order: TaskOrder, seconds: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return when the last task of each stage that has gradients of weights starts at the earliest; shape (n_stages,).
+def _earliest_ends(order: TaskOrder, seconds: NDArray[np.float64], start: NDArray[np.float64]) -> EarliestEnds:
+    """Return when the last tasks of stages and ranks start and end at the earliest, by when each task of the order does.
 
-    Lemma: that is its last whole backward pass, or a weight gradient, which follows its last input gradient and all its other weight
-    gradients. So from the start of any task of the rank up to it run the tasks from there to the stage's last backward pass or input
-    gradient, this one left out where it is whole, and the weight gradients of all but one of the stage's input gradients among them.
+    Lemma: the last task of a stage that has gradients of weights is its last whole backward pass, or a weight gradient, which follows its
+    last input gradient and all its other weight gradients. So from the start of any task of the rank up to it run the tasks from there
+    to the last backward pass or input gradient of the stage, that one left out where it is whole, and the weight gradients of all but
+    one of the stage's input gradients among them. Before the rank is through run all later tasks and all weight gradients of their
+    input gradients; the last of all is no longer than the longest task that is the last one of some stage.
     """
-    found = np.zeros(len(order.rank_of_stage))
-    for stage, rank in enumerate(order.rank_of_stage.tolist()):
-        first = int(order.first[rank])
-        last = first + int(np.flatnonzero((order.stage[first : order.first[rank + 1]] == stage) & (order.phase[first : order.first[rank + 1]] != FORWARD))[-1])
-        own = slice(first, last + 1)
-        left = np.cumsum(seconds[order.phase[own], order.stage[own]][::-1])[::-1]
-        if order.phase[last] == BACKWARD:
-            left = left - left[-1]
-        inputs = (order.stage[own] == stage) & (order.phase[own] == BACKWARD_INPUT)
-        n_inputs = np.cumsum(inputs[::-1])[::-1]
-        found[stage] = (start[own] + left + np.maximum(n_inputs - 1, 0) * seconds[BACKWARD_WEIGHT, stage]).max()
+    n_stages, n_ranks = len(order.rank_of_stage), len(order.first) - 1
+    found = EarliestEnds(np.zeros(n_stages), np.zeros(n_ranks), np.zeros(n_ranks))
+    for rank in range(n_ranks):
+        own = slice(int(order.first[rank]), int(order.first[rank + 1]))
+        stage, phase, begin = order.stage[own], order.phase[own], start[own]
+        takes = seconds[phase, stage]
+        weights = np.where(phase == BACKWARD_INPUT, seconds[BACKWARD_WEIGHT, stage], 0.0)
+        longest = 0.0
+        for i in np.flatnonzero(order.rank_of_stage == rank).tolist():
+            last = int(np.flatnonzero((stage == i) & (phase != FORWARD))[-1])
+            left = np.cumsum(takes[last::-1])[::-1] - (takes[last] if phase[last] == BACKWARD else 0.0)
+            n_inputs = np.cumsum(((stage == i) & (phase == BACKWARD_INPUT))[last::-1])[::-1]
+            of_stage = begin[: last + 1] + left + np.maximum(n_inputs - 1, 0) * seconds[BACKWARD_WEIGHT, i]
+            found.of_stage[i] = of_stage.max()
+            longest = max(longest, float(takes[last]) if phase[last] == BACKWARD else 0.0, float(seconds[BACKWARD_WEIGHT, i]) if n_inputs[0] else 0.0)
+        found.over[rank] = (begin + np.cumsum((takes + weights)[::-1])[::-1]).max()
+        found.last_of_rank[rank] = found.over[rank] - longest
     return found
 
 
