@@ -12,7 +12,7 @@ from joint_enumerator import Played, Question
 
 from meshwright.base import options
 from meshwright.core.problem import Stop
-from meshwright.planners.best import bounds, fitted_orders, incumbents, virtual
+from meshwright.planners.best import bounds, fitted_orders, incumbents, step_ends, virtual
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.search.best import Params
@@ -85,5 +85,6 @@ def _of_split(question: Question, costs: Costs, config: Config, one: Played) -> 
         hops = costs.transfer_seconds(config, one.plan, loads)
         found["with transfers"] = bounds.of_config(costs, config, one.plan.n_microbatches, NO_LIMIT, transfer_seconds=hops)
     if config.split_backward and config.mesh.pipeline > 1 and not config.paired and not one.plan.recomputes:
-        found["fitted order"] = fitted_orders.least_seconds(question.problem, one.plan, loads)
+        on_links = step_ends.link_work(question.problem, one.plan, costs.with_collectives(one.plan))
+        found["fitted order"] = fitted_orders.least_seconds(question.problem, one.plan, loads, on_links=on_links)
     return found

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planners.best import inequalities, plans, virtual
+from meshwright.planners.best import inequalities, plans, step_ends, virtual
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.space import ANY, Config, MeshDegrees
 from meshwright.solvers.pipeline import layer_split
@@ -109,7 +109,10 @@ def with_transfers(costs: Costs, config: Config, n_microbatches: int, limit_seco
         Seconds; 0 where ranks send each other nothing; inf where no split fits the memory.
     """
     if config.chunks > 1:
-        return virtual.played(costs, config, n_microbatches)
+        least = virtual.played(costs, config, n_microbatches)
+        plan = None if config.paired or least >= limit_seconds else plans.even(costs, config, n_microbatches)
+        on_links = None if plan is None else step_ends.link_work(costs.problem, plan, costs.with_collectives(plan))
+        return least if on_links is None else virtual.played(costs, config, n_microbatches, on_links=on_links)
     # any plan of the configuration tells what transfers take at least
     even = None if config.one_way else plans.even(costs, config, n_microbatches)
     if even is None:

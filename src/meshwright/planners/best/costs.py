@@ -272,6 +272,11 @@ class Costs:
             found.append(analytic.combine(loads, self.problem.framework, stage.strategy.shard))
         return tuple(found)
 
+    def with_collectives(self, plan: Plan) -> tuple[StageCost, ...]:
+        """Return what the stages of a plan do, and what their collectives put on links."""
+        priced: tuple[StageCost, ...] = self.model.stage_costs(self.problem, plan)
+        return priced
+
     def peaks(self, config: Config, n_microbatches: int) -> Peaks:
         """Return the moments at which every order of a configuration's schedule holds at least so much."""
         mesh, deepest = config.mesh, 3 * config.mesh.pipeline

@@ -14,6 +14,7 @@ from meshwright import schedules
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
+from meshwright.planners.best.step_ends import EarliestEnds, LinkWork
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from meshwright.sim import transfers
 
@@ -38,8 +39,9 @@ class LeastRepeated(NamedTuple):
 
 
 def least_seconds(
-    problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...], repeated: LeastRepeated | None = None
-) -> float:
+    problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...], repeated: LeastRepeated | None = None,
+    on_links: LinkWork | None = None,
+) -> float:  # fmt: skip
     """Return a lower bound on the step of every plan with the split of a plan that recomputes nothing.
 
     Parameters
@@ -52,6 +54,8 @@ def least_seconds(
         What its stages do, nothing recomputed.
     repeated : LeastRepeated or None
         What other plans of the split recompute at least; None for nothing.
+    on_links : LinkWork or None
+        What the end of the step puts on links; None where that is left out.
 
     Returns
     -------
@@ -79,7 +83,7 @@ def least_seconds(
         end[rank] = _end_seconds([stage_costs[i] for i in np.flatnonzero(rank_of_stage == rank)], reduces=reduces)
     more = np.maximum(of_rank - np.bincount(rank_of_stage, again, n_ranks), 0.0)
     sends = transfers.transfers(problem, plan, stage_costs)
-    return least_of_order(order, seconds, sends.seconds, more, end)
+    return least_of_order(order, seconds, sends.seconds, more, end, on_links)
 
 
 class TaskOrder(NamedTuple):
@@ -139,6 +143,7 @@ def least_of_order(
     send_seconds: NDArray[np.float64],
     more: NDArray[np.float64],
     end: NDArray[np.float64],
+    on_links: LinkWork | None = None,
 ) -> float:
     """Return what a step takes at least whose tasks and transfers take at least so long: `least_seconds` has the lemma.
 
@@ -157,6 +162,8 @@ def least_of_order(
         What is recomputed of a micro-batch at least beyond that, over all stages of a rank.
     end : ndarray, shape (n_ranks,), float64
         What follows the last task of each rank at least.
+    on_links : LinkWork or None
+        What all ranks put on links then, which begins no earlier than `_earliest_ends`; None where that is left out.
     """
     from meshwright._kernels.best import fitted_orders as kernel
 
@@ -165,7 +172,37 @@ def least_of_order(
     seconds[BACKWARD_INPUT] = np.maximum(stages.backward - stages.weight, 0.0)
     orders = kernel.Skeleton(order.first, order.stage, order.microbatch, order.phase, order.channel, seconds, send_seconds)
     start = kernel.earliest(orders, order.limit, order.n_microbatches)
-    return float(kernel.least_end(orders, start, order.rank_of_stage, more, end))
+    least = float(kernel.least_end(orders, start, order.rank_of_stage, more, end))
+    return least if on_links is None else max(least, on_links.least_seconds(_earliest_ends(order, seconds, start)))
+
+
+def _earliest_ends(order: TaskOrder, seconds: NDArray[np.float64], start: NDArray[np.float64]) -> EarliestEnds:
+    """Return when the last tasks of stages and ranks start and end at the earliest, by when each task of the order does.
+
+    Lemma: the last task of a stage that has gradients of weights is its last whole backward pass, or a weight gradient, which follows its
+    last input gradient and all its other weight gradients. So from the start of any task of the rank up to it run the tasks from there
+    to the last backward pass or input gradient of the stage, that one left out where it is whole, and the weight gradients of all but
+    one of the stage's input gradients among them. Before the rank is through run all later tasks and all weight gradients of their
+    input gradients; the last of all is no longer than the longest task that is the last one of some stage.
+    """
+    n_stages, n_ranks = len(order.rank_of_stage), len(order.first) - 1
+    found = EarliestEnds(np.zeros(n_stages), np.zeros(n_ranks), np.zeros(n_ranks))
+    for rank in range(n_ranks):
+        own = slice(int(order.first[rank]), int(order.first[rank + 1]))
+        stage, phase, begin = order.stage[own], order.phase[own], start[own]
+        takes = seconds[phase, stage]
+        weights = np.where(phase == BACKWARD_INPUT, seconds[BACKWARD_WEIGHT, stage], 0.0)
+        longest = 0.0
+        for i in np.flatnonzero(order.rank_of_stage == rank).tolist():
+            last = int(np.flatnonzero((stage == i) & (phase != FORWARD))[-1])
+            left = np.cumsum(takes[last::-1])[::-1] - (takes[last] if phase[last] == BACKWARD else 0.0)
+            n_inputs = np.cumsum(((stage == i) & (phase == BACKWARD_INPUT))[last::-1])[::-1]
+            of_stage = begin[: last + 1] + left + np.maximum(n_inputs - 1, 0) * seconds[BACKWARD_WEIGHT, i]
+            found.of_stage[i] = of_stage.max()
+            longest = max(longest, float(takes[last]) if phase[last] == BACKWARD else 0.0, float(seconds[BACKWARD_WEIGHT, i]) if n_inputs[0] else 0.0)
+        found.over[rank] = (begin + np.cumsum((takes + weights)[::-1])[::-1]).max()
+        found.last_of_rank[rank] = found.over[rank] - longest
+    return found
 
 
 def _end_seconds(loads: list[StageCost], *, reduces: bool) -> float:

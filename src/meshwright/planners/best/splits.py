@@ -13,12 +13,13 @@ from meshwright import sim
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
-from meshwright.planners.best import fitted_orders, inequalities, plans, virtual
+from meshwright.planners.best import fitted_orders, inequalities, plans, step_ends, virtual
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Incumbent, rank
 from meshwright.planners.best.memory import ROUNDING_RATIO, RankLayers
 from meshwright.planners.best.space import Config
+from meshwright.planners.best.step_ends import LinkWork
 from meshwright.solvers.pipeline import layer_split
 
 __all__ = ["close", "dig", "improve"]
@@ -26,6 +27,7 @@ __all__ = ["close", "dig", "improve"]
 _MOST_IMPROVED = 3  # plans whose layers are moved
 _MOST_STARTED = 40  # open configurations of which a split is built for its transfers
 _MOST_MOVES = 100  # moves tried of one plan, at most
+_SHARES = (0.5, 0.25, 0.125, 0.0625)  # of the way from the lowest bound to the best plan, by which it may be raised
 _NEAR = 1.01  # a plan nearer to the bound than this is not worth moves between far stages
 
 
@@ -64,6 +66,33 @@ def close(search: BestFirstSearch, n_most: int | None = None) -> None:
         if min(least, limit) < math.inf:
             still_open.append((max(bound, min(least, limit)), pool, config))
     search.open = still_open
+    if n_most is None:
+        _raise(search, left)
+
+
+def _raise(search: BestFirstSearch, n_most: int) -> None:
+    """Raise the bounds of configurations with too many splits, the lowest first: those splits are tried that may take the least.
+
+    `n_most`: how many splits are tried at most.
+    """
+    while n_most > 0 and search.open and search.best_seconds > _NEAR * search.proven and not search.is_over:
+        bound, pool, config = min(search.open)
+        if config.one_way or bound > search.proven:  # what is lowest cannot be raised
+            return
+        chain = _chain(search, pool, config)
+        for share in _SHARES:
+            limit = bound + share * (search.best_seconds - bound)
+            found = layer_split.cuts(chain, limit, n_most)
+            if found is not None:
+                break
+        else:
+            return
+        n_most -= max(len(found), 1)
+        for counts in found.tolist():
+            limit = min(limit, bound if search.is_over else _settle(search, pool, config, tuple(counts)))
+        if limit <= bound * (1.0 + 1e-6):  # a split that takes so little, of which it is open what it recomputes
+            return
+        search.open = [(limit, pool, config) if own == (bound, pool, config) else own for own in search.open]
 
 
 def _least_again(search: BestFirstSearch, pool: int, config: Config, limit: float) -> float:
@@ -97,15 +126,16 @@ def _least_again(search: BestFirstSearch, pool: int, config: Config, limit: floa
         least = float(virtual.bounds_of(costs, config, n_microbatches, light=False, again_seconds=own)[0])
         if least >= limit:
             return least
-    least = max(least, virtual.played(costs, config, n_microbatches, own))
+    on_links = None if config.paired else step_ends.link_work(search.problem, plan, costs.with_collectives(plan))
+    least = max(least, virtual.played(costs, config, n_microbatches, own, on_links))
     if config.paired or not config.split_backward:  # tasks that run beside others take less than `fitted_orders` has them take
         return least
-    return max(least, _in_fitted_orders(search.problem, plan, stage_costs, ranks, memory, own))
+    return max(least, _in_fitted_orders(search.problem, plan, stage_costs, ranks, memory, own, on_links))
 
 
 def _in_fitted_orders(
     problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...], ranks: list[RankLayers], memory: NDArray[np.float64],
-    own: NDArray[np.float64],
+    own: NDArray[np.float64], on_links: LinkWork | None,
 ) -> float:  # fmt: skip
     """Return `fitted_orders.least_seconds` of a plan that recomputes nothing, by what its ranks, and each of their stages, must."""
     of_stage, seen = np.zeros(len(stage_costs)), [0] * len(ranks)
@@ -113,19 +143,23 @@ def _in_fitted_orders(
         if own[place] > 0.0:
             of_stage[i] = ranks[place].least_work(memory[place], seen[place])
         seen[place] += 1
-    return fitted_orders.least_seconds(problem, plan, stage_costs, fitted_orders.LeastRepeated(of_stage, own))
+    return fitted_orders.least_seconds(problem, plan, stage_costs, fitted_orders.LeastRepeated(of_stage, own), on_links)
 
 
 def _splits(search: BestFirstSearch, pool: int, config: Config, n_most: int) -> list[tuple[int, ...]] | None:
     """Return every split of a configuration that its inequalities leave below the best plan; None where there are too many."""
+    found = layer_split.cuts(_chain(search, pool, config), search.limit(config), n_most)
+    return None if found is None else [tuple(counts) for counts in found.tolist()]
+
+
+def _chain(search: BestFirstSearch, pool: int, config: Config) -> layer_split.UnequalChain:
+    """Return the inequalities of a configuration, with the least that its transfers take."""
     costs, n_microbatches = search.costs[pool], search.n_microbatches(config.mesh)
     even = plans.bare(costs, config, n_microbatches, virtual.spread(len(search.chain.layers), config.mesh.pipeline, 1))
     hops = None
     if even is not None:
         hops = costs.transfer_seconds(config, even, costs.stage_costs(config, even))
-    chain = inequalities.chain_to_cut(costs, config, n_microbatches, hops)
-    found = layer_split.cuts(chain, search.limit(config), n_most)
-    return None if found is None else [tuple(counts) for counts in found.tolist()]
+    return inequalities.chain_to_cut(costs, config, n_microbatches, hops)
 
 
 def _settle(search: BestFirstSearch, pool: int, config: Config, counts: tuple[int, ...]) -> float:

@@ -19,6 +19,7 @@ from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.memory import ROUNDING_RATIO
 from meshwright.planners.best.space import ANY_SPREAD, VIRTUAL, Config, spreads_of
+from meshwright.planners.best.step_ends import LinkWork
 from meshwright.sim import transfers
 
 __all__ = ["bound", "bounds_of", "counts", "fewer_of", "in_shape", "played", "spread", "spreads"]
@@ -86,7 +87,10 @@ def bounds_of(
     return found
 
 
-def played(costs: Costs, config: Config, n_microbatches: int, again_seconds: NDArray[np.float64] | None = None) -> float:
+def played(
+    costs: Costs, config: Config, n_microbatches: int, again_seconds: NDArray[np.float64] | None = None,
+    on_links: LinkWork | None = None,
+) -> float:  # fmt: skip
     """Return a proven lower bound on the simulated step of one spread of the layers: its tasks and transfers, played in order.
 
     Parameters
@@ -95,6 +99,8 @@ def played(costs: Costs, config: Config, n_microbatches: int, again_seconds: NDA
         As in `bounds_of`; `config.fewer` says which spread.
     again_seconds : ndarray, shape (n_ranks,), or None
         What ranks recompute at least of a micro-batch, where that is known.
+    on_links : LinkWork or None
+        What the end of the step puts on links; None where that is left out.
 
     Returns
     -------
@@ -125,7 +131,7 @@ def played(costs: Costs, config: Config, n_microbatches: int, again_seconds: NDA
     more = np.zeros(n_ranks) if again_seconds is None else again_seconds
     sends = _sent(costs, config, order.rank_of_stage)
     seconds = fitted_orders.StageSeconds(forward, backward, backward - inputs)
-    return fitted_orders.least_of_order(order, seconds, sends, more, end)
+    return fitted_orders.least_of_order(order, seconds, sends, more, end, on_links)
 
 
 def _sent(costs: Costs, config: Config, rank_of_stage: NDArray[np.int64]) -> NDArray[np.float64]:

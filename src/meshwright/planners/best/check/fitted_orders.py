@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from meshwright import schedules
 from meshwright.core.plan import Plan
 from meshwright.core.stage_cost import StageCost
+from meshwright.planners.best.check.step_ends import LastTraffic, RankEnd
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
 __all__ = ["RankTasks", "least_step", "play_rows"]
@@ -120,6 +121,7 @@ def least_step(
     again_of_stage: Sequence[float],
     again_of_rank: Sequence[float],
     last_reduced: Sequence[float] = (),
+    last_traffic: LastTraffic | None = None,
 ) -> float:
     """Return what all plans with the split of a plan take at least, whatever order their schedule is fitted to; or in the one it has.
 
@@ -140,6 +142,8 @@ def least_step(
         Seconds of a micro-batch that the layers of each stage, and of all stages of each rank, must recompute.
     last_reduced : sequence of float
         What of each rank's reductions is known to follow its last task; empty for nothing.
+    last_traffic : LastTraffic or None
+        What the end of the step puts on links; None where that is left out.
     """
     n_ranks, rank_of_stage, module = len(plan.ranks()), plan.rank_of_stage(), schedules.load(plan.schedule)
     n_chunks = len(rank_of_stage) // n_ranks
@@ -173,4 +177,33 @@ def least_step(
         exposed = max(exposed, last_reduced[rank]) if last_reduced else exposed
         update = sum(stage_costs[i].optimizer_seconds + stage_costs[i].gather_seconds for i in own)
         longest = max(longest, latest + exposed + update)
-    return longest
+    if last_traffic is None or last_traffic.is_empty:
+        return longest
+    return max(longest, last_traffic.least_step([_end_of(row, seconds) for row in rows]))
+
+
+def _end_of(row: RankTasks, seconds: dict[int, NDArray[np.float64]]) -> RankEnd:
+    """Return how the work of a rank ends at the earliest, by the earliest starts of its tasks.
+
+    Lemma: a stage ends with a whole backward pass, its last one or later, or with a weight gradient, behind its last input gradient and its
+    other weight gradients. Between the start of any task and that run all tasks up to the last input gradient (or those before
+    the whole backward pass), and, of the stage's input gradients among them, all weight gradients but one.
+    """
+    weight = seconds[BACKWARD_WEIGHT]
+    last = {stage: (place, phase) for place, (stage, _, phase) in enumerate(row.tasks) if phase != FORWARD}
+    begins, over, left, longest = dict.fromkeys(last, 0.0), 0.0, 0.0, 0.0
+    for stage, (_, phase) in last.items():
+        longest = max(longest, float(seconds[BACKWARD][stage]) if phase == BACKWARD else 0.0, float(weight[stage]) if (any(task[0] == stage and task[2] == BACKWARD_INPUT for task in row.tasks)) else 0.0)
+    before, n_inputs = dict.fromkeys(last, 0.0), dict.fromkeys(last, 0)
+    for place in reversed(range(len(row.tasks))):
+        stage, _, phase = row.tasks[place]
+        start, own = row.starts[place], float(seconds[phase][stage])
+        left += own + (float(weight[stage]) if phase == BACKWARD_INPUT else 0.0)
+        over = max(over, start + left)
+        n_inputs[stage] += phase == BACKWARD_INPUT
+        for other, (end, kind) in last.items():
+            if place <= end:
+                before[other] += own if place < end or kind == BACKWARD_INPUT else 0.0
+                begins[other] = max(begins[other], start + before[other] + max(n_inputs[other] - 1, 0) * float(weight[other]))
+    return RankEnd(begins, over - longest, over)
+

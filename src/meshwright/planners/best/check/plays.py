@@ -18,6 +18,7 @@ from meshwright.planners.best.check.fitted_orders import least_step
 from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, PricedLayer, Table
 from meshwright.planners.best.check.rank_ways import RankWays
 from meshwright.planners.best.check.space import CheckedMesh, Form, ranks_of
+from meshwright.planners.best.check.step_ends import LastTraffic
 from meshwright.planners.best.check.virtual_stages import Beside, Moments, VirtualStages, beside_of, stage_rows
 from meshwright.planners.best.check.whole_stages import WholeStages
 from meshwright.sim import engine, transfers
@@ -226,7 +227,8 @@ class Plays:
         if math.inf in of_rank:
             return math.inf
         send_seconds = self._send_seconds(bare, stage_costs)
-        return least_step(bare, stage_costs, send_seconds, of_stage, of_rank, self._last_reduced(rows))
+        last = LastTraffic(self.problem, bare, self.prices.model.stage_costs(self.problem, bare))
+        return least_step(bare, stage_costs, send_seconds, of_stage, of_rank, self._last_reduced(rows), last)
 
     def _last_reduced(self, rows: list[list[tuple[int, bool]]]) -> list[float]:
         """Return of every rank what of its reductions follows its last task at least: those of some layer of one of its stages."""
