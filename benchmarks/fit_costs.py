@@ -327,7 +327,9 @@ def main() -> None:
         with replaced(lent):
             fit_all(groups, sets, folder, chosen)
         if asked.check:
-            raise SystemExit(differing(groups, folder))
+            if wrong := differing(groups, folder):
+                raise SystemExit(wrong)
+            return
         if asked.swap:
             errors(sets, chosen)
             return

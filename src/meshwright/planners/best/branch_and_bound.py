@@ -15,7 +15,8 @@ from meshwright.base import registry
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
-from meshwright.planners.best import bounds, incumbents, limits, plans, question, ranks, runners_up, simplest, virtual
+from meshwright.planners.best import bounds, incumbents, limits, plans, question, ranks, virtual
+from meshwright.planners.best.beside import runners_up, simplest
 from meshwright.planners.best.certificate import Record, certificate
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.incumbents import Allowance, Goal, Incumbent, so_far

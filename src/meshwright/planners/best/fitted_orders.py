@@ -199,7 +199,11 @@ def _earliest_ends(order: TaskOrder, seconds: NDArray[np.float64], start: NDArra
             n_inputs = np.cumsum(((stage == i) & (phase == BACKWARD_INPUT))[last::-1])[::-1]
             of_stage = begin[: last + 1] + left + np.maximum(n_inputs - 1, 0) * seconds[BACKWARD_WEIGHT, i]
             found.of_stage[i] = of_stage.max()
-            longest = max(longest, float(takes[last]) if phase[last] == BACKWARD else 0.0, float(seconds[BACKWARD_WEIGHT, i]) if n_inputs[0] else 0.0)
+            longest = max(
+                longest,
+                float(takes[last]) if phase[last] == BACKWARD else 0.0,
+                float(seconds[BACKWARD_WEIGHT, i]) if n_inputs[0] else 0.0,
+            )
         found.over[rank] = (begin + np.cumsum((takes + weights)[::-1])[::-1]).max()
         found.last_of_rank[rank] = found.over[rank] - longest
     return found

@@ -86,7 +86,7 @@ class Limits:
         Share of a device's memory that a plan may fill; below 1 it leaves room for what the memory model does not know.
     within_ratio : float
         How much longer than the quickest plan found the answer may take, as a share, in order to be simpler: see
-        `meshwright.planners.best.simplest`. 0 for the quickest.
+        `meshwright.planners.best.beside.simplest`. 0 for the quickest.
     """
 
     tensor: tuple[int, ...] = field(default=(), metadata={"minimum": 1})

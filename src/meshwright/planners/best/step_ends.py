@@ -82,7 +82,9 @@ class LinkWork:
         update = np.bincount(of_rank, self.update_seconds, n_ranks)
         after = update + np.bincount(of_rank, self.gather_seconds, n_ranks)
         carried, only_reduced = np.zeros(self.n_links), np.zeros(self.n_links)
-        begun: dict[int, _OnLinks] = {}  # of ranks, the least that one of their reductions, not yet counted itself, takes of links
+        begun: dict[
+            int, _OnLinks
+        ] = {}  # of ranks, the least that one of their reductions, not yet counted itself, takes of links
         least_after, most = np.inf, 0.0
         moments = [(float(begin), 0, stage) for stage, begin in enumerate(earliest.of_stage)]
         for rank in range(n_ranks):
@@ -134,9 +136,7 @@ def link_work(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) 
     stage_costs : tuple of StageCost
         What its stages do, with their collectives.
     """
-    last = tuple(
-        replace(load, collectives=tuple(one for one in load.collectives if one.part in _LAST)) for load in stage_costs
-    )
+    last = tuple(replace(load, collectives=tuple(one for one in load.collectives if one.part in _LAST)) for load in stage_costs)
     rank_of_stage = plan.rank_of_stage()
     if len({rank_of_stage[i] for i, load in enumerate(last) if load.collectives}) < 2:
         return None

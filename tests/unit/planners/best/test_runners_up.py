@@ -12,7 +12,8 @@ from meshwright import api
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch
 from meshwright.core.timeline import Timeline
-from meshwright.planners.best import incumbents, runners_up
+from meshwright.planners.best import incumbents
+from meshwright.planners.best.beside import runners_up
 from meshwright.planners.best.incumbents import Incumbent
 from meshwright.planners.best.space import Config, MeshDegrees
 

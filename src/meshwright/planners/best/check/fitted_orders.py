@@ -193,7 +193,11 @@ def _end_of(row: RankTasks, seconds: dict[int, NDArray[np.float64]]) -> RankEnd:
     last = {stage: (place, phase) for place, (stage, _, phase) in enumerate(row.tasks) if phase != FORWARD}
     begins, over, left, longest = dict.fromkeys(last, 0.0), 0.0, 0.0, 0.0
     for stage, (_, phase) in last.items():
-        longest = max(longest, float(seconds[BACKWARD][stage]) if phase == BACKWARD else 0.0, float(weight[stage]) if (any(task[0] == stage and task[2] == BACKWARD_INPUT for task in row.tasks)) else 0.0)
+        longest = max(
+            longest,
+            float(seconds[BACKWARD][stage]) if phase == BACKWARD else 0.0,
+            float(weight[stage]) if (any(task[0] == stage and task[2] == BACKWARD_INPUT for task in row.tasks)) else 0.0,
+        )
     before, n_inputs = dict.fromkeys(last, 0.0), dict.fromkeys(last, 0)
     for place in reversed(range(len(row.tasks))):
         stage, _, phase = row.tasks[place]
@@ -206,4 +210,3 @@ def _end_of(row: RankTasks, seconds: dict[int, NDArray[np.float64]]) -> RankEnd:
                 before[other] += own if place < end or kind == BACKWARD_INPUT else 0.0
                 begins[other] = max(begins[other], start + before[other] + max(n_inputs[other] - 1, 0) * float(weight[other]))
     return RankEnd(begins, over - longest, over)
-

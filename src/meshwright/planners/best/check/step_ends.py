@@ -71,7 +71,11 @@ class LastTraffic:
                 flow = part * n_stages + i
                 rows[i, np.searchsorted(used, found.links[flow])] = found.bytes[flow] / bandwidth[found.links[flow]]
                 # the flow is told to take so long alone: what would need longer does not
-                rows[i] /= max(1.0, float(rows[i].max(initial=0.0)) / found.seconds[part, i]) if found.seconds[part, i] > 0.0 else math.inf
+                rows[i] /= (
+                    max(1.0, float(rows[i].max(initial=0.0)) / found.seconds[part, i])
+                    if found.seconds[part, i] > 0.0
+                    else math.inf
+                )
             self.of_stage[word] = rows
 
     def least_step(self, ends: Sequence[RankEnd]) -> float:
