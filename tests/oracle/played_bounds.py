@@ -85,6 +85,6 @@ def _of_split(question: Question, costs: Costs, config: Config, one: Played) -> 
         hops = costs.transfer_seconds(config, one.plan, loads)
         found["with transfers"] = bounds.of_config(costs, config, one.plan.n_microbatches, NO_LIMIT, transfer_seconds=hops)
     if config.split_backward and config.mesh.pipeline > 1 and not config.paired and not one.plan.recomputes:
-        on_links = step_ends.link_work(question.problem, one.plan, costs.with_collectives(one.plan))
+        on_links = step_ends.link_work(question.problem, one.plan, costs.model.stage_costs(costs.problem, one.plan))
         found["fitted order"] = fitted_orders.least_seconds(question.problem, one.plan, loads, on_links=on_links)
     return found

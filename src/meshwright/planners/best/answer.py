@@ -18,11 +18,11 @@ from meshwright.core.strategy import ON_HOST
 from meshwright.costs import analytic, sharded
 from meshwright.planners.best import limits, splits
 from meshwright.planners.best.beside import simplest
+from meshwright.planners.best.beside.runners_up import NextBest, listed
+from meshwright.planners.best.beside.simplest import SimplestWithin
 from meshwright.planners.best.branch_and_bound import BestFirstSearch, Entry
 from meshwright.planners.best.incumbents import describe, rank
 from meshwright.planners.best.limits import Limits
-from meshwright.planners.best.beside.runners_up import NextBest, listed
-from meshwright.planners.best.beside.simplest import SimplestWithin
 from meshwright.planners.best.space import MeshDegrees, pools
 
 __all__ = ["answer"]

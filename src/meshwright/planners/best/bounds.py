@@ -111,7 +111,9 @@ def with_transfers(costs: Costs, config: Config, n_microbatches: int, limit_seco
     if config.chunks > 1:
         least = virtual.played(costs, config, n_microbatches)
         plan = None if config.paired or least >= limit_seconds else plans.even(costs, config, n_microbatches)
-        on_links = None if plan is None else step_ends.link_work(costs.problem, plan, costs.with_collectives(plan))
+        on_links = (
+            None if plan is None else step_ends.link_work(costs.problem, plan, costs.model.stage_costs(costs.problem, plan))
+        )
         return least if on_links is None else virtual.played(costs, config, n_microbatches, on_links=on_links)
     # any plan of the configuration tells what transfers take at least
     even = None if config.one_way else plans.even(costs, config, n_microbatches)

@@ -234,9 +234,8 @@ class BestFirstSearch:
     def _vary(self, costs: Costs, config: Config, pool: int, least: float) -> None:
         """Put the shardings, layouts and exchanges of a schedule on the heap."""
         exchanges = self.exchanges.of(config.mesh)
-        for variant in limits.variants(
-            config, self.problem, costs.pool, self.params.shard, exchanges, self.params.state_offloads
-        ):
+        own = (self.params.shard, exchanges, self.params.state_offloads)
+        for variant in limits.variants(config, self.problem, costs.pool, *own):
             if reasons := self.problem.framework.limits.unpaired(variant.strategy):
                 self.refused[reasons[0]] = self.refused.get(reasons[0], 0) + 1
             else:

@@ -110,9 +110,8 @@ class Costs:
     def recomputing(self, words: tuple[str, ...], *, blocks: bool = False) -> Costs:
         """Return the same costs where layers may recompute something else; loads are shared, but for those with `OFFLOAD`."""
         problem = analytic.with_offload(self.problem) if OFFLOAD in words else self.problem
-        alike = Costs(
-            problem, self.pool, self.chain, words, self.memory_ratio, self.shards, blocks, self.exchanges, self.in_pairs
-        )
+        own = (words, self.memory_ratio, self.shards, blocks, self.exchanges, self.in_pairs)
+        alike = Costs(problem, self.pool, self.chain, *own)
         if problem is self.problem:
             alike._priced, alike._of_mesh = self._priced, self._of_mesh
         return alike
@@ -271,11 +270,6 @@ class Costs:
             loads = [(layers[key], count) for key, count in counts.items()]
             found.append(analytic.combine(loads, self.problem.framework, stage.strategy.shard))
         return tuple(found)
-
-    def with_collectives(self, plan: Plan) -> tuple[StageCost, ...]:
-        """Return what the stages of a plan do, and what their collectives put on links."""
-        priced: tuple[StageCost, ...] = self.model.stage_costs(self.problem, plan)
-        return priced
 
     def peaks(self, config: Config, n_microbatches: int) -> Peaks:
         """Return the moments at which every order of a configuration's schedule holds at least so much."""

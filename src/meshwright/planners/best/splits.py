@@ -126,7 +126,9 @@ def _least_again(search: BestFirstSearch, pool: int, config: Config, limit: floa
         least = float(virtual.bounds_of(costs, config, n_microbatches, light=False, again_seconds=own)[0])
         if least >= limit:
             return least
-    on_links = None if config.paired else step_ends.link_work(search.problem, plan, costs.with_collectives(plan))
+    on_links = (
+        None if config.paired else step_ends.link_work(search.problem, plan, costs.model.stage_costs(costs.problem, plan))
+    )
     least = max(least, virtual.played(costs, config, n_microbatches, own, on_links))
     if config.paired or not config.split_backward:  # tasks that run beside others take less than `fitted_orders` has them take
         return least

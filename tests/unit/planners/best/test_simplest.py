@@ -14,8 +14,8 @@ from meshwright.core.problem import Batch
 from meshwright.core.result import Bound, Result
 from meshwright.core.timeline import Timeline
 from meshwright.planners.best.beside import simplest
-from meshwright.planners.best.incumbents import Incumbent
 from meshwright.planners.best.beside.simplest import SimplestWithin, chosen, complexity, least_complexity
+from meshwright.planners.best.incumbents import Incumbent
 from meshwright.planners.best.space import Config, MeshDegrees
 
 TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
