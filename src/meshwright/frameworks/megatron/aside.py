@@ -9,7 +9,7 @@ from meshwright.core.plan import Plan
 from meshwright.frameworks.megatron import parser
 from meshwright.frameworks.megatron.pipeline import whole
 
-__all__ = ["check", "notes", "sentence"]
+__all__ = ["captured", "check", "notes", "sentence"]
 
 Options = Mapping[str, tuple[str, ...]]
 
@@ -49,7 +49,7 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
     if options.get("--fp8-recipe", ("tensorwise",)) not in _SCALED:
         found.append(("--fp8-recipe", f"is {' '.join(options['--fp8-recipe'])}; fp8 is priced with a scale a tensor"))
     found += _not_taken(options)
-    found += _captured(options)
+    found += captured(options)
     if one.offload == "optimizer":
         found = [(name, text) for name, text in found if name != "--use-precision-aware-optimizer"]  # it needs that
         if "--overlap-cpu-optimizer-d2h-h2d" not in options:
@@ -92,8 +92,11 @@ def _not_taken(options: Options) -> list[tuple[str, str]]:
     return found
 
 
-def _captured(options: Options) -> list[tuple[str, str]]:
-    """Return what is to be said of captured graphs."""
+def captured(options: Options) -> list[tuple[str, str]]:
+    """Return the options that capture graphs, each with what is to be said of it.
+
+    `options`: of a script.
+    """
     said = [name for name in ("--enable-cuda-graph", "--external-cuda-graph") if name in options]
     said += ["--cuda-graph-impl"] if options.get("--cuda-graph-impl", ("none",)) != ("none",) else []
     what = "captured graphs are priced by --for megatron:experts_captured only; other variants launch kernels"

@@ -323,7 +323,8 @@ def _recompute(options: Mapping[str, tuple[str, ...]], place: str, stages: list[
     n_first, word = 0, "none"
     if options.get(_AWAY, ("0",)) != ("0",):
         n_away = pipeline.whole(options, _AWAY, place)
-        _activations(n_away, last - 1, place, recomputes=bool(kind), n_stages=len(stages))
+        captured = [name for name, _ in aside.captured(options)]
+        _activations(n_away, last - 1, place, recomputes=bool(kind), n_stages=len(stages), captured=captured)
         n_first, word = n_away, OFFLOAD
     if kind == "selective":
         usual = ("moe",) if by_expert else ("core_attn",)
@@ -349,7 +350,9 @@ def _recompute(options: Mapping[str, tuple[str, ...]], place: str, stages: list[
     return found
 
 
-def _activations(n_away: int, n_layers: int, place: str, *, recomputes: bool, n_stages: int) -> None:
+def _activations(
+    n_away: int, n_layers: int, place: str, *, recomputes: bool, n_stages: int, captured: Sequence[str]
+) -> None:  # fmt: skip
     """Refuse activations on the host where Megatron-LM does: megatron/core/transformer/transformer_config.py."""
     wrong = ""
     if n_away >= n_layers:
@@ -358,6 +361,8 @@ def _activations(n_away: int, n_layers: int, place: str, *, recomputes: bool, n_
         wrong = " beside a pipeline, which Megatron-LM does not run: leave out one of the two"
     elif recomputes:
         wrong = " beside recomputation, which Megatron-LM does not run: leave out one of the two"
+    elif captured:
+        wrong = f" beside {captured[0]}: Megatron-LM captures no graphs then: leave out one of the two"
     if wrong:
         raise InputError(f"{place}: {_AWAY}{wrong}")
 

@@ -238,6 +238,7 @@ def test_megatron_is_told_whose_activations_are_on_the_host_and_reads_it_back(tm
     for more, why in (
         ("32", "is 32; Megatron-LM asks for less than the 32 layers"), ("7 --recompute-activations", "beside recomputation"),
         ("7 --pipeline-model-parallel-size 2", "beside a pipeline"), ("x", "must be a whole number"),
+        ("7 --cuda-graph-impl local", "beside --cuda-graph-impl: Megatron-LM captures no graphs"),
     ):  # fmt: skip
         with open(path, "w", encoding="utf-8") as file:
             other = text.replace("--pipeline-model-parallel-size 1", "") if "pipeline" in more else text
@@ -246,3 +247,6 @@ def test_megatron_is_told_whose_activations_are_on_the_host_and_reads_it_back(tm
             megatron.read(path, result.problem.graph)
     with pytest.raises(ExportError, match="activations on the host; it has offload none"):
         frameworks.load("megatron_bridge").write(result, path)
+    assert all(
+        "activations" not in frameworks.variant("megatron", one).limits.offloads for one in ("experts_captured", "experts_drop")
+    )
