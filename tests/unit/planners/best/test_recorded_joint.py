@@ -27,9 +27,9 @@ from meshwright.planners.best import (
     plans,
     question,
     ranks,
-    simplest,
 )
 from meshwright.planners.best import space as joint
+from meshwright.planners.best.beside import simplest
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits

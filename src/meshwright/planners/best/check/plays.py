@@ -339,7 +339,8 @@ class Plays:
         for rank in range(self.mesh.pipeline):
             own = [stage for stage in range(len(rows)) if self.rank_of_stage[stage] == rank]
             ranks.append((self._rank_ways(rows, rank, moments), own, self._memory(rank)))
-        strongest, most = self.prices.recompute.words[1], max(counts) - int(self.prices.recompute.words[1] == OFFLOAD)
+        strongest = self.prices.recompute.words[-1]  # of blocks: none and another
+        most = max(counts) - int(strongest == OFFLOAD)
         for n_full in range(1 if self.form.is_paired else most + 1):
             words = []
             for stage in rows:
