@@ -304,6 +304,8 @@ def activations_question(seed: int, folder: pathlib.Path) -> Question:
         settings["offload"] = "none"
     elif shapes(problem, settings):
         problem = with_memory(problem, _tight_memory(problem, settings, dice))
+    if analytic.no_host(problem) or analytic.unknown_host(problem):
+        settings["offload"] = "none"
     return Question(problem, settings, f"activations {seed}: {asked.name}, {settings}, {limits.recompute_scope}")
 
 
