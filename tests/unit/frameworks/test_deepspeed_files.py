@@ -80,6 +80,7 @@ def test_values_that_change_a_step_are_said(tmp_path: pathlib.Path) -> None:
     [
         ({"stage": 0}, ""), ({"stage": 1}, "late_reduce"), ({"stage": 1, "overlap_comm": True}, ""),
         ({"stage": 2, "overlap_comm": False}, "late_reduce"), ({"stage": 2, "overlap_comm": True}, ""), ({"stage": 3}, ""),
+        ({"stage": 2, "overlap_comm": 1}, ""), ({"stage": 2, "overlap_comm": 0}, "late_reduce"),
     ],
 )  # fmt: skip
 def test_gradients_are_priced_after_the_backward_pass_where_deepspeed_reduces_them_so(
@@ -101,3 +102,18 @@ def test_buffers_of_another_size_are_said(tmp_path: pathlib.Path) -> None:
     assert [one.partition(": line ")[2] for one in said.warnings if "bucket" in one] == [
         "5: reduce_bucket_size: its buffer is priced with DeepSpeed's own 5e+08 elements"
     ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"overlap_comm": "yes"}, "overlap_comm is 'yes'; it must be true or false"),
+        ({"reduce_bucket_size": "lots"}, "reduce_bucket_size is 'lots'; it must be a number"),
+        ({"allgather_bucket_size": -1}, "allgather_bucket_size is -1; it must be a number from 0 on"),
+    ],
+)
+def test_switches_and_sizes_of_another_kind_are_refused(tmp_path: pathlib.Path, entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, zero_optimization={"stage": 1} | entry, train_batch_size=16)
+    auto = dict.fromkeys(entry, "auto")
+    assert read(tmp_path, zero_optimization={"stage": 1} | auto, train_batch_size=16).variant == "late_reduce"

@@ -17,7 +17,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact, _one_config, _optimizers
 
-__all__ = ["read", "reduces_late", "said_otherwise", "write"]
+__all__ = ["check", "read", "reduces_late", "said_otherwise", "write"]
 
 _KNOWN = (
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16", "fp16", "zero_optimization",
@@ -145,6 +145,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     if (ranks := _exact.whole(content, "sequence_parallel_size", path, 1)) > 1:
         raise InputError(f"{path}: sequence_parallel_size is {ranks}; plans of it have no such axis: only 1 is read")
     level, tensor = _exact.whole(zero, "stage", path, least=0) if zero else 0, _exact.whole(parallel, "autotp_size", path, 1)
+    check(zero, path)
     warnings = [
         f"{path}: line {first + _line(body, key)}: {what}" for key, what in said_otherwise(content, zero, parallel, kept, level)
     ]
@@ -176,6 +177,25 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     return RunConfig(plan, precision, length, (*warnings, *notes), variant, training=held)
 
 
+def check(zero: Mapping[str, Any], place: str) -> None:
+    """Refuse switches and sizes of ``zero_optimization`` that are none; ``auto`` is DeepSpeed's own default.
+
+    `zero`: its entries. `place`: where they stand, for messages.
+
+    Raises
+    ------
+    InputError
+        When a value is of another kind.
+    """
+    for name in ("overlap_comm", "reduce_scatter"):
+        if (value := zero.get(name)) not in (None, "auto", True, False):  # 1 and 0 too, as DeepSpeed takes them
+            raise InputError(f"{place}: zero_optimization.{name} is {value!r}; it must be true or false")
+    for name in _USUAL:
+        value = zero.get(name, "auto")
+        if value != "auto" and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
+            raise InputError(f"{place}: zero_optimization.{name} is {value!r}; it must be a number from 0 on")
+
+
 def reduces_late(zero: Mapping[str, Any], level: int) -> bool:
     """Return whether buckets of gradients wait for the stream that computes, as ``late_reduce`` prices it [1]_.
 
@@ -185,7 +205,7 @@ def reduces_late(zero: Mapping[str, Any], level: int) -> bool:
     ----------
     .. [1] deepspeed/runtime/zero/config.py, overlap_comm_valid: on by default with ZeRO-3 only.
     """
-    return level in (1, 2) and zero.get("overlap_comm") is not True
+    return level in (1, 2) and zero.get("overlap_comm") != 1  # as true is
 
 
 def said_otherwise(
@@ -211,7 +231,7 @@ def _otherwise(
     content: Mapping[str, Any], zero: Mapping[str, Any], kept: Mapping[str, Any], level: int
 ) -> Iterator[tuple[str, str]]:
     """Yield entries with a value that changes what a step takes, and how it is priced."""
-    if zero.get("overlap_comm") is False and level == 3:
+    if zero.get("overlap_comm") in (False,) and level == 3:
         yield "overlap_comm", "collectives are priced as overlap_comm true runs them"
     if zero.get("reduce_scatter") is False and level in (1, 2):
         yield "reduce_scatter", "gradients are priced as scattered, not reduced whole"

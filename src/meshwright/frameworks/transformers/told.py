@@ -80,6 +80,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         strategy, full = (_deepspeed if by_deepspeed else _mesh)(said, path, n_devices)
     if by_deepspeed:
         zero, parallel, kept = (_table(said["deepspeed"], name, path) for name in _ZERO_TABLES)
+        zero_config.check(zero, f"{path}: deepspeed")
         otherwise = zero_config.said_otherwise(said["deepspeed"], zero, parallel, kept, strategy.shard)
         warnings += [f"{path}: deepspeed: {what}" for _, what in otherwise]
     warnings += [one for one in _assumed(said, path) if not (lora and "dtype is" in one)]  # adapters' weights are in bf16
