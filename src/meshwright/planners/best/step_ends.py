@@ -82,9 +82,8 @@ class LinkWork:
         update = np.bincount(of_rank, self.update_seconds, n_ranks)
         after = update + np.bincount(of_rank, self.gather_seconds, n_ranks)
         carried, only_reduced = np.zeros(self.n_links), np.zeros(self.n_links)
-        begun: dict[
-            int, _OnLinks
-        ] = {}  # of ranks, the least that one of their reductions, not yet counted itself, takes of links
+        # of ranks, the least that one of their reductions, not yet counted itself, takes of links
+        begun: dict[int, _OnLinks] = {}
         least_after, most = np.inf, 0.0
         moments = [(float(begin), 0, stage) for stage, begin in enumerate(earliest.of_stage)]
         for rank in range(n_ranks):
