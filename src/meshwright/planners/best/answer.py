@@ -172,7 +172,8 @@ def _dive(state: BestFirstSearch, *, any_plan: bool = False) -> None:
 
 def _is_near(mesh: MeshDegrees, other: MeshDegrees) -> bool:
     """Return whether two meshes differ in two degrees at most."""
-    return sum(own != its for own, its in zip(astuple(mesh), astuple(other), strict=True)) <= 2
+    n_unlike: int = sum(own != its for own, its in zip(astuple(mesh), astuple(other), strict=True))
+    return n_unlike <= 2
 
 
 def _simplify(state: BestFirstSearch) -> None:
