@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 N_PAIRS = 30
@@ -44,8 +45,10 @@ def plans() -> dict[str, tuple[str, dict]]:
         whole = {"recompute": ["full"] * n}
         first, second = {"recompute": ["full"] * half}, {"recompute": ["full"] * (n - half)}
 
-        def add(name: str, stages: list, model: str = model, batch: int = batch, **options: object) -> None:
-            plan = plan_of(stages, sequence_length=64, global_batch=batch, **options)
+        def add(name: str, stages: list, model: str = model, batch: int = batch, **options: Any) -> None:
+            n_microbatches = options.get("n_microbatches", 4)
+            rows = batch // (n_microbatches * len(stages[0][1]))
+            plan = plan_of(stages, sequence_length=64, global_batch=batch, micro_batch=rows, **options)
             found[f"{model}, {name}"] = (f"runtime:{model}", plan)
 
         add("data parallel", [(n, [0, 1], {})], n_microbatches=2)

@@ -97,7 +97,6 @@ def sgd(parameters: list) -> object:
 def weights_differ(trainer: object, alone: object, names: tuple[str, ...], sample: tuple) -> float:
     """Return how far any weight that this rank holds is from that of a model trained in one process."""
     import torch
-    from torch.distributed.tensor import DTensor
 
     from meshwright.runtime.model.cut import cut
     from meshwright.runtime.parallel.experts import ExpertParallel
@@ -108,7 +107,7 @@ def weights_differ(trainer: object, alone: object, names: tuple[str, ...], sampl
         expected = torch.nn.ModuleList([units[op] for op in trainer.layout.plan.stages[stage].ops]).parameters()
         divided = {p for part in weights.module.modules() if isinstance(part, ExpertParallel) for p in part.parameters()}
         for mine, theirs in zip(weights.parameters, expected, strict=True):
-            whole = mine.detach().full_tensor() if isinstance(mine, DTensor) else mine.detach()
+            whole = weights.whole(mine)
             if mine in divided:
                 theirs = theirs.chunk(len(theirs) // len(whole))[weights.groups.expert_index]
             furthest = max(furthest, float((whole - theirs.detach()).abs().max()))

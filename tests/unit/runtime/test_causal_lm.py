@@ -38,7 +38,9 @@ MODELS: dict[str, tuple[str, dict[str, Any], bool]] = {  # configuration, and wh
     "OPT, word table of another width": ("OPTConfig", OPT | {"word_embed_proj_dim": 16, "do_layer_norm_before": False}, True),
     "DeepSeek-V3": ("DeepseekV3Config", LLAMA_LIKE | {"num_key_value_heads": 4} | LATENT | {"q_lora_rank": 12}, True),
     "DeepSeek-V2": ("DeepseekV2Config", LLAMA_LIKE | {"num_key_value_heads": 4} | LATENT | {"q_lora_rank": None}, True),
-    "GPT-2": ("GPT2Config", GPT | DRY, False),
+    "GPT-2": ("GPT2Config", GPT | DRY, True),
+    "Phi-3": ("Phi3Config", LLAMA_LIKE | {"pad_token_id": 0, "resid_pdrop": 0.0}, True),
+    "GLM": ("GlmConfig", LLAMA_LIKE | {"head_dim": 8, "pad_token_id": 0}, True),
     "GPT-J, layers return tuples": ("GPTJConfig", GPT | DRY | {"rotary_dim": 4, "n_positions": 64}, True),
     "BLOOM": ("BloomConfig", {"vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}, True),
     "Falcon": ("FalconConfig", {key: LLAMA_LIKE[key] for key in ("vocab_size", "hidden_size", "num_attention_heads")}

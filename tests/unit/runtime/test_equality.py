@@ -40,6 +40,9 @@ TWO = {
     "sequence parallel": (
         "zoo:double", plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 4})]),
     ),
+    "products of several parts, split": (
+        "zoo:Fused", plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 4})]),
+    ),
     "a chain of linear layers": ("perceptron",
     plan_of([(1, [0], {}), (3, [1], {})], names=["0", "1", "2", "3"], sequence_length=1)),
     "heads by number, split": (
@@ -115,6 +118,8 @@ EXPERTS: dict[str, Any] = {
 HUGGING_FACE = {
     "deepseek, tensor": ("zoo:latent", plan_of([(5, [0, 1], {"tensor": 2, "recompute": ["full"] * 5})])),
     "deepseek, stages": ("zoo:latent", plan_of([(2, [0], {}), (3, [1], {})])),
+    "gpt2, tensor": ("gpt2", plan_of([(6, [0, 1], {"tensor": 2})])),
+    "phi3, tensor and sequence": ("zoo:phi3", plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True})])),
     "bert, tensor": ("zoo:bert", plan_of([(5, [0, 1], {"tensor": 2})])),
     "llama in two stages": ("llama", plan_of([(2, [0], {}), (4, [1], {})])),
     "llama, sequence parallel": (

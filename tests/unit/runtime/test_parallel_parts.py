@@ -27,7 +27,7 @@ from meshwright.core.graph import Graph, Op, Operator  # noqa: E402
 from meshwright.core.plan import Plan, Stage  # noqa: E402
 from meshwright.core.strategy import Strategy  # noqa: E402
 from meshwright.runtime.job import preflight  # noqa: E402
-from meshwright.runtime.parallel import axes, experts, pools, shard_equivalence, sharding, tensor_parallel  # noqa: E402
+from meshwright.runtime.parallel import axes, experts, pools, products, shard_equivalence, sharding, tensor_parallel  # noqa: E402
 from meshwright.runtime.parallel.context_parallel import spans_context  # noqa: E402
 from meshwright.runtime.parallel.tensor_row import TensorRow  # noqa: E402
 from meshwright.runtime.parallel.threaded_autograd import Gather, Scatter, SumBackward, SumForward  # noqa: E402
@@ -113,12 +113,56 @@ def test_heads_of_a_configuration_must_divide() -> None:
         if place != "config":
             layer.add_module(place, inner)
         inner.config = config
-        with pytest.raises(InputError, match="layer 'l': tensor degree 4 does not divide its 6 key-value heads"):
+        with pytest.raises(InputError, match="layer 'l': tensor degree 4 does not divide its 6 heads"):
             tensor_parallel.check(layer, "l", 4, {})
         tensor_parallel.check(layer, "l", 2, {})
         config.num_key_value_heads = 3
         with pytest.raises(InputError, match="does not divide its 3 key-value heads"):
             tensor_parallel.check(layer, "l", 2, {})
+
+
+def test_outputs_that_are_several_parts_are_split_part_by_part() -> None:
+    layer = zoo.InOne()
+    assert tensor_parallel.column_parts(layer, {}) == {"attn.c_attn": (16, 8, 8), "mlp.gate_up_proj": (24, 24)}
+    told = {"c_attn": "column", "gate_up_proj": "column 1:2:1", "*": ""}
+    assert tensor_parallel.column_parts(layer, told) == {"attn.c_attn": (32,), "mlp.gate_up_proj": (12, 24, 12)}
+    layer.attn.config = None  # type: ignore[assignment]
+    assert tensor_parallel.column_parts(layer, {})["attn.c_attn"] == (32,), "32 are no three"
+    order = products.RankOrder(1, (4, 2, 2), 2)
+    assert order.index().tolist() == [0, 1, 4, 6, 2, 3, 5, 7] and order.runs()[1:3] == [(2, 1, 4), (3, 1, 6)]
+    whole = torch.arange(16.0).view(2, 8)
+    assert torch.equal(order.restored(whole[:, order.index()]), whole)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "degree", "told"),
+    [
+        ({}, 4, "layer 'l': tensor degree 4 does not divide its 2 key-value heads"),
+        ({}, 3, "layer 'l': tensor degree 3 does not divide the 16 features of part 1 of 3 of attn.c_attn"),
+        ({"mlp.*": "whole"}, 3, "layer 'l': tensor degree 3 does not divide the 16 features of part 1 of 3 of attn.c_attn"),
+        ({"attn.*": "whole"}, 16, "layer 'l': tensor degree 16 does not divide the 24 features of part 1 of 2 of mlp.gate_up"),
+        (
+            {"gate_up_proj": "column 3:2"},
+            2,
+            "'column 3:2' of mlp.gate_up_proj: its 48 outputs are no parts of 3:2; say 'column 4:1",
+        ),
+        ({"gate_up_proj": "column halves"}, 2, "'column halves' of mlp.gate_up_proj: its 48 outputs are no parts of halves"),
+        ({"gate_up_proj": "column 0:1"}, 2, "'column 0:1' of mlp.gate_up_proj"),
+    ],
+)
+def test_parts_that_do_not_divide_are_refused(wishes: dict, degree: int, told: str) -> None:
+    with pytest.raises(InputError, match=re.escape(told)):
+        tensor_parallel.check(zoo.InOne(), "l", degree, wishes)
+
+
+@pytest.mark.parametrize("wishes", [{"c_attn": "column"}, {"gate_up_proj": "column 2:1"}])
+def test_parts_that_are_none_compute_something_else(wishes: dict) -> None:
+    torch.manual_seed(0)
+    layer = StageModule([zoo.InOne()], ["none"], {})
+    entering = [torch.randn(2, 6, zoo.WIDTH)]
+    shard_equivalence.check_sum(layer, entering, 2, {}, "p")
+    with pytest.raises(InputError, match=r"it computes something else than whole|it cannot run"):
+        shard_equivalence.check_sum(layer, entering, 2, wishes, "p")
 
 
 def test_what_a_model_wishes_is_read_off_it() -> None:
@@ -157,7 +201,9 @@ def test_layers_of_a_stage_are_split_as_its_degrees_say(monkeypatch: pytest.Monk
     monkeypatch.setattr(axes, "over_group", lambda group: group)
     for name in ("enter_sequence", "leave_sequence"):
         monkeypatch.setattr(tensor_parallel, name, lambda mesh, name=name: (name, mesh))
-    monkeypatch.setattr(tensor_parallel, "parallelize", lambda unit, mesh, plan, sequence: [(unit, f"split {sequence}")])
+    monkeypatch.setattr(
+        tensor_parallel, "parallelize", lambda unit, mesh, plan, sequence: ([(unit, f"split {sequence}")], {(unit, "w"): 7})
+    )
     units: list[Any] = [nn.Embedding(2, 2), attention(), attention(), nn.LayerNorm(2)]
     for unit in units:
         unit.n_parts = 1
@@ -172,6 +218,7 @@ def test_layers_of_a_stage_are_split_as_its_degrees_say(monkeypatch: pytest.Monk
     }  # fmt: skip
     assert [unit.n_parts for unit in units] == [1, 4, 4, 1]
     assert [name for _, name in found.partial["tensor"]] == ["split True"] * 2 and len(found.partial["context"]) == 2 * 12
+    assert found.orders == {(units[1], "w"): 7, (units[2], "w"): 7}
     for unit in units:
         unit.n_parts = 1
     plain = axes.split_layers(units, places, Strategy(tensor=2), groups, {})

@@ -5,6 +5,7 @@ several inputs, skips.
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -76,6 +77,65 @@ class Direct(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Wide() for _ in range(4))
+
+
+class Conv1D(nn.Module):
+    """A product whose weight lies the other way round, as GPT-2's in transformers."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf, self.nx = nf, nx
+        self.weight, self.bias = nn.Parameter(torch.randn(nx, nf) * 0.2), nn.Parameter(torch.randn(nf) * 0.2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], self.nf)
+
+
+class Grouped(nn.Module):
+    """Queries of four heads, keys and values of two, out of one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(num_attention_heads=4, num_key_value_heads=2)
+        self.c_attn, self.c_proj = Conv1D(2 * WIDTH, WIDTH), Conv1D(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sizes = [4 * self.config.num_attention_heads, *[4 * self.config.num_key_value_heads] * 2]
+        query, key, value = (part.unflatten(-1, (-1, 4)).transpose(1, 2) for part in self.c_attn(x).split(sizes, -1))
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        return self.c_proj(mixed.transpose(1, 2).flatten(2))
+
+
+class Gated(nn.Module):
+    """Gate and up out of one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up_proj, self.down_proj = nn.Linear(WIDTH, 48), nn.Linear(24, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, -1)
+        return self.down_proj(torch.sigmoid(gate) * up)
+
+
+class InOne(nn.Module):
+    """A layer of products whose outputs are several parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn, self.mlp, self.norm = Grouped(), Gated(), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.norm(x))
+        return x + self.mlp(x)
+
+
+class Fused(Plain):
+    """Two such layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(InOne() for _ in range(2))
 
 
 class UnlikeDepths(Plain):
@@ -346,6 +406,15 @@ def bert() -> nn.Module:
     sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": WORDS}
     dry = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return transformers.BertForMaskedLM(transformers.BertConfig(**sizes, **dry))
+
+
+def phi3() -> nn.Module:
+    """Return a Phi-3, whose queries, keys and values are one product, as are gate and up, as Hugging Face builds it."""
+    import transformers
+
+    sizes = OF_EXPERTS | {"num_hidden_layers": 2, "initializer_range": 0.1, "resid_pdrop": 0.0}
+    sizes.pop("num_experts_per_tok")
+    return transformers.Phi3ForCausalLM(transformers.Phi3Config(**sizes, pad_token_id=0, bos_token_id=1, eos_token_id=2))
 
 
 def images() -> tuple[nn.Module, torch.Tensor]:

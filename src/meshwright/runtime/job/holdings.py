@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
@@ -15,6 +15,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from meshwright.base.errors import InputError
 from meshwright.runtime.parallel.experts import ExpertParallel
 from meshwright.runtime.parallel.pools import local
+from meshwright.runtime.parallel.products import RankOrder
 from meshwright.runtime.parallel.sharding import StageWeights
 from meshwright.runtime.ranks.layout import Layout
 
@@ -61,14 +62,16 @@ class NamedOwner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldTensor:
-    """A tensor of the model as far as this rank holds it.
+    """A box of a tensor of the model that this rank holds: all that it holds of it, or of a product whose outputs are several
+    parts what it holds of one.
 
     `name`: in the whole model.
     `shape`: of the whole tensor.
-    `offset`: where the part that is held here begins.
+    `offset`: where the box begins.
     `parameter`: the weight; None for a buffer.
     `owner`: where it stands.
     `writes`: whether this rank may write it to a checkpoint: of several stages that hold it, the first does.
+    `inside`: the box in what this rank holds of the tensor; empty where it is all.
     """
 
     name: str
@@ -77,28 +80,33 @@ class HeldTensor:
     parameter: nn.Parameter | None
     owner: NamedOwner
     writes: bool
+    inside: tuple[slice, ...] = ()
 
     def part(self) -> torch.Tensor:
-        """Return this rank's part, shaped as it is held."""
+        """Return the box, shaped as it is held; writing to it writes there."""
         if self.parameter is not None:
-            return local(self.parameter.detach())
+            return local(self.parameter.detach())[self.inside]
         buffer: torch.Tensor = getattr(self.owner.module, self.owner.attribute)
         return buffer.detach()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """A box of a weight whose elements stand one after the other in what an optimizer updates.
+    """A box of a weight in what an optimizer updates.
 
     `holding`: the weight.
-    `offset`, `sizes`: the box in the whole weight.
-    `start`: where its elements begin in the flattened weights of a pool (ZeRO-1 and 2); -1 where the weight is updated itself.
+    `offset`: where the box begins in the whole weight.
+    `inside`: the box in what is updated: the rank's part of the weight, or, of flattened weights, a box of that part.
+    `start`: where that box's elements begin in the flattened weights of a pool (ZeRO-1 and 2); -1 where the weight is updated
+    itself.
+    `sizes`: of the box whose elements stand there.
     """
 
     holding: HeldTensor
     offset: tuple[int, ...]
-    sizes: tuple[int, ...]
-    start: int
+    inside: tuple[slice, ...]
+    start: int = -1
+    sizes: tuple[int, ...] = ()
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the box of a tensor that is laid out as what the optimizer updates; writing to it writes there.
@@ -106,7 +114,9 @@ class Region:
         `tensor`: what the optimizer updates, or its state of the same shape.
         """
         mine = local(tensor.detach())
-        return mine if self.start < 0 else mine[self.start : self.start + math.prod(self.sizes)].view(self.sizes)
+        if self.start >= 0:
+            mine = mine[self.start : self.start + math.prod(self.sizes)].view(self.sizes)
+        return mine[self.inside]
 
 
 def names_of(model: nn.Module) -> ModelNames:
@@ -165,7 +175,8 @@ def holdings_of(
     for stage, part in enumerate(places.plan.stages):
         for owner in (owner for op in part.ops for owner in owners[op]):
             first.setdefault(owner.name, stage)
-    found: dict[tuple[str, int], HeldTensor] = {}
+    orders = {owner: order for held in weights.values() for owner, order in held.orders.items()}
+    found: dict[tuple[str, int], list[HeldTensor]] = {}
     for stage, held in sorted(weights.items()):
         seat = places.seat(rank, stage)
         spread = {id(part.experts): part for part in held.module.modules() if isinstance(part, ExpertParallel)}
@@ -178,8 +189,23 @@ def holdings_of(
                 offset = (offset[0] + held.groups.expert_index * experts.n_held, *offset[1:])
             writes = stage == first[owner.name] and (weight is not None or (seat.data == 0 and seat.inner == 0))
             holding = HeldTensor(owner.name, names.shapes[owner.name], offset, weight, owner, writes)
-            found.setdefault((owner.name, id(tensor)), holding)
-    return tuple(found.values())
+            order = orders.get((owner.module, owner.attribute))
+            found.setdefault((owner.name, id(tensor)), [holding] if order is None else _in_model_order(holding, order))
+    return tuple(holding for boxes in found.values() for holding in boxes)
+
+
+def _in_model_order(holding: HeldTensor, order: RankOrder) -> list[HeldTensor]:
+    """Return what a rank holds of a weight that lies in another order than the model's as boxes of the model's."""
+    axis, first = order.axis, holding.offset[order.axis]
+    found: list[HeldTensor] = []
+    last = first + holding.part().shape[axis]
+    for place, length, start in order.runs():
+        begin, end = max(place, first), min(place + length, last)
+        if begin < end or (first == last and not found):  # of nothing one empty box
+            offset = (*holding.offset[:axis], start + begin - place, *holding.offset[axis + 1 :])
+            inside = (*(slice(None) for _ in range(axis)), slice(begin - first, max(begin, end) - first))
+            found.append(replace(holding, offset=offset, inside=inside))
+    return found
 
 
 def strays(
@@ -215,10 +241,13 @@ def regions_of(weights: Iterable[StageWeights], holdings: Iterable[HeldTensor]) 
     `weights`: of its stages.
     `holdings`: what it holds.
     """
-    of_weight = {holding.parameter: holding for holding in holdings if holding.parameter is not None}
+    of_weight: dict[nn.Parameter, list[HeldTensor]] = {}
+    for holding in holdings:
+        if holding.parameter is not None:
+            of_weight.setdefault(holding.parameter, []).append(holding)
     found = {
-        parameter: [Region(holding, holding.offset, tuple(holding.part().shape), -1)]
-        for parameter, holding in of_weight.items()
+        parameter: [Region(holding, holding.offset, holding.inside) for holding in held]
+        for parameter, held in of_weight.items()
     }
     for pool in (pool for stage in weights for pool in stage.pools):
         if pool.flat is None:
@@ -226,17 +255,33 @@ def regions_of(weights: Iterable[StageWeights], holdings: Iterable[HeldTensor]) 
         size, regions = pool.flat.numel(), []
         start = -pool.replicas.shard_index * size
         for parameter in pool.parameters:
-            holding = of_weight[parameter]
-            sizes = tuple(holding.part().shape)
+            sizes = tuple(local(parameter.detach()).shape)
             begin, end = max(0, -start), min(size - start, math.prod(sizes))
             place = max(0, start)
             for corner, box in boxes(sizes, begin, end):
-                offset = tuple(map(sum, zip(holding.offset, corner, strict=True)))
-                regions.append(Region(holding, offset, box, place))
+                for holding in of_weight[parameter]:
+                    regions += _common(holding, corner, box, place)
                 place += math.prod(box)
             start += math.prod(sizes)
         found[pool.flat] = regions
     return found
+
+
+def _common(holding: HeldTensor, corner: Sequence[int], sizes: tuple[int, ...], start: int) -> list[Region]:
+    """Return what a box of a rank's part of a weight and one that it holds have in common; nothing where that is nothing.
+
+    `corner`, `sizes`: the box in the rank's part. `start`: where its elements begin in the flattened weights of a pool.
+    """
+    offset, inside = [], []
+    for axis, (first, size) in enumerate(zip(corner, sizes, strict=True)):
+        held = holding.inside[axis] if axis < len(holding.inside) else slice(None)
+        low, high = held.start or 0, first + size if held.stop is None else held.stop
+        begin, end = max(first, low), min(first + size, high)
+        if begin >= end:
+            return []
+        offset.append(holding.offset[axis] + begin - low)
+        inside.append(slice(begin - first, end - first))
+    return [Region(holding, tuple(offset), tuple(inside), start, sizes)]
 
 
 def boxes(sizes: Sequence[int], start: int, stop: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -396,5 +396,5 @@ def _stage_run(
         delay_weight_gradients(module, later)
     materials.make(module)
     shard = strategy.shard if groups.data.shard is not None else 0
-    weights = StageWeights(module, shard, groups, split.partial, *materials.of_ties(*ties))
+    weights = StageWeights(module, shard, groups, split.partial, *materials.of_ties(*ties), split.orders)
     return StageRun(module, weights, later, not sharded, classes)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from meshwright.runtime.parallel.experts import ExpertParallel
 from meshwright.runtime.parallel.sharding import StageWeights
@@ -132,8 +130,7 @@ class Tensors:
     def _put_together(self, stage: int, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor of this rank whole, its parts gathered from the ranks of its stage."""
         weights = self.weights[stage]
-        value: Any = tensor.detach()
-        whole: torch.Tensor = value.full_tensor() if isinstance(value, DTensor) else value
+        whole = weights.whole(tensor)
         for part in weights.module.modules():
             if isinstance(part, ExpertParallel) and any(tensor is own for own in part.parameters()):
                 parts = [torch.empty_like(whole) for _ in range(part.degree)]

@@ -13,7 +13,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.runtime.parallel import tensor_parallel
 from meshwright.runtime.parallel.context_parallel import InContext, enter_context, gathered, leave_context, spans_context
 from meshwright.runtime.parallel.experts import ExpertParallel, over_group, spread
-from meshwright.runtime.parallel.tensor_parallel import Owner
+from meshwright.runtime.parallel.products import Owner, RankOrder
 from meshwright.runtime.ranks.meshes import StageGroups
 
 __all__ = ["SplitLayers", "split_layers"]
@@ -26,12 +26,14 @@ class SplitLayers:
     `before`: changes of hidden states before a layer, by its place; under the number of layers, after the last.
     `partial` (dict of str to list of (torch.nn.Module, str)): weights whose gradients the ranks of an axis, ``tensor`` or
     ``context``, hold in parts.
+    `orders`: how weights lie that do not lie as in the model.
     """
 
     def __init__(self) -> None:
         self.layers: list[nn.Module] = []
         self.before: dict[int, list[Callable[..., Any]]] = {}
         self.partial: dict[str, list[Owner]] = {"tensor": [], "context": []}
+        self.orders: dict[Owner, RankOrder] = {}
 
 
 def split_layers(
@@ -55,9 +57,9 @@ def split_layers(
             spread(unit, groups.expert_index, strategy.expert, over_group(groups.expert))
         if strategy.tensor > 1 and tensor_parallel.styles(unit, tp_plan):
             split.append(i)
-            found.partial["tensor"] += tensor_parallel.parallelize(
-                unit, groups.tensor_mesh, tp_plan, strategy.sequence_parallel
-            )
+            partial, orders = tensor_parallel.parallelize(unit, groups.tensor_mesh, tp_plan, strategy.sequence_parallel)
+            found.partial["tensor"] += partial
+            found.orders.update(orders)
         if strategy.context > 1 and (i in split or spans_context(n_layers, op)):
             spanned.append(i)
             found.partial["context"] += [

@@ -80,6 +80,7 @@ class WeightPool:
     ) -> None:
         self.parameters, self.replicas = list(parameters), replicas
         self.shard = shard if replicas.shard is not None else 0
+        self._n_parts = [n_parts_of(parameter) for parameter in self.parameters]
         self.sums: list[_Sum] = []
         self.flat: nn.Parameter | None = None
         if self.shard in (1, 2) and self.parameters:
@@ -126,9 +127,9 @@ class WeightPool:
         """Wait for the sums."""
         self._finish_all()
         if self.shard == 3:  # FSDP averages over the replicas, but losses are weighted by rows already
-            for parameter in self.parameters:
-                if parameter.grad is not None:
-                    local(parameter.grad).mul_(self.replicas.n_ranks)
+            held = [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
+            if held:
+                torch._foreach_mul_(held, self.replicas.n_ranks)
 
     def _send_next(self) -> None:
         """Begin to add up the gradients of the next bucket."""
@@ -222,15 +223,15 @@ class WeightPool:
         `n_parts`: in how many parts an axis that DTensor does not know has split the weights (experts).
         """
         if self.flat is None:
-            for parameter in self.parameters:
-                yield gradient_of(parameter), n_parts * n_parts_of(parameter) / n_ranks
+            for parameter, parts in zip(self.parameters, self._n_parts, strict=True):
+                yield gradient_of(parameter), n_parts * parts / n_ranks
             return
         assert self.flat.grad is not None
         size, start = self.flat.numel(), -self.replicas.shard_index * self.flat.numel()
-        for parameter in self.parameters:
+        for parameter, parts in zip(self.parameters, self._n_parts, strict=True):
             stop = start + local(parameter).numel()
             piece = self.flat.grad[min(max(start, 0), size) : min(max(stop, 0), size)]
-            yield piece, n_parts * self.replicas.n_shards * n_parts_of(parameter) / n_ranks
+            yield piece, n_parts * self.replicas.n_shards * parts / n_ranks
             start = stop
 
     def after_update(self) -> None:
@@ -269,8 +270,11 @@ def _buckets(weights: Sequence[nn.Parameter], late: frozenset[nn.Parameter]) -> 
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    """Return this rank's part of a tensor, of which nothing is differentiated."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    with torch.no_grad():  # else every look at it is noted for a backward pass
+        return tensor.to_local()
 
 
 def gradient_of(parameter: nn.Parameter) -> torch.Tensor:

@@ -18,6 +18,7 @@ from meshwright.runtime.model.sequence import in_order, part_of_sequence
 from meshwright.runtime.parallel import tensor_parallel
 from meshwright.runtime.parallel.context_parallel import InContext
 from meshwright.runtime.parallel.experts import experts_of, spread
+from meshwright.runtime.parallel.products import axis_of, in_rank_order, size_of
 from meshwright.runtime.parallel.threaded_autograd import Gather, Scatter, SumBackward, SumForward
 from meshwright.runtime.parallel.threaded_collectives import ThreadedCollectives, cause, together
 
@@ -41,15 +42,17 @@ def part_of(layer: nn.Module, rank: int, degree: int, tp_plan: Mapping[str, str]
     `tp_plan`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
     """
     part = copy.deepcopy(layer)
+    columns = tensor_parallel.column_parts(layer, tp_plan)
     tensor_parallel.share_sizes(part, degree, tp_plan)
     for path, style in tensor_parallel.styles(layer, tp_plan).items():
-        linear = part.get_submodule(path)
-        assert isinstance(linear, nn.Linear)
-        weight = linear.weight.detach().chunk(degree, 0 if style == "column" else 1)[rank].clone()
-        linear.out_features, linear.in_features = weight.shape
-        linear.weight = nn.Parameter(weight)
-        if linear.bias is not None and style == "column":
-            linear.bias = nn.Parameter(linear.bias.detach().chunk(degree)[rank].clone())
+        product: Any = part.get_submodule(path)
+        in_rank_order(product, columns.get(path, (0,)), degree)
+        product.weight = nn.Parameter(product.weight.detach().chunk(degree, axis_of(product, style))[rank].clone())
+        if product.bias is not None and style == "column":
+            product.bias = nn.Parameter(product.bias.detach().chunk(degree)[rank].clone())
+        names = ("out_features", "in_features") if isinstance(product, nn.Linear) else ("nf", "nx")
+        for name, kind in zip(names, ("column", "row"), strict=True):
+            setattr(product, name, size_of(product, kind))
     return part
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 
 from meshwright.runtime.parallel.experts import ExpertParallel
 from meshwright.runtime.parallel.pools import WeightPool, flatten, gradient_of, local, n_parts_of, spread
-from meshwright.runtime.parallel.tensor_parallel import Owner
+from meshwright.runtime.parallel.products import Owner, RankOrder
 from meshwright.runtime.ranks.meshes import StageGroups
 
 __all__ = ["StageWeights", "Tie", "optimizer_of", "shard_fully"]
@@ -71,6 +73,7 @@ class StageWeights:
     or ``context``, hold in parts.
     `tied`: weights that other stages hold too.
     `ties`: those of them that this stage answers for on this rank.
+    `orders`: how weights lie that do not lie as in the model.
     """
 
     def __init__(
@@ -81,8 +84,9 @@ class StageWeights:
         partial: Mapping[str, Sequence[Owner]],
         tied: set[nn.Parameter],
         ties: Sequence[Tie],
+        orders: Mapping[Owner, RankOrder] = MappingProxyType({}),
     ) -> None:
-        self.module, self.shard, self.groups = module, shard, groups
+        self.module, self.shard, self.groups, self.orders = module, shard, groups, orders
         self.partial, self.ties, self.tied = partial, list(ties), tied
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._sharded = tuple(part for part in module.modules() if isinstance(part, FSDPModule))
@@ -158,6 +162,15 @@ class StageWeights:
         for part in self._sharded:
             part.set_is_last_backward(is_last)
             part.set_requires_all_reduce(is_last, recurse=False)
+
+    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a weight or buffer put together from all ranks that have a part of it, as it lies in the model; of experts
+        that are divided, this rank's. Called in all of these ranks at once.
+        """
+        given: Any = tensor.detach()
+        value: torch.Tensor = given.full_tensor() if isinstance(given, DTensor) else given
+        order = next((order for (module, name), order in self.orders.items() if getattr(module, name) is tensor), None)
+        return value if order is None else order.restored(value)
 
     def reshard(self) -> None:
         """Free what fully sharded layers gathered: it would be used instead of weights that change now."""

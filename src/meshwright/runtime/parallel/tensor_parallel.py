@@ -4,6 +4,7 @@ and how the layer's input and output lie.
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import re
 from collections.abc import Callable, Mapping
@@ -16,11 +17,21 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.parallel.products import (
+    Owner,
+    RankOrder,
+    TransposedParallel,
+    in_rank_order,
+    is_product,
+    parts_of,
+    size_of,
+)
 
 __all__ = [
     "Owner",
     "between",
     "check",
+    "column_parts",
     "enter_sequence",
     "gather_hook",
     "gathers",
@@ -33,30 +44,28 @@ __all__ = [
     "wishes_of",
 ]
 
-Owner = tuple[nn.Module, str]
-"""A module and the name of one of its parameters: sharding later puts another object at that name."""
-
 _COLUMN = re.compile(
     r"(^|\.)(q_proj|k_proj|v_proj|wq|wk|wv|query|key|value|q|k|v|gate_proj|up_proj|gate|up|w1|w3|wi|wi_0|wi_1|fc1|fc_in|dense_h_to_4h|q_b_proj|kv_b_proj"
-    r"|intermediate\.dense)$"
+    r"|c_attn|c_fc|qkv_proj|qkv|Wqkv|gate_up_proj|intermediate\.dense)$"
 )
-_ROW = re.compile(r"(^|\.)(o_proj|wo|out_proj|down_proj|down|w2|fc2|fc_out|dense_4h_to_h|o|out|output\.dense)$")
+_ROW = re.compile(r"(^|\.)(o_proj|wo|out_proj|c_proj|down_proj|down|w2|fc2|fc_out|dense_4h_to_h|o|out|output\.dense)$")
 _ADAPTER = re.compile(r"^(.+)\.(base_layer|lora_A|lora_B)(?:\.\w+)?$")
 _N_HEADS = re.compile(r"^_?(n|num|nb)_(\w+_)?heads?$|^nhead$|^heads$")
 _HEAD_NORM = re.compile(r"(^|\.)(q_norm|k_norm|query_norm|key_norm)$")
 
 
 def styles(layer: nn.Module, tp_plan: Mapping[str, str], prefix: str = "") -> dict[str, str]:
-    """Return how each linear layer inside a layer is split: ``column`` (outputs) or ``row`` (inputs).
+    """Return how each product inside a layer is split: ``column`` (outputs) or ``row`` (inputs).
 
-    `tp_plan`: patterns of paths and ``column``, ``row``, ``whole`` or ``between`` (see `between`): the model's own
+    `tp_plan`: patterns of paths and ``column`` (``column 4:1:1`` where the outputs are parts, see
+    `meshwright.runtime.parallel.products.parts_of`), ``row``, ``whole`` or ``between`` (see `between`): the model's own
     ``tensor_parallel`` attribute, or the plan of a Hugging Face configuration (``colwise``, ``rowwise``). Where there is
     none, the names that most models use decide. Adapters are split as the product that they stand around.
     `prefix`: path of the layer in the model, for the patterns.
     """
     found: dict[str, str] = {}
     for path, module in layer.named_modules():
-        if not isinstance(module, nn.Linear):
+        if not is_product(module):
             continue
         known, part = _adapted(path)
         wished = _wish(f"{prefix}.{known}" if prefix else known, tp_plan)
@@ -66,6 +75,15 @@ def styles(layer: nn.Module, tp_plan: Mapping[str, str], prefix: str = "") -> di
         if style and part != {"column": "lora_A", "row": "lora_B"}[style]:  # these work on what is whole, or was added up
             found[path] = style
     return found if "column" in found.values() and "row" in found.values() else {}
+
+
+def column_parts(layer: nn.Module, tp_plan: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """Return column products, and of each the lengths of the parts that its outputs consist of.
+
+    `tp_plan`: see `styles`. Raises `InputError` as `meshwright.runtime.parallel.products.parts_of` does.
+    """
+    columns = {path: _adapted(path)[0] for path, style in styles(layer, tp_plan).items() if style == "column"}
+    return {path: parts_of(layer, known, _wish(known, tp_plan)) for path, known in columns.items()}
 
 
 def _adapted(path: str) -> tuple[str, str]:
@@ -116,7 +134,8 @@ def sum_shared(n_shared: int, summed: Callable[[Any], Any]) -> Any:
 
 
 def share_sizes(layer: nn.Module, degree: int, tp_plan: Mapping[str, str]) -> None:
-    """Divide the numbers by which modules with column products take their results apart: heads, and features of those products.
+    """Divide the numbers by which modules with column products take their results apart: heads, also those of a configuration,
+    and features of those products.
 
     `layer`: one layer, its products still whole; changed in place.
     `tp_plan`: see `styles`.
@@ -127,14 +146,18 @@ def share_sizes(layer: nn.Module, degree: int, tp_plan: Mapping[str, str]) -> No
     then computes the same is checked before anything starts, by `meshwright.runtime.parallel.shard_equivalence.check_sum`.
     """
     features: dict[str, set[int]] = {}
-    for path, style in styles(layer, tp_plan).items():
-        if style == "column":
-            features.setdefault(_adapted(path)[0].rpartition(".")[0], set()).add(int(layer.get_submodule(path).out_features))  # type: ignore[arg-type]
+    for path, parts in column_parts(layer, tp_plan).items():
+        features.setdefault(_adapted(path)[0].rpartition(".")[0], set()).update((*parts, sum(parts)))
     for path, sizes in features.items():
         module = layer.get_submodule(path)
         for name, value in list(vars(module).items()):
             if type(value) is int and value % degree == 0 and (value in sizes or _N_HEADS.search(name)):
                 setattr(module, name, value // degree)
+        if hasattr(module, "config"):  # which layers share, and some ask for heads
+            module.config = copy.copy(module.config)
+            for name, value in list(vars(module.config).items()):
+                if type(value) is int and value % degree == 0 and _N_HEADS.search(name):
+                    setattr(module.config, name, value // degree)
 
 
 def wishes_of(model: nn.Module) -> dict[str, str]:
@@ -151,40 +174,52 @@ def wishes_of(model: nn.Module) -> dict[str, str]:
 def check(layer: nn.Module, name: str, degree: int, tp_plan: Mapping[str, str]) -> None:
     """Refuse a layer that cannot be split.
 
-    Raises `InputError` when a product's size does not divide.
+    Raises `InputError` when a product's size, a part of it, or the number of heads does not divide.
     """
+    columns = column_parts(layer, tp_plan)
     for path, style in styles(layer, tp_plan).items():
-        linear = layer.get_submodule(path)
-        size = linear.out_features if style == "column" else linear.in_features
-        if size % degree:  # type: ignore[operator]
-            raise InputError(f"layer '{name}': tensor degree {degree} does not divide the {size} features of {path}")
-    config = getattr(getattr(layer, "layer", layer), "config", None) or getattr(
-        getattr(getattr(layer, "layer", layer), "self_attn", None), "config", None
+        parts = columns.get(path) or (size_of(layer.get_submodule(path), style),)
+        size = next((part for part in parts if part % degree), 0)
+        if size:
+            of = "" if len(parts) == 1 else f" of part {parts.index(size) + 1} of {len(parts)}"
+            raise InputError(f"layer '{name}': tensor degree {degree} does not divide the {size} features{of} of {path}")
+    inner = getattr(layer, "layer", layer)
+    attention = next(
+        (part for part in (getattr(inner, word, None) for word in ("self_attn", "attn")) if part is not None), None
     )
-    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
-    if heads and heads % degree:
-        raise InputError(f"layer '{name}': tensor degree {degree} does not divide its {heads} key-value heads")
+    config = getattr(inner, "config", None) or getattr(attention, "config", None)
+    groups, heads = (getattr(config, f"num_{kind}_heads", None) for kind in ("key_value", "attention"))
+    if (groups or heads or degree) % degree:
+        kind = "key-value " if groups else ""
+        raise InputError(f"layer '{name}': tensor degree {degree} does not divide its {groups or heads} {kind}heads")
 
 
-def parallelize(layer: nn.Module, mesh: DeviceMesh, tp_plan: Mapping[str, str], sequence: bool) -> list[Owner]:
+def parallelize(
+    layer: nn.Module, mesh: DeviceMesh, tp_plan: Mapping[str, str], sequence: bool
+) -> tuple[list[Owner], dict[Owner, RankOrder]]:
     """Split the products of a layer over the tensor axis, in place.
 
     `tp_plan`: see `styles`.
     `sequence`: whether what lies between products is split along the sequence.
     Returns: weights that stay whole but whose gradients each rank holds a part of: the module that has one, and its name
-    there.
+    there; and how weights lie whose outputs are several parts.
     """
     chosen = styles(layer, tp_plan)
     if any(isinstance(layer.get_submodule(path).weight, DTensor) for path in chosen):
-        return []  # the same layer stands at an earlier place too
+        return [], {}  # the same layer stands at an earlier place too
+    columns, orders = column_parts(layer, tp_plan), {}
     share_sizes(layer, mesh.size(), tp_plan)
+    for path, parts in columns.items():
+        orders.update(in_rank_order(layer.get_submodule(path), parts, mesh.size()))
     row = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
     inside = between(layer, tp_plan)
     once, each = gathers(layer, tp_plan) if sequence else (set(), set())
     column, gathered = ColwiseParallel(), ColwiseParallel(input_layouts=Shard(1))
-    layouts: dict[str, Any] = {
-        path: row if style == "row" else gathered if path in each else column for path, style in chosen.items()
-    }
+    layouts: dict[str, Any] = {}
+    for path, style in chosen.items():
+        layouts[path] = row if style == "row" else gathered if path in each else column
+        if not isinstance(layer.get_submodule(path), nn.Linear):
+            layouts[path] = TransposedParallel(style, sequence=sequence if style == "row" else path in each)
     parallelize_module(layer, mesh, layouts)
     for path, n_shared in shared_columns(layer, tp_plan).items():
         layer.get_submodule(path).register_forward_hook(sum_shared(n_shared, _summed(mesh)))
@@ -196,7 +231,7 @@ def parallelize(layer: nn.Module, mesh: DeviceMesh, tp_plan: Mapping[str, str], 
         for name, parameter in module.named_parameters(recurse=False):
             if not isinstance(parameter, DTensor) and (sequence or path in inside):
                 partial.append((module, name))
-    return partial
+    return partial, orders
 
 
 def gathers(layer: nn.Module, tp_plan: Mapping[str, str]) -> tuple[set[str], set[str]]:

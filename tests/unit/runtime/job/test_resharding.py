@@ -40,6 +40,11 @@ CHAINS: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
         [plan_of([(3, [0, 1], {"shard": 3}), (3, [2, 3], {"shard": 2})]), plan_of([(6, [0, 1], {"shard": 3})]),
          plan_of([(2, [0], {}), (4, [1], {})])],
     ),
+    "products of several parts: ZeRO-1 of parts, fully sharded parts, ZeRO-2 of parts": (
+        "zoo:Fused", "adamw",
+        [plan_of([(4, [0, 1, 2, 3], {"tensor": 2, "shard": 1})]), plan_of([(4, [0, 1, 2, 3], {"tensor": 2, "shard": 3})]),
+         plan_of([(4, [0, 1, 2, 3], {"tensor": 2, "shard": 2})])],
+    ),
     "experts divided, whole, divided and sharded": (
         "zoo:Mixture", "adamw",
         [plan_of([(3, [1, 0, 2], {"expert": 3}), (3, [3], {})]), plan_of([(6, [0], {})]),
