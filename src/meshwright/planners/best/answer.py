@@ -6,7 +6,7 @@ import heapq
 import itertools
 import math
 import time
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 from meshwright import clusters
 from meshwright.base.errors import InputError
@@ -28,6 +28,7 @@ from meshwright.planners.best.space import MeshDegrees, pools
 __all__ = ["answer"]
 
 _MOST_DIVED = 2  # plans played at most among the meshes that are tried first
+_N_CLIMBS = 4  # steps from the best mesh of these to better ones near it, at most
 _N_ROUNDS = 4  # in which all meshes are searched
 _MOST_SIMPLER = 16  # plans played at most to find a simpler one
 _MOST_OTHERS = 5  # for each runner-up: plans played at most,
@@ -133,7 +134,8 @@ def _run(state: BestFirstSearch, n_most: int) -> None:
 
 
 def _dive(state: BestFirstSearch, *, any_plan: bool = False) -> None:
-    """Find complete good plans before the proof: search meshes that people would try first, in ever larger sets (`limits.usual`).
+    """Find complete good plans before the proof: search meshes that people would try first, in ever larger sets (`limits.usual`),
+    then those near the best of them, larger micro-batches among them, as long as that finds a better one.
 
     Nothing is done twice: what is found out of these meshes is part of the proof, which goes on with all of them. The plans keep the
     search from looking at worse ones closely, and are the answer where it is stopped. `any_plan`: end with the first set in which one fits.
@@ -154,9 +156,24 @@ def _dive(state: BestFirstSearch, *, any_plan: bool = False) -> None:
         everything += state.heap
         if any_plan and state.found:
             return
+    for _ in range(_N_CLIMBS if state.found else 0):
+        best = min(state.found, key=rank).config.mesh
+        state.heap = [entry for entry in everything if isinstance(entry[3], MeshDegrees) and _is_near(entry[3], best)]
+        everything = [entry for entry in everything if not (isinstance(entry[3], MeshDegrees) and _is_near(entry[3], best))]
+        heapq.heapify(state.heap)
+        _run(state, _MOST_DIVED)
+        everything += state.heap
+        if min(state.found, key=rank).config.mesh == best:
+            break
     state.heap = everything
     state.dive(False)
     state.pursue(None)
+
+
+def _is_near(mesh: MeshDegrees, other: MeshDegrees) -> bool:
+    """Return whether two meshes differ in two degrees at most."""
+    n_unlike: int = sum(own != its for own, its in zip(astuple(mesh), astuple(other), strict=True))
+    return n_unlike <= 2
 
 
 def _simplify(state: BestFirstSearch) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import math
+import pathlib
 from collections.abc import Callable
 
 import pytest
 
-from meshwright.core.problem import Stop
+from meshwright.api import make_problem
+from meshwright.core.problem import Batch, Stop
 from meshwright.planners.best import answer as joint
 from meshwright.planners.best import certificate, limits, plans, splits
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
@@ -17,6 +19,7 @@ from meshwright.planners.best.question import Exchanges
 from meshwright.planners.best.space import Config, MeshDegrees, meshes, pools, schedules_of, spreads_of
 from small_questions import question
 
+TINY = pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json"
 PARAMS = Limits(tensor=(1, 2), context=(1, 2), micro_batch=(1, 2))
 
 
@@ -118,6 +121,19 @@ def test_a_stopped_search_looks_for_nothing_else(monkeypatch: pytest.MonkeyPatch
     found = joint.answer(problem, PARAMS, Stop(seconds=1e-9))
     assert found.plan is not None and found.extra["stopped_early"] is True and not asked
     assert joint.answer(problem, PARAMS, Stop()).plan is not None and asked == ["simpler", "others"]
+
+
+def test_the_first_good_plan_is_near_the_best_where_only_larger_micro_batches_are_quick() -> None:
+    """Of short samples a device waits for its host: all that is tried first, of one sample at a time, is ten times as slow."""
+    problem = make_problem(str(TINY), "dgx-a100:4", batch=Batch(64, 0, 128))
+    state = BestFirstSearch(problem, Limits(), Stop())
+    for pool in pools(problem.required_cluster):
+        state.add(pool)
+    joint._dive(state)
+    assert max(found.step_seconds for found in state.found) > 10.0 * state.best_seconds
+    early = state.best_seconds
+    joint._prove(state)
+    assert early <= 1.05 * state.best_seconds
 
 
 def test_splits_for_which_there_was_no_time_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
