@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +28,7 @@ __all__ = ["close", "dig", "improve"]
 _MOST_IMPROVED = 3  # plans whose layers are moved
 _MOST_STARTED = 40  # open configurations of which a split is built for its transfers
 _MOST_MOVES = 100  # moves tried of one plan, at most
+_MORE_MOVES = 4  # times as many of the best, where it is far from the bound
 _SHARES = (0.5, 0.25, 0.125, 0.0625)  # of the way from the lowest bound to the best plan, by which it may be raised
 _NEAR = 1.01  # a plan nearer to the bound than this is not worth moves between far stages
 
@@ -232,7 +234,10 @@ def dig(search: BestFirstSearch) -> None:
         found = None if search.is_over else search.play(pool, config, plan)
         if found is not None:
             search.found.append(found)
-            _move_layers(search, found, min(_MOST_MOVES, search.budget))
+            _move_layers(search, found, min(_MOST_MOVES, search.budget) // 2)
+    best = min(search.found, key=rank)
+    if not best.config.one_way:
+        _move_layers(search, best, _MORE_MOVES * min(_MOST_MOVES, search.budget))
 
 
 def _for_transfers(costs: Costs, config: Config, n_microbatches: int) -> Plan | None:
@@ -249,35 +254,54 @@ def _for_transfers(costs: Costs, config: Config, n_microbatches: int) -> Plan | 
     return plans.with_counts(costs, config, n_microbatches, counts)
 
 
-def _move_layers(search: BestFirstSearch, found: Incumbent, most: int) -> None:
-    """Move single layers of one plan while that shortens its step."""
+def _move_layers(search: BestFirstSearch, found: Incumbent, most: int) -> Incumbent:
+    """Move layers of one plan while that shortens its step, at most so many moves; return the quickest plan found."""
     costs, n_microbatches = search.costs[found.pool], found.plan.n_microbatches
-    counts = [sum(op in search.chain.layers for op in stage.ops) for stage in found.plan.stages]
+    counts = tuple(sum(op in search.chain.layers for op in stage.ops) for stage in found.plan.stages)
     hops = costs.transfer_seconds(found.config, found.plan, costs.stage_costs(found.config, found.plan))
-    n_tries, moved = 0, True
-    while moved and n_tries < most and not search.is_over:
-        moved = False
-        stage_costs = costs.stage_costs(found.config, found.plan)
-        busiest = sorted(
-            range(len(counts)), key=lambda i: -stage_costs[i].forward_total_seconds - stage_costs[i].backward_total_seconds
-        )
-        far = found.step_seconds > _NEAR * search.proven
-        moves = [(i, j) for i in busiest for j in reversed(busiest) if abs(i - j) == 1 or (far and i != j)]
-        for source, target in sorted(moves, key=lambda move: abs(move[0] - move[1]) > 1):
-            if counts[source] <= 1 or n_tries >= most:
+    tried, moved = {counts}, True
+    while moved and len(tried) <= most and not search.is_over:
+        moved, far = False, found.step_seconds > _NEAR * search.proven
+        for trial in _moves(counts, costs.stage_costs(found.config, found.plan), far=far):
+            if len(tried) > most or search.is_over:
+                break
+            if trial in tried:
                 continue
-            n_tries += 1
-            trial = list(counts)
-            trial[source] -= 1
-            trial[target] += 1
-            plan = plans.with_counts(costs, found.config, n_microbatches, tuple(trial))
+            tried.add(trial)
+            plan = plans.with_counts(costs, found.config, n_microbatches, trial)
             if plan is None:
                 continue
+            loads = costs.stage_costs(found.config, plan)
             # nothing is proved here: an order fitted to quicker transfers tells well enough
-            if sim.estimate(plan, costs.stage_costs(found.config, plan), hops) >= found.step_seconds:
+            if sim.estimate(plan, loads, hops) >= found.step_seconds:
                 continue
+            if far and sim.least_seconds(search.problem, plan, loads) >= found.step_seconds:
+                continue  # where links are slow, transfers in each other's way tell most
             better = search.play(found.pool, found.config, plan)
             if better is not None and better.step_seconds < found.step_seconds * (1 - 1e-9):
                 found, counts, moved = better, trial, True
                 search.found.append(found)
                 break
+    return found
+
+
+def _moves(counts: tuple[int, ...], stage_costs: tuple[StageCost, ...], *, far: bool) -> Iterator[tuple[int, ...]]:
+    """Yield other splits of the layers: one layer moved from a busy stage to its neighbour; with `far` also between any two stages, and
+    their layers exchanged, in an order without a system, since where transfers decide it is not the busiest stages that matter.
+    """
+    busy = [load.forward_total_seconds + load.backward_total_seconds for load in stage_costs]
+    busiest = sorted(range(len(counts)), key=lambda i: -busy[i])
+    moves = [(i, j, 1) for i in busiest for j in reversed(busiest) if abs(i - j) == 1]
+    if far:
+        others = [(i, j, 1) for i in range(len(counts)) for j in range(len(counts)) if abs(i - j) > 1]
+        others += [
+            (i, j, counts[i] - counts[j]) for i in range(len(counts)) for j in range(len(counts)) if counts[i] > counts[j]
+        ]
+        random.Random(0).shuffle(others)
+        moves += others
+    for source, target, n_moved in moves:
+        if counts[source] - n_moved >= (0 < source < len(counts) - 1):  # at the ends there may be pinned layers
+            trial = list(counts)
+            trial[source] -= n_moved
+            trial[target] += n_moved
+            yield tuple(trial)

@@ -20,6 +20,7 @@ class EndLayers:
         self.weight = sum(own.weight for own in layers)
         self.static_bytes = sum(own.static_bytes for own in layers)
         self.kept_bytes = sum(own.kept_bytes for own in layers)
+        self.most_saved = 0.0  # they recompute no more than is said of them
         self.reduce = sum(own.reduce for own in layers)
         self.update = sum(own.update for own in layers)
         self.exposed = self.reduce - (self.weight if is_split else self.backward)

@@ -15,6 +15,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import OFFLOAD, Strategy
 from meshwright.planners.best.check.device_pools import pools
+from meshwright.planners.best.check.held_bytes import never_fits
 from meshwright.planners.best.check.on_host import spaces_of
 from meshwright.planners.best.check.plays import Plays
 from meshwright.planners.best.check.prices import LayerPrices, Table
@@ -135,7 +136,7 @@ class BoundProof:
 
         Lemma (peak): every sample's products are done by some device of the mesh, at its peak at most.
         """
-        for by in ("peak", "compute", "communication"):
+        for by in ("peak", "compute", "communication") if math.isfinite(self.limit) else ():
             if by == "compute":  # whatever is recomputed
                 if mesh not in prices.computing:
                     prices.computing[mesh] = self._work(prices, mesh, sends=False)
@@ -196,7 +197,7 @@ class BoundProof:
             splits = () if form.n_chunks == 1 else tuple(split_counts(self.chain, form, mesh.pipeline, self.limits))
             if splits:
                 splits = self._left(prices, mesh, form, priced, splits, self.limit)
-            if not splits and (form.n_chunks > 1 or WholeStages(prices, mesh, form, *priced).refuted(self.limit)):
+            if not splits and (form.n_chunks > 1 or self._cut_refuted(prices, mesh, form, priced)):
                 continue
             for strategy, layout in runnable(self.problem, mesh, self.limits, len(prices.pool.devices)):
                 one = Open(prices, mesh, form, strategy, layout, splits)
@@ -204,6 +205,14 @@ class BoundProof:
                     self.open.append(one)
                 if len(self.open) >= MOST_OPEN:
                     return
+
+    def _cut_refuted(
+        self, prices: LayerPrices, mesh: CheckedMesh, form: Form, priced: tuple[list[Table], list[int], list[int]]
+    ) -> bool:
+        """Return whether every split over stages of one rank each is shown to take as long as the bound, or not to fit."""
+        if math.isinf(self.limit) and never_fits(prices, mesh, form, priced):
+            return True
+        return WholeStages(prices, mesh, form, *priced).refuted(self.limit)
 
     def _left(
         self,
@@ -216,8 +225,12 @@ class BoundProof:
     ) -> tuple[tuple[int, ...], ...]:
         """Return those spreads over virtual stages that are not shown to take `limit` or longer, or not to fit."""
         spreads = Spreads(prices, mesh, form, priced, splits)
-        left = np.flatnonzero(~spreads.long_enough(limit)).tolist()
-        held = self._held(mesh, form) if left else []
+        if math.isfinite(limit):
+            left = np.flatnonzero(~spreads.long_enough(limit)).tolist()
+            held = self._held(mesh, form) if left else []
+        else:
+            held = self._held(mesh, form)
+            left = np.flatnonzero(~spreads.never_fit([prices.memory_bytes(kind) for kind in priced[2]], held)).tolist()
         return tuple(splits[i] for i in left if not VirtualStages(prices, form, spreads, i, priced, held).refuted(limit))
 
     def _held(self, mesh: CheckedMesh, form: Form) -> Moments:

@@ -141,13 +141,17 @@ class Spreads:
         self.ends = np.cumsum([(0, *counts) for counts in every], axis=1)
         self.rank_of_stage = schedules.load(form.schedule).placement(self.p, form.n_chunks)
         self.kind = np.array(of_rank)[self.rank_of_stage]
-        self.of_stage: dict[str, NDArray[np.float64]] = {}
-        for name in _SUMS:
+        self._found: dict[str, NDArray[np.float64]] = {}
+
+    def of_stage(self, name: str) -> NDArray[np.float64]:
+        """Return a figure of every stage, summed over its layers and what is pinned to it; shape (n_spreads, n_stages)."""
+        if name not in self._found:
             running = np.array([getattr(own, name) for own in self.sums])
             found = running[self.kind, self.ends[:, 1:]] - running[self.kind, self.ends[:, :-1]]
             found[:, 0] += getattr(self.sums[self.kind[0]].prefix, name)
             found[:, -1] += getattr(self.sums[self.kind[-1]].suffix, name)
-            self.of_stage[name] = found
+            self._found[name] = found
+        return self._found[name]
 
     def long_enough(self, limit: float) -> NDArray[np.bool_]:
         """Return which spreads take `limit` or longer by the work of their ranks alone; shape (n_spreads,).
@@ -155,15 +159,40 @@ class Spreads:
         Lemma: a rank runs its part of all micro-batches, one task after the other, from when the first of them has passed the first
         stages of the ranks before, which are the first of all stages, in order.
         """
-        passing = self.of_stage["forward"][:, : self.p]
+        passing = self.of_stage("forward")[:, : self.p]
         there = np.cumsum(passing, axis=1) - passing
-        of_ranks = self.of_stage["work"] @ (self.rank_of_stage[:, None] == np.arange(self.p))
+        of_ranks = self.of_stage("work") @ (self.rank_of_stage[:, None] == np.arange(self.p))
         return np.asarray((there + self.m * of_ranks).max(axis=1) >= limit)
+
+    def never_fit(self, memory_bytes: Sequence[float], moments: Moments) -> NDArray[np.bool_]:
+        """Return which spreads no recomputation makes fit, by the memory of the ranks; shape (n_spreads,).
+
+        Lemma: at each of its moments a rank holds the state of all its layers and, of each stage as often as the order says, what its
+        layers keep by the way that saves most, besides what the least demanding layer needs while it runs.
+        """
+        least = self.of_stage("kept_bytes") - self.of_stage("most_saved")
+        static, overhead = self.of_stage("static_bytes"), self._overhead_bytes()
+        found = np.zeros(len(self.every), dtype=np.bool_)
+        for rank, (memory, (times, at)) in enumerate(zip(memory_bytes, moments, strict=True)):
+            own = np.flatnonzero(self.rank_of_stage == rank)
+            moving = (least[:, own] @ times.T + overhead[:, own[at]]).max(axis=1)
+            found |= static[:, own].sum(axis=1) + moving > memory * (1.0 + MEMORY_ROUNDING)
+            if found.all():
+                break
+        return found
+
+    def _overhead_bytes(self) -> NDArray[np.float64]:
+        """Return what the least demanding layer of every stage needs while it runs; shape (n_spreads, n_stages)."""
+        least = np.array([own.overhead_bytes for own in self.sums])[self.kind]
+        found = np.where(self.ends[:, 1:] > self.ends[:, :-1], least, 0.0)
+        found[:, 0] = np.maximum(found[:, 0], self.sums[self.kind[0]].prefix.overhead_bytes)
+        found[:, -1] = np.maximum(found[:, -1], self.sums[self.kind[-1]].suffix.overhead_bytes)
+        return found
 
     def stage_costs(self, spread: int) -> tuple[StageCost, ...]:
         """Return what the stages of one spread do with the least recomputed, added up from their layers."""
         found, ends, last = [], self.ends[spread].tolist(), len(self.kind) - 1
-        columns = zip(*(self.of_stage[name][spread].tolist() for name in _OF_A_STEP), strict=True)
+        columns = zip(*(self.of_stage(name)[spread].tolist() for name in _OF_A_STEP), strict=True)
         for i, (kind, (forward, backward, weight, work, reduce, update)) in enumerate(
             zip(self.kind.tolist(), columns, strict=True)
         ):
@@ -184,15 +213,11 @@ class Spreads:
     def stages(self, spread: int) -> list[list[_Stage]]:
         """Return the stages of every rank under one spread."""
         found: list[list[_Stage]] = [[] for _ in range(self.p)]
-        ends, last = self.ends[spread].tolist(), len(self.kind) - 1
-        columns = zip(*(self.of_stage[name][spread].tolist() for name in _SUMS), strict=True)
-        for i, (rank, kind, column) in enumerate(zip(self.rank_of_stage.tolist(), self.kind.tolist(), columns, strict=True)):
+        ends = self.ends[spread].tolist()
+        columns = zip(*(self.of_stage(name)[spread].tolist() for name in _SUMS), strict=True)
+        of_rank = zip(self.rank_of_stage.tolist(), self.kind.tolist(), self._overhead_bytes()[spread].tolist(), strict=True)
+        for i, ((rank, kind, overhead), column) in enumerate(zip(of_rank, columns, strict=True)):
             own, start, stop = self.sums[kind], ends[i], ends[i + 1]
-            overhead = own.overhead_bytes if stop > start else 0.0
-            if i == 0:
-                overhead = max(overhead, own.prefix.overhead_bytes)
-            if i == last:
-                overhead = max(overhead, own.suffix.overhead_bytes)
             largest = max(own.reducing[start:stop], default=0.0)
             found[rank].append(_Stage._make((start, stop, *column[:-2], overhead, *column[-2:], largest)))
         return found
