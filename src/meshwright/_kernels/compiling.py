@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -193,9 +194,9 @@ class Kernel(KernelPart):
         from meshwright._kernels import translating
 
         with COMPILATION.of(self.py_func.__name__):
-            entry, code = translating.compiled(self.dispatcher(), arguments)
+            code = translating.compiled(self.dispatcher(), arguments)
         kept.save(name, code)
-        return entry
+        return loading.linked(code, sys.modules[module])
 
 
 def _key(value: Any) -> object:

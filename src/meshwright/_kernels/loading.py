@@ -29,7 +29,7 @@ import llvmlite.binding as llvm
 
 from meshwright._kernels import kept
 
-__all__ = ["load"]
+__all__ = ["linked", "load"]
 
 _UNPICKLE = """
 declare i8* @PyBytes_FromStringAndSize(i8*, i64)
@@ -69,7 +69,7 @@ def load(name: str, module: str) -> Callable[..., Any] | None:
     """
     for place in kept.places():
         try:
-            return _linked(kept.read(place / name), sys.modules[module])
+            return linked(kept.read(place / name), sys.modules[module])
         except FileNotFoundError:
             continue
         except Exception:  # damaged, or of no use here: whatever reading it raises, compiling it anew replaces it
@@ -77,8 +77,26 @@ def load(name: str, module: str) -> Callable[..., Any] | None:
     return None
 
 
-def _linked(code: kept.Code, module: ModuleType) -> Callable[..., Any]:
-    """Return the entry for Python of machine code."""
+def linked(code: kept.Code, module: ModuleType) -> Callable[..., Any]:
+    """Return the entry for Python of machine code.
+
+    Parameters
+    ----------
+    code : Code
+        Of a kernel.
+    module : module
+        Where the kernel stands.
+
+    Returns
+    -------
+    callable
+        The kernel.
+
+    Raises
+    ------
+    ImportError
+        When the code calls what is not there.
+    """
     functions = _functions()
     missing = [name for name in code.needs if not llvm.address_of_symbol(name) and not hasattr(ctypes.pythonapi, name)]
     if missing:  # the linker would end the process

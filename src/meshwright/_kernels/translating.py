@@ -6,10 +6,50 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import njit, typeof, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+from numba.core.compiler_machinery import register_pass
+from numba.core.typed_passes import NativeLowering
 
 from meshwright._kernels.kept import OPTIONS, Code
 
 __all__ = ["compiled", "dispatcher", "kind_of"]
+
+
+class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """The code of a part, which runs inside kernels only: it is turned into machine code with each of those, not alone."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _PartLowering(NativeLowering):  # type: ignore[misc]
+    """Numba's own way from types to LLVM's language, but for the library and that there is nothing to be called from Python."""
+
+    _name = "part_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        lowered = state["cr"]
+        called = object()  # what kernels know it by; Numba's own is its function for Python
+        state.targetctx.insert_user_function(called, lowered.fndesc, [state.library])
+        state["cr"] = lowered._replace(cfunc=called)
+        return True
+
+
+class _PartCompiler(Compiler):  # type: ignore[misc]
+    """Numba's own passes with `_PartLowering`."""
+
+    def define_pipelines(self) -> list[Any]:
+        made = super().define_pipelines()
+        for one in made:
+            one.passes = [(_PartLowering if each is NativeLowering else each, why) for each, why in one.passes]
+            one.finalize()
+        return list(made)
 
 
 def dispatcher(function: Callable[..., Any], *, from_python: bool, **more: str) -> Any:
@@ -29,7 +69,8 @@ def dispatcher(function: Callable[..., Any], *, from_python: bool, **more: str) 
     Dispatcher
         Nothing is compiled yet.
     """
-    made = njit(**dict(OPTIONS), **more, no_cpython_wrapper=not from_python)(function)
+    own = {} if from_python else {"no_cpython_wrapper": True, "pipeline_class": _PartCompiler}
+    made = njit(**dict(OPTIONS), **more, **own)(function)
     template_of = made.get_call_template
     made.get_call_template = lambda arguments, names: template_of([types.unliteral(kind) for kind in arguments], names)
     if not from_python:  # Numba would keep its entry for Python, which it has not
@@ -42,7 +83,7 @@ def kind_of(made: Any) -> Any:
     return types.Dispatcher(made)
 
 
-def compiled(made: Any, arguments: tuple[object, ...]) -> tuple[Callable[..., Any], Code]:
+def compiled(made: Any, arguments: tuple[object, ...]) -> Code:
     """Compile a kernel for arguments like these.
 
     Parameters
@@ -54,8 +95,8 @@ def compiled(made: Any, arguments: tuple[object, ...]) -> tuple[Callable[..., An
 
     Returns
     -------
-    (callable, Code)
-        The kernel for such arguments, and what later runs need of it.
+    Code
+        The kernel for such arguments, for `loading.linked`: what Numba itself would run lacks what belongs to parts.
     """
     kinds = tuple(types.unliteral(typeof(argument)) for argument in arguments)
     made.compile(kinds)
@@ -64,7 +105,7 @@ def compiled(made: Any, arguments: tuple[object, ...]) -> tuple[Callable[..., An
     module, described = result.library._final_module, result.fndesc
     named = [*module.functions, *module.global_variables]
     environments = {each.env_name: tuple(each.consts) for each in (*result._find_referenced_environments(), result.environment)}
-    return result.entry_point, Code(
+    return Code(
         described.llvm_cpython_wrapper_name,
         described.env_name,
         tuple(environments.items()),

@@ -348,6 +348,23 @@ def test_a_part_refuses_calls_from_python_before_and_after_a_kernel_used_it() ->
         assert summed(np.ones(3)) == 3.0
 
 
+def test_a_part_has_machine_code_inside_kernels_only() -> None:
+    from meshwright._kernels import loading, translating
+
+    @compiling.part
+    def square(number):  # type: ignore[no-untyped-def]
+        return number * number
+
+    @compiling.kernel
+    def of_squares(number):  # type: ignore[no-untyped-def]
+        return square(number) + square(number + 1)
+
+    code = translating.compiled(of_squares.dispatcher(), (2,))
+    assert loading.linked(code, sys.modules[__name__])(2) == 13
+    (of_part,) = square.dispatcher().overloads.values()
+    assert not callable(of_part.entry_point)
+
+
 STOPPED = """
 import signal, sys
 import numpy as np

@@ -104,8 +104,9 @@ def test_cuts_of_unlike_layers(plain: Plain, recorded: Recorded, part: int) -> N
                 module.bottleneck(chain, limit_seconds=0.8 * seconds)[0],
             ]
             for ratio in (1.0001, 1.2, 1.6):
-                known = kernel._unknown(arrays)
-                again = kernel._recomputing(arrays, known, ratio * seconds)
+                space = kernel._space(arrays)
+                kernel._recomputing(arrays, space, ratio * seconds)
+                known, again = space.known, space.again
                 starts, ends = np.zeros((2, len(chain.in_flight) + 1), np.int64)
                 kernel._starts(arrays, again, known, ratio * seconds, 0.1, starts)
                 filled = [

@@ -8,8 +8,8 @@ import numpy as np
 
 from meshwright._kernels.compiling import kernel, part
 from meshwright._kernels.events.event_queue import put, take
-from meshwright._kernels.events.max_min import KIND_BITS, begin, enter, expect, idle, leave, share
-from meshwright._kernels.events.order import TaskTimes
+from meshwright._kernels.events.max_min import KIND_BITS, Flows, begin, enter, expect, idle, leave, share
+from meshwright._kernels.events.order import Orders, Seconds, TaskTimes
 
 __all__ = ["Ends", "play"]
 
@@ -58,11 +58,23 @@ _RANK = np.dtype(
 compute with what blocks, and the flow beside it."""
 
 
+class _Records(NamedTuple):
+    """What the event loop changes."""
+
+    works: np.ndarray  # (4 * n_stages + n_paired,), _WORK: of every phase and stage, then of pairs
+    tasks: np.ndarray  # (n_tasks,), _TASK
+    ranks: np.ndarray  # (n_ranks,), _RANK
+    arrived: (
+        np.ndarray
+    )  # (4, n_stages, n_microbatches), bool: a stage's input is there, the gradient of its output, its output,
+    # the gradient of its input
+    item_times: np.ndarray  # (2, n_items), float64: when the items of the end of the step start and end
+
+
 @part
-def _works(orders, seconds, flows, rank_of_stage):
-    """Return what the tasks of every phase and stage do, as records ``phase * n_stages + stage``, then those of pairs."""
+def _fill_works(works, orders, seconds, flows, rank_of_stage):
+    """Say what the tasks of every phase and stage do, as records ``phase * n_stages + stage``, then those of pairs."""
     n_stages = orders.channel.shape[1]
-    works = np.zeros(4 * n_stages + len(seconds.paired), _WORK)
     for phase in range(4):
         for stage in range(n_stages):
             work = works[phase * n_stages + stage]
@@ -93,14 +105,12 @@ def _works(orders, seconds, flows, rank_of_stage):
                 work["seconds"], work["blocking"] = max(work["seconds"] - flows.seconds[blocking], 0.0), blocking
             if flows.first[blocking + 1] < flows.first[blocking + 2]:
                 work["beside"] = blocking + 1
-    return works
 
 
 @part
-def _prepared(orders, ends):
-    """Return tasks and ranks as records before anything runs."""
+def _prepare(tasks, ranks, orders, ends):
+    """Fill the records of tasks and ranks as they are before anything runs."""
     n_ranks, n_stages, n_tasks = len(orders.first) - 1, orders.channel.shape[1], len(orders.stage)
-    tasks, ranks = np.zeros(n_tasks, _TASK), np.zeros(n_ranks, _RANK)
     for t in range(n_tasks):
         tasks[t]["work"] = orders.phase[t] * n_stages + orders.stage[t]
         if len(orders.paired) and orders.paired[t] >= 0:
@@ -110,17 +120,6 @@ def _prepared(orders, ends):
         ranks[r]["position"], ranks[r]["last"] = orders.first[r], orders.first[r + 1]
         ranks[r]["item"], ranks[r]["last_item"] = ends.first[r], ends.first[r + 1]
         ranks[r]["task"] = -1
-    return tasks, ranks
-
-
-@part
-def _moments(tasks):
-    """Return when each task and transfer starts and ends."""
-    moments = TaskTimes(np.empty(len(tasks)), np.empty(len(tasks)), np.empty(len(tasks)), np.empty(len(tasks)))
-    for t in range(len(tasks)):
-        moments.start[t], moments.end[t] = tasks[t]["start"], tasks[t]["end"]
-        moments.send_start[t], moments.send_end[t] = tasks[t]["send_start"], tasks[t]["send_end"]
-    return moments
 
 
 @part
@@ -191,8 +190,9 @@ def _next_item(ends, tasks, ranks, lanes, lane, rank):
     return item
 
 
-@kernel
-def play(orders, seconds, flows, ends, rank_of_stage, n_microbatches):
+def play(
+    orders: Orders, seconds: Seconds, flows: Flows, ends: Ends, rank_of_stage: np.ndarray, n_microbatches: int
+) -> tuple[int, TaskTimes, np.ndarray, np.ndarray]:
     """Return when every task, transfer and end of step runs where traffic shares links max-min fairly, event by event.
 
     Events are taken by time, then ends of flows before their first bytes before ends of compute, then id.
@@ -207,21 +207,34 @@ def play(orders, seconds, flows, ends, rank_of_stage, n_microbatches):
         The same for the end of the step.
     """
     n_ranks, n_stages = len(orders.first) - 1, orders.channel.shape[1]
-    # Channels come first, then three lanes of every rank: for what blocks, for what runs beside, for the end of the step.
-    first_lane = 0
-    for way in range(2):
-        for stage in range(n_stages):
-            first_lane = max(first_lane, orders.channel[way, stage] + 1)
+    records = _Records(
+        np.zeros(4 * n_stages + len(seconds.paired), _WORK),
+        np.zeros(len(orders.stage), _TASK),
+        np.zeros(n_ranks, _RANK),
+        np.zeros((4, n_stages, n_microbatches), dtype=np.bool_),
+        np.zeros((2, len(ends.seconds))),
+    )
+    # channels come first, then three lanes of every rank: for what blocks, for what runs beside, for the end of the step
+    first_lane = int(orders.channel.max(initial=-1)) + 1
     n_lanes = first_lane + 3 * n_ranks
-    works = _works(orders, seconds, flows, rank_of_stage)
-    tasks, ranks = _prepared(orders, ends)
     net = idle(flows, n_lanes, n_lanes + n_ranks)
+    status = _play(orders, seconds, flows, ends, rank_of_stage, records, net, first_lane)
+    moments = (np.ascontiguousarray(records.tasks[name]) for name in TaskTimes._fields)
+    return status, TaskTimes(*moments), *records.item_times
+
+
+@kernel
+def _play(orders, seconds, flows, ends, rank_of_stage, records, net, first_lane):
+    """Fill the records of tasks, and items, with when they run; return 0, or 1 when the order deadlocks."""
+    n_ranks, n_stages = len(orders.first) - 1, orders.channel.shape[1]
+    n_lanes = first_lane + 3 * n_ranks
+    works, tasks, ranks, arrived = records.works, records.tasks, records.ranks, records.arrived
+    item_start, item_end = records.item_times[0], records.item_times[1]
+    _fill_works(works, orders, seconds, flows, rank_of_stage)
+    _prepare(tasks, ranks, orders, ends)
     lanes, marks, queue = net.lanes, net.marks, net.queue
-    # What is there: 0 a stage's input, 1 the gradient of its output, 2 its forward pass is done, 3 its input gradient is.
-    arrived = np.zeros((4, n_stages, n_microbatches), dtype=np.bool_)
     arrived[0, 0, :] = True
     arrived[1, n_stages - 1, :] = True
-    item_start, item_end = np.zeros(len(ends.seconds)), np.zeros(len(ends.seconds))
     n_left = len(tasks) + len(item_start)
     now, n_to_look_at = 0.0, n_ranks
     while True:
@@ -295,4 +308,4 @@ def play(orders, seconds, flows, ends, rank_of_stage, n_microbatches):
         if item >= 0:
             item_start[item] = now
             begin(net, lane, ends.flow[item], item, ends.seconds[item], now)
-    return (0 if n_left == 0 else 1), _moments(tasks), item_start, item_end
+    return 0 if n_left == 0 else 1

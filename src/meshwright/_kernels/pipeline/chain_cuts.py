@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright._kernels.arrays import copy
+from meshwright._kernels.arrays import copy, smallest
 from meshwright._kernels.compiling import kernel, part
-from meshwright._kernels.pipeline.rank_memory import Holding, least_extra, least_of
+from meshwright._kernels.pipeline.rank_memory import Holding, least_extra_of, least_of
 
 __all__ = ["Chain", "cuts_within", "least_bottleneck"]
 
@@ -58,26 +58,44 @@ class Chain(NamedTuple):
     holding: Holding
 
 
+class _Space(NamedTuple):
+    """What is worked in, made by NumPy: compiled, each kind of array costs a kernel a part of a second."""
+
+    known: np.ndarray  # (n_ranks, n_layers + 1, n_layers + 1): `_repeated` by rank, first and last; below 0 where not asked yet
+    again: np.ndarray  # (2, n_ranks, n_layers + 1): what earlier and later ranks recompute at least, by `_recomputing`
+    nothing: np.ndarray  # (2, n_ranks, n_layers + 1): zeros
+    front: np.ndarray  # (n_ranks + 1, n_layers + 1)
+    back: np.ndarray  # (n_ranks + 1, n_layers + 1)
+    behind: np.ndarray  # (n_ranks, n_layers + 1), int64: of each rank and first layer, the end of its last layers
+    starts: np.ndarray  # (n_ranks + 1,), int64
+    ends: np.ndarray  # (n_ranks + 1,), int64
+
+
+def _space(chain: Chain) -> _Space:
+    """Return the room for one question."""
+    n_ranks, n_places = len(chain.budget), len(chain.static)
+    again, (front, back) = np.zeros((2, n_ranks, n_places)), np.zeros((2, n_ranks + 1, n_places))
+    starts, ends = np.zeros((2, n_ranks + 1), dtype=np.int64)
+    known, behind = np.full((n_ranks, n_places, n_places), -1.0), np.zeros((n_ranks, n_places), dtype=np.int64)
+    return _Space(known, again, np.zeros_like(again), front, back, behind, starts, ends)
+
+
 @part
 def _repeated(chain, rank, first, last):
     """Least seconds that a rank recomputes of one micro-batch to hold layers first..last-1; inf when they do not fit."""
-    held = chain.static[last] - chain.static[first]
-    excess = held + chain.in_flight[rank] * (chain.kept[last] - chain.kept[first]) - chain.budget[rank]
+    static, held = chain.static[last] - chain.static[first], chain.in_flight[rank]
+    excess = static + held * (chain.kept[last] - chain.kept[first]) - chain.budget[rank]
     repeated = 0.0
     if excess > 0.0:
-        repeated = least_extra(excess, last - first, chain.in_flight[rank] * chain.saved[rank], chain.extra[rank])
+        repeated = least_extra_of(
+            excess, last - first, held * chain.saved[rank, 0], held * chain.saved[rank, 1], chain.extra[rank]
+        )
         for i in range(chain.prices.shape[0]):
             earned = chain.worth[i, last] - chain.worth[i, first]
-            repeated = max(repeated, chain.prices[i] * excess / chain.in_flight[rank] - earned)
+            repeated = max(repeated, chain.prices[i] * excess / held - earned)
     if repeated < np.inf:
         repeated = max(repeated, least_of(chain.holding, rank, first, last))
     return repeated
-
-
-@part
-def _unknown(chain):
-    """Return what `_repeated_once` fills: (n_ranks, n_layers + 1, n_layers + 1)."""
-    return np.full((chain.budget.shape[0], chain.static.shape[0], chain.static.shape[0]), -1.0)
 
 
 @part
@@ -119,17 +137,21 @@ def _seconds(chain, again, known, rank, first, last, end):
 
 
 @part
-def _recomputing(chain, known, limit):
-    """Return what the ranks before and behind each one recompute at least: (2, n_ranks, n_layers + 1), of a micro-batch.
+def _recomputing(chain, space, limit):
+    """Fill `space.again` with what the ranks before and behind each one recompute at least of a micro-batch.
 
     By the first layer of a rank, and by the layer behind its last one, for every cut within the limit in which it has those
     layers and maybe more; inf where there is none. So they never fall when the rank begins earlier, or ends later.
     """
     n_layers, n_ranks = chain.static.shape[0] - 1, chain.budget.shape[0]
-    none, again = np.zeros((2, n_ranks, n_layers + 1)), np.full((2, n_ranks, n_layers + 1), np.inf)
-    front, back = np.full((n_ranks + 1, n_layers + 1), np.inf), np.full((n_ranks + 1, n_layers + 1), np.inf)
-    end = chain.end.min()
-    behind = np.full((n_ranks, n_layers + 1), n_layers + 1)  # of each rank and first layer, the end of its last layers
+    known, again, front, back, behind = space.known, space.again, space.front, space.back, space.behind
+    end = smallest(chain.end)
+    for place in range(n_layers + 1):
+        for rank in range(n_ranks + 1):
+            front[rank, place] = back[rank, place] = np.inf
+        for rank in range(n_ranks):
+            again[0, rank, place] = again[1, rank, place] = np.inf
+            behind[rank, place] = n_layers + 1
     front[0, 0] = back[n_ranks, n_layers] = 0.0
     for rank in range(n_ranks):
         for first in range(n_layers + 1):
@@ -137,7 +159,7 @@ def _recomputing(chain, known, limit):
                 continue
             for last in range(first, n_layers + 1):
                 repeated = _repeated_once(chain, known, rank, first, last)
-                if _longest(chain, none, rank, first, last, end, repeated) > limit:
+                if _longest(chain, space.nothing, rank, first, last, end, repeated) > limit:
                     behind[rank, first] = last
                     break
                 front[rank + 1, last] = min(front[rank + 1, last], front[rank, first] + repeated)
@@ -158,7 +180,6 @@ def _recomputing(chain, known, limit):
             if front[rank + 1, last] < np.inf:
                 least = min(least, back[rank + 1, last])
             again[1, rank, last] = least
-    return again
 
 
 @part
@@ -230,14 +251,13 @@ def _fill(chain, again, known, limit, n_first, ends):
 
 
 @part
-def _cut(chain, again, known, limit, ends):
+def _cut(chain, space, limit, ends):
     """Find a cut of the chain that stays within the limit and fill `ends` with it; return whether there is one.
 
     More layers on the first rank lengthen the end of the step, which others wait for, so that these take fewer: from none on,
     the first rank's layers grow to what the others leave.
     """
-    n_first = 0
-    starts = np.zeros(chain.budget.shape[0] + 1, dtype=np.int64)
+    n_first, again, known, starts = 0, space.again, space.known, space.starts
     while (
         n_first < chain.static.shape[0] and _seconds(chain, again, known, _FIRST, _FIRST, n_first, chain.end[n_first]) <= limit
     ):
@@ -248,16 +268,20 @@ def _cut(chain, again, known, limit, ends):
     return False
 
 
-@kernel
-def cuts_within(chain, limit, cuts):
+def cuts_within(chain: Chain, limit: float, cuts: np.ndarray) -> int:
     """Fill `cuts`, a row of ends each, with every cut that stays within the limit; return their number,
     or one more than fit.
     """
+    found: int = _cuts_within(chain, _space(chain), limit, cuts)
+    return found
+
+
+@kernel
+def _cuts_within(chain, space, limit, cuts):
+    """Return `cuts_within`."""
     n_layers, n_ranks = chain.static.shape[0] - 1, chain.budget.shape[0]
-    ends = np.zeros(n_ranks + 1, dtype=np.int64)
-    starts = np.zeros(n_ranks + 1, dtype=np.int64)
-    known = _unknown(chain)
-    again = _recomputing(chain, known, limit)
+    again, known, starts, ends = space.again, space.known, space.starts, space.ends
+    _recomputing(chain, space, limit)
     n_cuts = 0
     for n_first in range(n_layers + 1):
         if _seconds(chain, again, known, _FIRST, _FIRST, n_first, chain.end[n_first]) > limit:
@@ -291,20 +315,20 @@ def cuts_within(chain, limit, cuts):
 
 
 @part
-def _least(chain, again, known, ends, low, high):
+def _least(chain, space, ends, low, high):
     """Smallest limit between two that some cut stays within, `low` where one stays within that; fills `ends` with the cut.
 
     `ends` is a cut within `high`. The least is mostly near `low`: it is looked for upwards from there, in steps that double,
     then by halves.
     """
-    tried = ends.copy()
+    tried = space.ends[: len(ends)]
     low = min(low, high)
     step = _SAME if low > 0.0 else np.inf
     while high - low > 1e-6 * high:
         limit = low * (1.0 + step)
         if not limit < high:
             limit = 0.5 * (low + high)
-        if _cut(chain, again, known, limit, tried):
+        if _cut(chain, space, limit, tried):
             copy(ends, tried, len(ends))
             if step == _SAME:
                 break
@@ -314,8 +338,7 @@ def _least(chain, again, known, ends, low, high):
     return low
 
 
-@kernel
-def least_bottleneck(chain, ends, low, limit):
+def least_bottleneck(chain: Chain, ends: np.ndarray, low: float, limit: float) -> float:
     """Smallest largest seconds over all ways to cut the chain; fills `ends` with the cuts; inf when nothing fits within the
     limit.
 
@@ -324,6 +347,13 @@ def least_bottleneck(chain, ends, low, limit):
     In every inequality the seconds of a rank, or of a stretch of ranks, never rise when its last layer moves back or its first
     one forward, so giving each rank, in order, as much as it can take is optimal for a limit.
     """
+    found: float = _least_bottleneck(chain, _space(chain), ends, low, limit)
+    return found
+
+
+@kernel
+def _least_bottleneck(chain, space, ends, low, limit):
+    """Return `least_bottleneck`."""
     # an upper limit that even the dearest recomputation stays below
     step = before = later = n_times = end = -np.inf
     fixed = 0.0
@@ -340,17 +370,15 @@ def least_bottleneck(chain, ends, low, limit):
     high = step + fixed + before + later
     high += end + n_times * chain.dearest
     high = min(high, limit)
-    again = np.zeros((2, chain.budget.shape[0], chain.static.shape[0]))
-    known = _unknown(chain)
     near, step = high, 0.0  # at first nobody waits for what others recompute
     while True:
         if step > 0.0:
-            again = _recomputing(chain, known, near)
-        if _cut(chain, again, known, near, ends):
-            low = _least(chain, again, known, ends, low, near)
+            _recomputing(chain, space, near)
+        if _cut(chain, space, near, ends):
+            low = _least(chain, space, ends, low, near)
             first, repeated = 0, 0.0
             for rank in range(chain.budget.shape[0]):
-                repeated, first = repeated + _repeated_once(chain, known, rank, first, ends[rank]), ends[rank]
+                repeated, first = repeated + _repeated_once(chain, space.known, rank, first, ends[rank]), ends[rank]
             if step > 0.0 or repeated == 0.0:
                 return low
             step = _FIRST_WAIT

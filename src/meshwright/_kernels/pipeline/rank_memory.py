@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright._kernels.compiling import kernel, part
 
-__all__ = ["Holding", "least_again", "least_extra", "least_of"]
+__all__ = ["Holding", "least_again", "least_extra", "least_extra_of", "least_of"]
 
 _MOST_CHOICES = 64  # choices of the layers of all sorts but one that are tried at most
 
@@ -32,14 +32,20 @@ class Holding(NamedTuple):
 @kernel
 def least_extra(excess, n_layers, saved, extra):
     """Least seconds of recomputation, in whole layers, that free `excess` bytes; inf when all layers together do not."""
+    return least_extra_of(excess, n_layers, saved[0], saved[1], extra)
+
+
+@part
+def least_extra_of(excess, n_layers, weak, strong, extra):
+    """Return `least_extra`; `weak`, `strong`: what a layer frees by either way."""
     best = np.inf
     for n_strong in range(n_layers + 1):
-        rest = excess - n_strong * saved[1]
+        rest = excess - n_strong * strong
         n_weak = 0
         if rest > 0.0:
-            if saved[0] <= 0.0:
+            if weak <= 0.0:
                 continue
-            n_weak = int(np.ceil(rest / saved[0] - 1e-9))
+            n_weak = int(np.ceil(rest / weak - 1e-9))
         if n_strong + n_weak <= n_layers:
             best = min(best, n_strong * extra[1] + n_weak * extra[0])
     return best
