@@ -74,9 +74,10 @@ def register(app: typer.Typer) -> None:
                 stop=Stop(seconds=seconds, asked=asked),
             )  # fmt: skip
         _refuse_shapes(design, outputs)
+        answer = codesign_json.as_json(design)
         if out:
-            codesign_json.write(design, out)
-        print(json.dumps(codesign_json.as_json(design)) if json_ else text.explain(design))
+            codesign_json.write(design, out, answer)
+        print(json.dumps(answer) if json_ else text.explain(design, answer))
         if design.entries:
             _write_all(design, outputs)
         return 0 if design.entries else 3
