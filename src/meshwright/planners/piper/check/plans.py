@@ -192,7 +192,7 @@ def _exists(instance: PiperInstance, options: Options, seconds: float) -> bool:
                 continue
             for t in degrees:
                 kind = StageKind(neighbours, upper, lower, t)
-                if kind.stage(0, 0) is None:
+                if not kind.replicas:
                     continue
                 steps += len(ways[lower])
                 if steps > MOST_STEPS:
@@ -226,7 +226,7 @@ def _longer(way: _Way, kind: StageKind, seconds: float, n_devices: float) -> set
     most = min(instance.n_devices, instance.n_microbatches)
     found: set[_Way] = set()
     done: set[tuple[bool, bool]] = set()
-    for d in replicas_allowed(instance, options):
+    for d in kind.replicas:
         s = way.replicas + d
         if s > most or way.devices + d * kind.degree > n_devices:
             break
