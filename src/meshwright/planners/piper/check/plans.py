@@ -118,9 +118,10 @@ def _cost(instance: PiperInstance, stages: Sequence[ClaimedStage]) -> tuple[floa
         pipeline = sum(other.data for other in stages[i:])
         chosen = [_chosen(instance, v, stage.tensor, name) for v, name in zip(stage.nodes, stage.choices, strict=True)]
         moved = moved_seconds(
-            instance,
+            instance.edges,
             dict(zip(stage.nodes, chosen, strict=True)),
             lambda u, v: counting.node_bytes_per_second if (at[u], at[v]) in near else instance.bandwidth,
+            once=counting.tensor_once,
         )
         inside = (i, i) in near
         reduce = reduce_seconds(instance, stage.data, inside) * sum(choice.weight_bytes for choice in chosen)

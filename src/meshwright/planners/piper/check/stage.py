@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from meshwright.planners.piper.menu import Options, allowed_by, buffer_bytes
-from meshwright.planners.piper.problem import PiperChoice, PiperInstance
+from meshwright.planners.piper.problem import PiperChoice, PiperEdge, PiperInstance
 
 __all__ = [
     "SURELY",
@@ -65,10 +65,15 @@ def reduce_seconds(instance: PiperInstance, data: int, inside: bool) -> float:
     return 4.0 * (data - 1) / data / instance.n_microbatches / speed
 
 
-def moved_seconds(instance: PiperInstance, chosen: dict[int, PiperChoice], speed: Callable[[int, int], float]) -> float:
-    """Return seconds that tensors take over a stage's borders, both passes, when it runs every micro-batch."""
+def moved_seconds(
+    edges: Iterable[PiperEdge], chosen: dict[int, PiperChoice], speed: Callable[[int, int], float], *, once: bool
+) -> float:
+    """Return seconds that tensors take over a stage's borders, both passes, when it runs every micro-batch.
+
+    `once`: a tensor crosses once, however many consumers it has beyond.
+    """
     tensors: dict[tuple[str, int], list[float]] = {}
-    for edge in instance.edges:
+    for edge in edges:
         u, v = edge.source, edge.target
         if (u in chosen) == (v in chosen):
             continue
@@ -76,7 +81,7 @@ def moved_seconds(instance: PiperInstance, chosen: dict[int, PiperChoice], speed
             (("out", u), dict(chosen[u].sync_backward)[v]) if u in chosen else (("in", u), dict(chosen[v].sync_forward)[u])
         )
         tensors.setdefault(key, []).append((edge.bytes + further) / speed(u, v))
-    return 2.0 * sum(max(some) if instance.counting.tensor_once else sum(some) for some in tensors.values())
+    return 2.0 * sum(max(some) if once else sum(some) for some in tensors.values())
 
 
 def members(some: int) -> list[int]:
@@ -96,6 +101,8 @@ class CheckedStage:
     ) -> None:
         self.instance, self.menus, self.once_seconds, self.options = instance, menus, once_seconds, options
         self.rooms = sorted({row[3] for menu in menus for row in menu})
+        self._least_seconds = once_seconds + sum(min(s + moved for s, moved, _, _ in menu) for menu in menus)
+        self._least_weights = sum(min(c.weight_bytes for _, _, c, _ in menu) for menu in menus)
         self._least_of: dict[tuple[int, int, float, bool], float] = {}
         self._timed_of: dict[tuple[int, bool, float], _Timed | None] = {}
         self._held_of: dict[tuple[int, int, float], float] = {}
@@ -123,19 +130,21 @@ class CheckedStage:
             return None
         best = max(instance.bandwidth, instance.counting.node_bytes_per_second)
 
-        def moved(chosen: dict[int, PiperChoice]) -> float:
-            return moved_seconds(
-                instance, chosen, lambda u, v: math.inf if {u, v} <= inside else best if {u, v} & near else instance.bandwidth
-            )
+        def moved(edges: Iterable[PiperEdge], chosen: dict[int, PiperChoice]) -> float:
+            return moved_seconds(edges, chosen, lambda u, v: best if u in near or v in near else instance.bandwidth, once=once)
 
         inside, once = set(nodes), instance.counting.tensor_once
+        border = [edge for edge in instance.edges if (edge.source in inside) != (edge.target in inside)]
+        at: dict[int, list[PiperEdge]] = {v: [] for v in nodes}
+        for edge in border:
+            at[edge.source if edge.source in inside else edge.target].append(edge)
         menus = []
         for v, row in picked.items():
-            crossing = [0.0 if once else moved({v: c}) for c in row]
+            crossing = [moved(at[v], {v: c}) if at[v] and not once else 0.0 for c in row]
             buffers = [buffer_held(instance, v, degree, c) for c in row]
             menus.append(tuple((c.seconds, x, c, held) for c, x, held in zip(row, crossing, buffers, strict=True)))
-        border = moved({v: row[0] for v, row in picked.items()}) if once else 0.0
-        return cls(instance, tuple(menus), border, options)
+        once_seconds = moved(border, {v: row[0] for v, row in picked.items()}) if once else 0.0
+        return cls(instance, tuple(menus), once_seconds, options)
 
     def least(self, data: int, in_flight: int, seconds: float, inside: bool) -> float:
         """Return the least time of choices that fit the memory and stay below a threshold; infinite for none.
@@ -148,10 +157,9 @@ class CheckedStage:
         return self._least_of[key]
 
     def quickest(self, data: int, inside: bool) -> float:
-        """Return the time of the fastest choices, whatever they hold; infinite where a node has none."""
-        every = [self._timed(data, inside, room) for room in self.rooms]
-        border = self.once_seconds * share_ratio(self.instance, data)
-        return min((border + timed.seconds for timed in every if timed is not None), default=math.inf)
+        """Return what no choices beat, whatever they hold: the least compute of every node, and the least weights reduced."""
+        reduce = min(reduce_seconds(self.instance, data, here) for here in ((False, True) if inside else (False,)))
+        return self._least_seconds * share_ratio(self.instance, data) + self._least_weights * reduce
 
     def _least(self, data: int, in_flight: int, seconds: float, inside: bool, free_bytes: float) -> float:
         """Return the same with buffers up to one size, which is kept.
@@ -198,9 +206,7 @@ class CheckedStage:
         if key not in self._held_of:
             self._held_of[key] = sum(
                 min(
-                    held_bytes(self.instance, c, key[0], in_flight) - buffer
-                    for _, _, c, buffer in menu
-                    if buffer <= free_bytes
+                    held_bytes(self.instance, c, key[0], in_flight) - buffer for _, _, c, buffer in menu if buffer <= free_bytes
                 )
                 for menu in self.menus
             )
