@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from meshwright.commands import _options
+from meshwright.commands import _early, _options
 from meshwright.commands.plan import settings_of
 from meshwright.commands.profile import tell
 
@@ -52,7 +52,6 @@ def register(app: typer.Typer) -> None:
 
         from meshwright import api
         from meshwright.base import files
-        from meshwright.commands import _early
         from meshwright.core.problem import Stop
         from meshwright.planners.topoopt import text
         from meshwright.planners.topoopt.writers import codesign_json

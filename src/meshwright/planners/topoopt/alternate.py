@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.core.problem import Stop
-from meshwright.planners.topoopt import finder, moves, published
+from meshwright.planners.topoopt import finder, moves, networks, published
 from meshwright.planners.topoopt.fabric import Fabric
+from meshwright.planners.topoopt.networks import PlanOnNetwork
 from meshwright.planners.topoopt.step import MOST_SEGMENTS, SEGMENT_BYTES, Placement, Step, data_parallel
-from meshwright.planners.topoopt.windows import NEVER, Changing
+from meshwright.planners.topoopt.windows import NEVER
 
 __all__ = ["NetworkParts", "PlanOnNetwork", "alternate", "fixed", "improved", "released"]
 
@@ -48,34 +49,6 @@ class NetworkParts:
     latency_seconds: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlanOnNetwork:
-    """A plan on its network.
-
-    Parameters
-    ----------
-    placement : Placement
-        The plan.
-    fabric : Fabric
-        The network.
-    seconds : float
-        Of a step.
-    start_seconds : float
-        Of the data-parallel plan the search began with, on the network found for it.
-    n_proposals : int
-        Plans simulated.
-    changing : Changing or None
-        The same plan's step where circuits change while it runs; None where they cannot, or it does not pay.
-    """
-
-    placement: Placement
-    fabric: Fabric
-    seconds: float
-    start_seconds: float
-    n_proposals: int
-    changing: Changing | None = None
-
-
 def released(
     step: Step,
     wires: NetworkParts,
@@ -108,7 +81,7 @@ def released(
         return known[rings]
 
     if step.given is not None:
-        return _networks_only(step, step.given, lambda plan: [wire(plan)], stop)
+        return networks.networks_only(step, step.given, lambda plan: [wire(plan)], stop)
     capacity = step.space.servers.memory_bytes
     current = best = data_parallel(step.space)
     fabric = best_fabric = wire(current)
@@ -184,14 +157,6 @@ def fixed(
     return alternate(step, candidates, rng, budget, placement, stop)
 
 
-def _until(stop: Stop, networks: Iterable[Fabric]) -> Iterator[Fabric]:
-    """Yield networks until an end is asked for, the first in any case; one that is not asked for is not built."""
-    for network in networks:
-        yield network
-        if stop.is_asked():
-            return
-
-
 def alternate(
     step: Step, candidates: Callable[[Placement], Iterable[Fabric]], rng: np.random.Generator, budget: int, placement: str,
     stop: Stop = NEVER,
@@ -202,7 +167,7 @@ def alternate(
     `candidates`: from a plan to the topologies worth trying for it.
     """
     if step.given is not None:
-        return _networks_only(step, step.given, candidates, stop)
+        return networks.networks_only(step, step.given, candidates, stop)
     capacity = step.space.servers.memory_bytes
     found: list[tuple[float, int, Placement, Fabric]] = []
     first_seconds, n_used = math.inf, 0
@@ -218,7 +183,7 @@ def alternate(
         limit = min((entry[0] for entry in found), default=math.inf)
         if found and plan in few and not _faster(step, plan, found):
             continue
-        for fabric in _until(stop, candidates(plan)):
+        for fabric in networks.until(stop, candidates(plan)):
             for shape in dict.fromkeys((plan, moves.silent_last(step.space, plan))):
                 found.append((step.seconds(shape, fabric, NEAR_RATIO * limit), n_used, shape, fabric))
                 limit = min(limit, found[-1][0])
@@ -244,34 +209,6 @@ def alternate(
     return PlanOnNetwork(plan, fabric, seconds, first_seconds, n_used + n_done)
 
 
-def _networks_only(
-    step: Step, plan: Placement, candidates: Callable[[Placement], Iterable[Fabric]], stop: Stop
-) -> PlanOnNetwork:
-    """Return the fastest of the topologies worth trying for the only plan there is."""
-    best, best_seconds, first_seconds = None, math.inf, math.inf
-    for fabric in _until(stop, candidates(plan)):
-        seconds = step.seconds(plan, fabric, best_seconds)
-        if best is None or seconds < best_seconds:
-            best, best_seconds = fabric, seconds
-            first_seconds = min(first_seconds, seconds)
-    assert best is not None
-    best_seconds, best = _spread(step, plan, best, best_seconds, stop)
-    return PlanOnNetwork(plan, best, best_seconds, first_seconds, 1)
-
-
-def _spread(step: Step, plan: Placement, fabric: Fabric, seconds: float, stop: Stop) -> tuple[float, Fabric]:
-    """Return a network with its rings drawn over all links and all shares chosen anew, where that is faster."""
-    traffic = step.traffic(plan)
-    for together in (True, False):
-        if stop.is_asked():
-            break
-        spread = fabric.spread(traffic.pair_bytes, traffic.group_bytes, together=together)
-        spread_seconds = step.seconds(plan, spread, seconds) if spread else math.inf
-        if spread and spread_seconds < seconds:
-            fabric, seconds = spread, spread_seconds
-    return seconds, fabric
-
-
 def _faster(step: Step, plan: Placement, found: list[tuple[float, int, Placement, Fabric]]) -> bool:
     """Return whether a plan is faster than the best so far on that one's network, with routes and rings of its own."""
     limit, _, _, fabric = min(found, key=lambda entry: entry[:2])
@@ -294,7 +231,7 @@ def _screened(
     """
     if not shapes or stop.is_asked():
         return
-    probe = min(_until(stop, candidates(shapes[0])), key=lambda fabric: step.seconds(shapes[0], fabric))
+    probe = min(networks.until(stop, candidates(shapes[0])), key=lambda fabric: step.seconds(shapes[0], fabric))
     order: list[tuple[float, int, Fabric]] = []
     for k, plan in enumerate(shapes):
         if stop.is_asked():
@@ -336,11 +273,11 @@ def _round(
         return state  # the network was chosen for this plan before
     if stop.is_asked():
         return seconds, plan, fabric
-    for other in _until(stop, candidates(plan)):
+    for other in networks.until(stop, candidates(plan)):
         other_seconds = step.seconds(plan, other, seconds)
         if other_seconds < seconds:
             fabric, seconds = other, other_seconds
-    seconds, fabric = _spread(step, plan, fabric, seconds, stop)
+    seconds, fabric = networks.spread(step, plan, fabric, seconds, stop)
     for late in list(moves.last(step.space, plan)):
         if stop.is_asked():
             break

@@ -334,16 +334,9 @@ def segments_of(step: Step, entries: list[tuple[str, Entry]]) -> list[str]:
 
 
 def _entries(
-    name: str,
-    step: Step,
-    wires: NetworkParts,
-    params: Params,
-    known: components.Prices,
-    before: list[tuple[str, Entry]],
-    budget: int,
-    seed: int,
-    stop: Stop,
-) -> list[tuple[str, Entry]]:
+    name: str, step: Step, wires: NetworkParts, params: Params, known: components.Prices, before: list[tuple[str, Entry]],
+    budget: int, seed: int, stop: Stop,
+) -> list[tuple[str, Entry]]:  # fmt: skip
     """Return what is found on one topology, and on the same one at the cost of the first."""
     if name in ("topoopt", "optical"):
         return [(name, _found_together(name, step, wires, params, known, budget, seed, stop))]

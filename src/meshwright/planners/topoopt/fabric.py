@@ -59,18 +59,10 @@ class Fabric:
     """
 
     def __init__(
-        self,
-        name: str,
-        n_servers: int,
-        count: Mapping[tuple[int, int], float],
-        bytes_per_second: float,
-        latency_seconds: float,
-        *,
-        forwards: bool = True,
-        paths: Mapping[int, tuple[tuple[int, ...], ...]] | None = None,
-        cycles: Sequence[tuple[int, ...]] = (),
-        demand_bytes: NDArray[np.float64] | None = None,
-    ) -> None:
+        self, name: str, n_servers: int, count: Mapping[tuple[int, int], float], bytes_per_second: float,
+        latency_seconds: float, *, forwards: bool = True, paths: Mapping[int, tuple[tuple[int, ...], ...]] | None = None,
+        cycles: Sequence[tuple[int, ...]] = (), demand_bytes: NDArray[np.float64] | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.n_servers, self.forwards = name, n_servers, forwards
         self.bytes_per_second, self.latency_seconds = bytes_per_second, latency_seconds
         self.paths, self.cycles = paths, tuple(cycles)
