@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from meshwright.commands import _options
+from meshwright.commands import _early, _options
 from meshwright.commands.plan import settings_of
 from meshwright.commands.profile import tell
 
@@ -52,7 +52,6 @@ def register(app: typer.Typer) -> None:
 
         from meshwright import api
         from meshwright.base import files
-        from meshwright.commands import _early
         from meshwright.core.problem import Stop
         from meshwright.planners.topoopt import text
         from meshwright.planners.topoopt.writers import codesign_json
@@ -74,9 +73,10 @@ def register(app: typer.Typer) -> None:
                 stop=Stop(seconds=seconds, asked=asked),
             )  # fmt: skip
         _refuse_shapes(design, outputs)
+        answer = codesign_json.as_json(design)
         if out:
-            codesign_json.write(design, out)
-        print(json.dumps(codesign_json.as_json(design)) if json_ else text.explain(design))
+            codesign_json.write(design, out, answer)
+        print(json.dumps(answer) if json_ else text.explain(design, answer))
         if design.entries:
             _write_all(design, outputs)
         return 0 if design.entries else 3

@@ -294,7 +294,9 @@ def added_up(inside, members, n_bytes, now, free):
 
 @kernel
 def loads(tasks, split, network):
-    """Return how long the busiest server computes, and how long the busiest link carries transfers, all-reduces, and both."""
+    """Return how long the busiest server computes, how long the busiest link carries transfers, all-reduces, and both, and the
+    bytes on all links together.
+    """
     n = int(np.sqrt(len(network.pair_ways)) + 0.5)
     most_ways = (len(network.pair_first) - 1) // len(network.pair_ways)
     n_links = len(network.seconds_per_byte)
@@ -318,9 +320,10 @@ def loads(tasks, split, network):
             for f in range(network.flow_first[g], network.flow_first[g + 1]):
                 for x in range(network.route_first[f], network.route_first[f + 1]):
                     reduced[network.route_link[x]] += amount * network.share_ratio[f]
-    both = 0.0
+    both, n_bytes = 0.0, 0.0
     for link in range(n_links):
+        n_bytes += sent[link] + reduced[link]
         sent[link] *= network.seconds_per_byte[link]
         reduced[link] *= network.seconds_per_byte[link]
         both = max(both, sent[link] + reduced[link])
-    return largest(server), largest(sent) if n_links else 0.0, largest(reduced) if n_links else 0.0, both
+    return largest(server), largest(sent) if n_links else 0.0, largest(reduced) if n_links else 0.0, both, n_bytes

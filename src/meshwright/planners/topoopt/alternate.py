@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.core.problem import Stop
-from meshwright.planners.topoopt import finder, moves, published
+from meshwright.planners.topoopt import finder, moves, networks, published
 from meshwright.planners.topoopt.fabric import Fabric
-from meshwright.planners.topoopt.step import SEGMENT_BYTES, Placement, Step, data_parallel
-from meshwright.planners.topoopt.windows import Changing
+from meshwright.planners.topoopt.networks import PlanOnNetwork
+from meshwright.planners.topoopt.step import MOST_SEGMENTS, SEGMENT_BYTES, Placement, Step, data_parallel
+from meshwright.planners.topoopt.windows import NEVER
 
 __all__ = ["NetworkParts", "PlanOnNetwork", "alternate", "fixed", "improved", "released"]
 
@@ -23,12 +25,10 @@ MOST_STATES, NEAR_RATIO = 4, 1.2
 N_ROUNDS = 4
 """The budget is used in so many rounds; after each the slower half of the plans is given up."""
 COARSE_SERVERS, COARSE_SEGMENTS = 64, 4
-"""From so many servers on plans are compared with segments so much larger; the best is then played as published."""
+"""From so many servers on plans are compared with segments so much larger, and so many times fewer of them at most; the best is
+then played as published."""
 
 WARM_RATIO, COLD_RATIO = 3e-3, 1e-5
-
-NEVER = Stop()
-"""A search goes on until its budget is used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,34 +47,6 @@ class NetworkParts:
     degree: int
     bytes_per_second: float
     latency_seconds: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlanOnNetwork:
-    """A plan on its network.
-
-    Parameters
-    ----------
-    placement : Placement
-        The plan.
-    fabric : Fabric
-        The network.
-    seconds : float
-        Of a step.
-    start_seconds : float
-        Of the data-parallel plan the search began with, on the network found for it.
-    n_proposals : int
-        Plans simulated.
-    changing : Changing or None
-        The same plan's step where circuits change while it runs; None where they cannot, or it does not pay.
-    """
-
-    placement: Placement
-    fabric: Fabric
-    seconds: float
-    start_seconds: float
-    n_proposals: int
-    changing: Changing | None = None
 
 
 def released(
@@ -109,7 +81,7 @@ def released(
         return known[rings]
 
     if step.given is not None:
-        return _networks_only(step, step.given, lambda plan: [wire(plan)], stop)
+        return networks.networks_only(step, step.given, lambda plan: [wire(plan)], stop)
     capacity = step.space.servers.memory_bytes
     current = best = data_parallel(step.space)
     fabric = best_fabric = wire(current)
@@ -155,12 +127,13 @@ def improved(
     """
 
     args = (wires.n_servers, wires.degree, wires.bytes_per_second, wires.latency_seconds)
-    drawn = finder.random_cycles(wires.n_servers, wires.degree // 2, rng)
+    drawn = finder.random_cycles(wires.n_servers, wires.degree // 2, rng, stop.is_asked)
 
-    def candidates(plan: Placement) -> Sequence[Fabric]:
+    def candidates(plan: Placement) -> Iterator[Fabric]:
         traffic = step.traffic(plan)
+        yield from finder.fabrics(traffic, *args, drawn)
         rings = published.find(*args[:2], traffic.by_group_size() or {wires.n_servers: 1.0})
-        return [*finder.fabrics(traffic, *args, drawn), published.fabric(rings, *args[2:])]
+        yield published.fabric(rings, *args[2:])
 
     return alternate(step, candidates, rng, budget, placement, stop)
 
@@ -173,19 +146,19 @@ def fixed(
     `step`, `rng`, `budget`, `placement`, `stop`: see `improved`.
     """
 
-    def candidates(plan: Placement) -> Sequence[Fabric]:
+    def candidates(plan: Placement) -> Iterator[Fabric]:
+        yield fabric
         traffic = step.traffic(plan)
-        found = [fabric, fabric.refitted(traffic.pair_bytes, traffic.group_bytes)]
+        yield fabric.refitted(traffic.pair_bytes, traffic.group_bytes)
         if fabric.n_servers <= finder.LONGEST_MATCHING and traffic.pair_bytes.max() >= finder.WIDE_BYTES:
             most = max(int((fabric.source == i).sum()) for i in range(fabric.n_servers))
-            found.append(fabric.refitted(traffic.pair_bytes, traffic.group_bytes, min(most, MOST_WAYS)))
-        return found
+            yield fabric.refitted(traffic.pair_bytes, traffic.group_bytes, min(most, MOST_WAYS))
 
     return alternate(step, candidates, rng, budget, placement, stop)
 
 
 def alternate(
-    step: Step, candidates: Callable[[Placement], Sequence[Fabric]], rng: np.random.Generator, budget: int, placement: str,
+    step: Step, candidates: Callable[[Placement], Iterable[Fabric]], rng: np.random.Generator, budget: int, placement: str,
     stop: Stop = NEVER,
 ) -> PlanOnNetwork:  # fmt: skip
     """Take turns until neither plan nor topology improves.
@@ -194,25 +167,26 @@ def alternate(
     `candidates`: from a plan to the topologies worth trying for it.
     """
     if step.given is not None:
-        return _networks_only(step, step.given, candidates, stop)
+        return networks.networks_only(step, step.given, candidates, stop)
     capacity = step.space.servers.memory_bytes
     found: list[tuple[float, int, Placement, Fabric]] = []
     first_seconds, n_used = math.inf, 0
     shapes = [plan for plan in moves.starts(step.space, placement) if step.memory_bytes(plan).max() <= capacity]
     shapes = shapes or [plan for plan in moves.packed(step.space) if step.memory_bytes(plan).max() <= capacity]
-    shapes = shapes or [_fitting(step, rng, placement)]
+    shapes = shapes or [_fitting(step, rng, placement, stop)]
     shapes = [shapes[0], *sorted(shapes[1:], key=step.compute_seconds)][: max(SIMULATED_STARTS, budget // 100)]
     halves = [plan for plan in moves.beside(step.space, placement) if step.memory_bytes(plan).max() <= capacity]
     few = [plan for plan in moves.fewer(step.space) if step.memory_bytes(plan).max() <= capacity]
-    for plan in [*shapes, *few, *_screened(step, candidates, halves, budget // 10, stop)]:
+    for plan in itertools.chain(shapes, few, _screened(step, candidates, halves, budget // 10, stop)):
         if found and stop.is_asked():
             break
         limit = min((entry[0] for entry in found), default=math.inf)
         if found and plan in few and not _faster(step, plan, found):
             continue
-        for fabric in candidates(plan):
+        for fabric in networks.until(stop, candidates(plan)):
             for shape in dict.fromkeys((plan, moves.silent_last(step.space, plan))):
-                found.append((step.seconds(shape, fabric, 2.0 * limit), n_used, shape, fabric))
+                found.append((step.seconds(shape, fabric, NEAR_RATIO * limit), n_used, shape, fabric))
+                limit = min(limit, found[-1][0])
                 n_used += 1
         best_seconds = min(entry[0] for entry in found)
         if not math.isfinite(first_seconds):
@@ -221,7 +195,8 @@ def alternate(
         found = [entry for entry in found if entry[0] <= NEAR_RATIO * best_seconds]
     states, n_idle, n_done = _distinct(found), 0, 0
     coarse = step.space.servers.n_servers >= COARSE_SERVERS and step.model_of_traffic in ("queues", "segments")
-    walked = Step(step.space, COARSE_SEGMENTS * SEGMENT_BYTES, step.model_of_traffic) if coarse else step
+    larger = (COARSE_SEGMENTS * SEGMENT_BYTES, step.model_of_traffic, MOST_SEGMENTS // COARSE_SEGMENTS)
+    walked = Step(step.space, *larger) if coarse else step
     while n_done < budget and n_idle < 3 and not stop.is_asked():
         part = max(min(budget // N_ROUNDS, budget - n_done) // len(states), 1)
         before = states[0][0]
@@ -232,34 +207,6 @@ def alternate(
         n_idle = n_idle + 1 if len(states) == 1 and states[0][0] >= before * (1 - 1e-6) else 0
     seconds, plan, fabric = states[0]
     return PlanOnNetwork(plan, fabric, seconds, first_seconds, n_used + n_done)
-
-
-def _networks_only(
-    step: Step, plan: Placement, candidates: Callable[[Placement], Sequence[Fabric]], stop: Stop
-) -> PlanOnNetwork:
-    """Return the fastest of the topologies worth trying for the only plan there is."""
-    best, best_seconds, first_seconds = None, math.inf, math.inf
-    for fabric in candidates(plan):
-        if best is not None and stop.is_asked():
-            break
-        seconds = step.seconds(plan, fabric, best_seconds)
-        if best is None or seconds < best_seconds:
-            best, best_seconds = fabric, seconds
-            first_seconds = min(first_seconds, seconds)
-    assert best is not None
-    best_seconds, best = _spread(step, plan, best, best_seconds)
-    return PlanOnNetwork(plan, best, best_seconds, first_seconds, 1)
-
-
-def _spread(step: Step, plan: Placement, fabric: Fabric, seconds: float) -> tuple[float, Fabric]:
-    """Return a network with its rings drawn over all links and all shares chosen anew, where that is faster."""
-    traffic = step.traffic(plan)
-    for together in (True, False):
-        spread = fabric.spread(traffic.pair_bytes, traffic.group_bytes, together=together)
-        spread_seconds = step.seconds(plan, spread, seconds) if spread else math.inf
-        if spread and spread_seconds < seconds:
-            fabric, seconds = spread, spread_seconds
-    return seconds, fabric
 
 
 def _faster(step: Step, plan: Placement, found: list[tuple[float, int, Placement, Fabric]]) -> bool:
@@ -276,17 +223,19 @@ State = tuple[float, Placement, Fabric]
 
 
 def _screened(
-    step: Step, candidates: Callable[[Placement], Sequence[Fabric]], shapes: list[Placement], budget: int, stop: Stop = NEVER
-) -> list[Placement]:
-    """Return the best shapes, after a descent, on the network of the first fitted to each.
+    step: Step, candidates: Callable[[Placement], Iterable[Fabric]], shapes: list[Placement], budget: int, stop: Stop = NEVER
+) -> Iterator[Placement]:
+    """Yield the best shapes, after a descent, on the network of the first fitted to each.
 
     Best are those of which half of the way from their step to their compute alone would be shortest.
     """
     if not shapes or stop.is_asked():
-        return []
-    probe = min(candidates(shapes[0]), key=lambda fabric: step.seconds(shapes[0], fabric))
+        return
+    probe = min(networks.until(stop, candidates(shapes[0])), key=lambda fabric: step.seconds(shapes[0], fabric))
     order: list[tuple[float, int, Fabric]] = []
     for k, plan in enumerate(shapes):
+        if stop.is_asked():
+            break
         traffic = step.traffic(plan)
         wide = MOST_WAYS if traffic.pair_bytes.max() >= finder.WIDE_BYTES else 1
         fitted = probe.refitted(traffic.pair_bytes, traffic.group_bytes, wide)
@@ -294,7 +243,7 @@ def _screened(
     order.sort(key=lambda entry: entry[:2])
     lower = [_descend(step, shapes[k], fitted, budget, stop) for _, k, fitted in order[: 3 * SCREENED_STARTS]]
     ordered = sorted(lower, key=lambda entry: entry[1])
-    return list(dict.fromkeys(plan for plan, _, _ in ordered))[:SCREENED_STARTS]
+    yield from list(dict.fromkeys(plan for plan, _, _ in ordered))[:SCREENED_STARTS]
 
 
 def _distinct(found: list[tuple[float, int, Placement, Fabric]]) -> list[State]:
@@ -309,7 +258,7 @@ def _distinct(found: list[tuple[float, int, Placement, Fabric]]) -> list[State]:
 
 
 def _round(
-    step: Step, walked: Step, candidates: Callable[[Placement], Sequence[Fabric]], state: State, rng: np.random.Generator,
+    step: Step, walked: Step, candidates: Callable[[Placement], Iterable[Fabric]], state: State, rng: np.random.Generator,
     budget: int, placement: str, stop: Stop = NEVER, *, descend: bool,
 ) -> State:  # fmt: skip
     """Anneal the plan of a state on its network, choose the network for it, then who is last; never worse than the state."""
@@ -324,12 +273,14 @@ def _round(
         return state  # the network was chosen for this plan before
     if stop.is_asked():
         return seconds, plan, fabric
-    for other in candidates(plan):
+    for other in networks.until(stop, candidates(plan)):
         other_seconds = step.seconds(plan, other, seconds)
         if other_seconds < seconds:
             fabric, seconds = other, other_seconds
-    seconds, fabric = _spread(step, plan, fabric, seconds)
+    seconds, fabric = networks.spread(step, plan, fabric, seconds, stop)
     for late in list(moves.last(step.space, plan)):
+        if stop.is_asked():
+            break
         late_seconds = step.seconds(late, fabric, seconds)
         if late_seconds < seconds:
             plan, seconds = late, late_seconds
@@ -347,6 +298,8 @@ def _descend(step: Step, plan: Placement, fabric: Fabric, budget: int, stop: Sto
             proposal = plan.with_op(i % n_ops, k, servers)
             if step.compute_seconds(proposal) > now or step.memory_bytes(proposal).max() > capacity:
                 continue
+            if stop.is_asked():
+                break
             n_played += 1
             tried = step.seconds(proposal, fabric, now)
             if tried < now * (1 - 1e-6):
@@ -355,13 +308,13 @@ def _descend(step: Step, plan: Placement, fabric: Fabric, budget: int, stop: Sto
     return plan, now, n_played
 
 
-def _fitting(step: Step, rng: np.random.Generator, placement: str) -> Placement:
+def _fitting(step: Step, rng: np.random.Generator, placement: str, stop: Stop = NEVER) -> Placement:
     """Return a plan with as little memory on the fullest server as a descent finds."""
     plan = data_parallel(step.space)
     groups = moves.chains(step.space.workload)
     least = float(step.memory_bytes(plan).max())
     for _ in range(2000):
-        if least <= step.space.servers.memory_bytes:
+        if least <= step.space.servers.memory_bytes or stop.is_asked():
             break
         proposal = moves.propose(step.space, groups, plan, rng, placement)
         held = float(step.memory_bytes(proposal).max())

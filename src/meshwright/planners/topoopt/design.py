@@ -23,9 +23,10 @@ from meshwright.planners.topoopt.params import Params, Sources, parse
 from meshwright.planners.topoopt.readers import flexflow_measures
 from meshwright.planners.topoopt.step import Step
 from meshwright.planners.topoopt.task_graphs.graph import TaskGraph
+from meshwright.planners.topoopt.windows import NEVER
 from meshwright.planners.topoopt.workloads.workload import Workload
 
-__all__ = ["Design", "Entry", "Params", "design", "missing_bytes", "parse", "step_of"]
+__all__ = ["Design", "Entry", "Params", "design", "missing_bytes", "parse", "segments_of", "step_of"]
 
 MOST_SERVERS = 1024
 MOST_GPUS = 64
@@ -124,7 +125,7 @@ def design(
     names: tuple[str, ...] = ("topoopt",),
     budget: int = 1000,
     seed: int = 0,
-    stop: Stop = alternate.NEVER,
+    stop: Stop = NEVER,
 ) -> Design:
     """Return plan and network for a model, or the network for the plan that is given.
 
@@ -141,13 +142,12 @@ def design(
     workload, choices = step.space.workload, step.space
     known = components.prices(params.components)
     notes = [note for note in model_spec.notes if "codesign" not in note] + list(choices.notes)
-    if step.given is not None:
-        notes.append("the plan is given: only networks are searched, and --budget is not used")
-    if isinstance(step, GivenStep):
-        notes.append("times are those of the file, which does not say what servers hold or how many samples a step has")
+    notes += _given(step)
     missing = missing_bytes(choices)
     proven = missing > 0
     entries, left_out = list[tuple[str, Entry]](), list[str]()
+    asked = _injection(wires)
+    bound = _bound(step, asked)  # before the search, whose time limit it counts in
 
     def until(share: float) -> Stop:
         """Return when to end what may take a share of the time, whatever was not used before included."""
@@ -164,14 +164,12 @@ def design(
     if until(1.0).is_asked():
         rest = f"; not begun: {', '.join(left_out)}" if left_out else ""
         notes.append(f"stopped before its end, as asked: these are the best plans so far{rest}")
-    injection = max([_injection(wires), *(entry.found.fabric.injection_bytes_per_second() for _, entry in entries)])
-    bound = (
-        step.bound_seconds(injection)
-        if isinstance(step, GivenStep)
-        else bounds.step_seconds(choices, injection, params.traffic, apart=step.given is None or step.given.apart)
-    )
+    injection = max([asked, *(entry.found.fabric.injection_bytes_per_second() for _, entry in entries)])
+    if injection > asked:
+        bound = _bound(step, injection)
     if any(entry.found.changing for _, entry in entries):
         notes.append("circuits that change are shown by --trace; a task graph has one list of links and shows those that stay")
+    notes += segments_of(step, entries)
     if params.server:
         notes.append(f"all-reduces inside a server take turns on the network of {params.server}")
     best = (
@@ -185,6 +183,16 @@ def design(
     return Design(
         workload, step, wires, tuple(entries), best, injection, bound, max(missing, 0.0), proven, seed, seconds, tuple(notes)
     )
+
+
+def _given(step: Step) -> list[str]:
+    """Return what is to be said of a plan that is given."""
+    notes = []
+    if step.given is not None:
+        notes.append("the plan is given: only networks are searched, and --budget is not used")
+    if isinstance(step, GivenStep):
+        notes.append("times are those of the file, which does not say what servers hold or how many samples a step has")
+    return notes
 
 
 def step_of(model_spec: ModelSpec, wires: NetworkParts, params: Params, sources: Sources) -> Step:
@@ -301,17 +309,34 @@ def _unfit(step: Step, entries: list[tuple[str, Entry]]) -> float:
     return max(min(lacks), 0.0) if lacks else 0.0
 
 
+def _bound(step: Step, injection: float) -> float:
+    """Return what no plan, or not the given one, beats on networks whose servers send at most so many bytes a second."""
+    if isinstance(step, GivenStep):
+        return step.bound_seconds(injection)
+    apart = step.given is None or step.given.apart
+    return bounds.step_seconds(step.space, injection, step.model_of_traffic, apart=apart)
+
+
+def segments_of(step: Step, entries: list[tuple[str, Entry]]) -> list[str]:
+    """Return what is to be said of steps that are played in segments larger than the published ones.
+
+    `entries`: what was found on each topology.
+    """
+    if step.model_of_traffic not in ("queues", "segments"):
+        return []
+    sizes = {name: step.served_in(entry.found.placement, entry.found.fabric) for name, entry in entries}
+    return [
+        f"the step on {name} is played in segments of {size} bytes: of those of {step.segment_bytes} bytes links would serve "
+        f"more than {step.most_segments} in it"
+        for name, size in sizes.items()
+        if size > step.segment_bytes
+    ]
+
+
 def _entries(
-    name: str,
-    step: Step,
-    wires: NetworkParts,
-    params: Params,
-    known: components.Prices,
-    before: list[tuple[str, Entry]],
-    budget: int,
-    seed: int,
-    stop: Stop,
-) -> list[tuple[str, Entry]]:
+    name: str, step: Step, wires: NetworkParts, params: Params, known: components.Prices, before: list[tuple[str, Entry]],
+    budget: int, seed: int, stop: Stop,
+) -> list[tuple[str, Entry]]:  # fmt: skip
     """Return what is found on one topology, and on the same one at the cost of the first."""
     if name in ("topoopt", "optical"):
         return [(name, _found_together(name, step, wires, params, known, budget, seed, stop))]

@@ -49,6 +49,8 @@ class Fabric:
         Published ring paths: for a group size, jumps that lead from a member to the next. None for our own rings.
     cycles : sequence of tuple of int
         Rings laid in the topology, as servers in order; groups inside one may use it.
+    demand_bytes : ndarray or None, shape (n_servers, n_servers), float64
+        From row to column: routes are chosen for it. None for the same between all.
 
     Raises
     ------
@@ -57,17 +59,10 @@ class Fabric:
     """
 
     def __init__(
-        self,
-        name: str,
-        n_servers: int,
-        count: Mapping[tuple[int, int], float],
-        bytes_per_second: float,
-        latency_seconds: float,
-        *,
-        forwards: bool = True,
-        paths: Mapping[int, tuple[tuple[int, ...], ...]] | None = None,
-        cycles: Sequence[tuple[int, ...]] = (),
-    ) -> None:
+        self, name: str, n_servers: int, count: Mapping[tuple[int, int], float], bytes_per_second: float,
+        latency_seconds: float, *, forwards: bool = True, paths: Mapping[int, tuple[tuple[int, ...], ...]] | None = None,
+        cycles: Sequence[tuple[int, ...]] = (), demand_bytes: NDArray[np.float64] | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.n_servers, self.forwards = name, n_servers, forwards
         self.bytes_per_second, self.latency_seconds = bytes_per_second, latency_seconds
         self.paths, self.cycles = paths, tuple(cycles)
@@ -82,7 +77,7 @@ class Fabric:
         self.groups: dict[tuple[int, ...], int] = {}
         self._flows: list[list[Flow]] = []
         self._network: RoutedLinks | None = None
-        self.route(np.ones((n_servers, n_servers)))
+        self.route(np.ones((n_servers, n_servers)) if demand_bytes is None else demand_bytes)
 
     def _hops(self) -> NDArray[np.int64]:
         """Return hops from every node (column) to every server (row)."""
@@ -161,7 +156,7 @@ class Fabric:
         -----
         A multi-commodity flow on the routes that every pair has, as a linear programme with the shares of all rings in it.
         """
-        most = int(self.pair_ways.max())
+        most = self.most_ways
         pairs = np.flatnonzero((pair_bytes.ravel() > 0) & (self.pair_ways > 1)).tolist() if together else []
         n_ways = int(self.pair_ways[pairs].sum()) + sum(2 * DRAWN_RATIO * len(members) for members, _ in group_bytes)
         if self.paths is not None or n_ways == 0 or n_ways * len(self.source) > LARGEST_PROGRAMME:
@@ -213,18 +208,23 @@ class Fabric:
         self._flows.append(flows)
         self._network = None
 
+    @property
+    def most_ways(self) -> int:
+        """Places for routes that every pair has: the routes of the pair with most."""
+        return (len(self.pair_first) - 1) // len(self.pair_ways)
+
     def pair(self, a: int, b: int) -> tuple[int, ...]:
         """Return the links of the first route from server `a` to `b`."""
         return self.ways(a, b)[0]
 
     def ways(self, a: int, b: int) -> list[tuple[int, ...]]:
         """Return the links of every route from server `a` to `b`."""
-        pair, most = a * self.n_servers + b, int(self.pair_ways.max())
+        pair, most = a * self.n_servers + b, self.most_ways
         return [self._route(pair * most + way) for way in range(int(self.pair_ways[pair]))]
 
     def way_shares(self, a: int, b: int) -> list[float]:
         """Return which part of a large transfer from server `a` to `b` goes over each of its routes."""
-        pair, most = a * self.n_servers + b, int(self.pair_ways.max())
+        pair, most = a * self.n_servers + b, self.most_ways
         n = int(self.pair_ways[pair])
         if self.pair_share[pair * most] < 0:
             return [1.0 / n] * n
@@ -302,7 +302,7 @@ class Fabric:
                     item.append(n_items + i)
                     busy.append(self._busy(ring) * (2.0 * (len(members) - 1) / len(members) * n_bytes))
         base = np.zeros(len(self.source))
-        per_route = np.repeat(pair_bytes.ravel() / self.pair_ways, int(self.pair_ways.max()))
+        per_route = np.repeat(pair_bytes.ravel() / self.pair_ways, self.most_ways)
         np.add.at(base, self.pair_link, np.repeat(per_route, np.diff(self.pair_first)))
         items = np.array(item)
         shares = even_out(np.stack(busy), items, base * self.seconds_per_byte)

@@ -5,7 +5,7 @@ several to choose from.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -58,10 +58,11 @@ def fabrics(
                     continue
                 seen.add(key)
                 try:
-                    made = Fabric("topoopt", n, count, bytes_per_second, latency_seconds, cycles=cycles)
+                    made = Fabric(
+                        "topoopt", n, count, bytes_per_second, latency_seconds, cycles=cycles, demand_bytes=traffic.pair_bytes
+                    )
                 except InputError:
                     continue  # not connected
-                made.route(traffic.pair_bytes)
                 made.balance(traffic.pair_bytes, traffic.group_bytes)
                 yield made
                 if n <= LONGEST_MATCHING and traffic.pair_bytes.max() >= WIDE_BYTES:
@@ -138,9 +139,13 @@ def hamiltonian(n: int, n_rings: int) -> list[tuple[int, ...]]:
     return [rings[i % len(rings)] for i in range(n_rings)]
 
 
-def random_cycles(n: int, n_rings: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+def random_cycles(
+    n: int, n_rings: int, rng: np.random.Generator, asked: Callable[[], bool] = lambda: False
+) -> list[tuple[int, ...]]:
     """Return rings through all servers, the first ``0, 1, 2, ...``, the others drawn:
     of several draws the one of fewest hops.
+
+    `asked`: whether to draw no more.
     """
     first = tuple(range(n))
     if n_rings <= 1 or n < 5:
@@ -157,6 +162,8 @@ def random_cycles(n: int, n_rings: int, rng: np.random.Generator) -> list[tuple[
         hops = _mean_hops(n, drawn)
         if hops < fewest:
             best, fewest = drawn, hops
+        if asked():
+            break
     return best
 
 

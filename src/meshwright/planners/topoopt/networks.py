@@ -1,20 +1,24 @@
 """Topologies to compare with, by name: fat tree, the same oversubscribed, one switch, full mesh, random, expander,
-torus, rails.
+torus, rails; and the best of several for a plan that stays as it is.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright import clusters
 from meshwright.base.errors import InputError
+from meshwright.core.problem import Stop
 from meshwright.planners.topoopt import finder
 from meshwright.planners.topoopt.fabric import Fabric
+from meshwright.planners.topoopt.step import Placement, Step
+from meshwright.planners.topoopt.windows import Changing
 
-__all__ = ["NAMES", "Built", "build"]
+__all__ = ["NAMES", "Built", "PlanOnNetwork", "build", "networks_only", "spread", "until"]
 
 NAMES = (
     "topoopt",
@@ -137,3 +141,67 @@ def _torus(n: int, degree: int) -> list[tuple[int, int]]:
     shape = min(set(shapes), key=lambda sizes: (max(sizes) - min(sizes), sizes))
     made = clusters.cluster(f"torus:{'x'.join(map(str, shape))}")
     return sorted({(min(p), max(p)) for p in zip(made.links.source.tolist(), made.links.target.tolist(), strict=True)})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanOnNetwork:
+    """A plan on its network.
+
+    Parameters
+    ----------
+    placement : Placement
+        The plan.
+    fabric : Fabric
+        The network.
+    seconds : float
+        Of a step.
+    start_seconds : float
+        Of the data-parallel plan the search began with, on the network found for it.
+    n_proposals : int
+        Plans simulated.
+    changing : Changing or None
+        The same plan's step where circuits change while it runs; None where they cannot, or it does not pay.
+    """
+
+    placement: Placement
+    fabric: Fabric
+    seconds: float
+    start_seconds: float
+    n_proposals: int
+    changing: Changing | None = None
+
+
+def until(stop: Stop, networks: Iterable[Fabric]) -> Iterator[Fabric]:
+    """Yield networks until an end is asked for, the first in any case; one that is not asked for is not built."""
+    for network in networks:
+        yield network
+        if stop.is_asked():
+            return
+
+
+def networks_only(
+    step: Step, plan: Placement, candidates: Callable[[Placement], Iterable[Fabric]], stop: Stop
+) -> PlanOnNetwork:
+    """Return the fastest of the topologies worth trying for the only plan there is."""
+    best, best_seconds, first_seconds = None, math.inf, math.inf
+    for fabric in until(stop, candidates(plan)):
+        seconds = step.seconds(plan, fabric, best_seconds)
+        if best is None or seconds < best_seconds:
+            best, best_seconds = fabric, seconds
+            first_seconds = min(first_seconds, seconds)
+    assert best is not None
+    best_seconds, best = spread(step, plan, best, best_seconds, stop)
+    return PlanOnNetwork(plan, best, best_seconds, first_seconds, 1)
+
+
+def spread(step: Step, plan: Placement, fabric: Fabric, seconds: float, stop: Stop) -> tuple[float, Fabric]:
+    """Return a network with its rings drawn over all links and all shares chosen anew, where that is faster."""
+    traffic = step.traffic(plan)
+    for together in (True, False):
+        if stop.is_asked():
+            break
+        spread = fabric.spread(traffic.pair_bytes, traffic.group_bytes, together=together)
+        spread_seconds = step.seconds(plan, spread, seconds) if spread else math.inf
+        if spread and spread_seconds < seconds:
+            fabric, seconds = spread, spread_seconds
+    return seconds, fabric

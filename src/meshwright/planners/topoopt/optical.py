@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from meshwright.planners.topoopt import alternate, finder, windows
 from meshwright.planners.topoopt.alternate import NetworkParts, PlanOnNetwork
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import Placement, Step
+from meshwright.planners.topoopt.windows import NEVER
 
 __all__ = ["search", "taking_turns"]
 
@@ -51,7 +52,7 @@ def taking_turns(
 
 def search(
     step: Step, wires: NetworkParts, rng: np.random.Generator, budget: int, *, placement: str, reconfiguration_seconds: float,
-    stop: Stop = alternate.NEVER,
+    stop: Stop = NEVER,
 ) -> PlanOnNetwork:  # fmt: skip
     """Return the best plan with circuits that stay, or take turns.
 
@@ -63,20 +64,19 @@ def search(
     most = wires.degree // 2 if wires.n_servers > 2 else 0
 
     args = (wires.n_servers, wires.degree, wires.bytes_per_second, wires.latency_seconds)
-    drawn = finder.random_cycles(wires.n_servers, wires.degree // 2, rng)
+    drawn = finder.random_cycles(wires.n_servers, wires.degree // 2, rng, stop.is_asked)
 
-    def candidates(plan: Placement) -> list[Fabric]:
+    def candidates(plan: Placement) -> Iterator[Fabric]:
         traffic = step.traffic(plan)
-        made = list(finder.fabrics(traffic, *args, drawn))
-        for fabric in made:
+        for fabric in finder.fabrics(traffic, *args, drawn):
             fabric.name = "optical"
+            yield fabric
         for turns in range(2, MOST_TURNS + 1):
             if most and turns * most <= (wires.n_servers - 1) // 2:
                 rings = finder.random_cycles(wires.n_servers, turns * most, rng)
                 fabric = taking_turns([rings[t * most : (t + 1) * most] for t in range(turns)], wires, reconfiguration_seconds)
-                made.append(fabric.refitted(traffic.pair_bytes, traffic.group_bytes))
-        return made
+                yield fabric.refitted(traffic.pair_bytes, traffic.group_bytes)
 
     found = alternate.alternate(step, candidates, rng, budget, placement, stop)
-    changing = windows.choose(step, found.placement, found.fabric, wires.degree, reconfiguration_seconds, drawn)
+    changing = windows.choose(step, found.placement, found.fabric, wires.degree, reconfiguration_seconds, drawn, stop)
     return replace(found, changing=changing)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from meshwright._kernels.topoopt.flow_simulation import Played
     from meshwright._kernels.topoopt.step_tasks import Inside, Split, Tasks, WorkloadArrays
 
-__all__ = ["SEGMENT_BYTES", "TRAFFIC", "Placement", "PlacementTraffic", "Step", "data_parallel"]
+__all__ = ["MOST_SEGMENTS", "SEGMENT_BYTES", "TRAFFIC", "Placement", "PlacementTraffic", "Step", "data_parallel"]
 
 TRAFFIC = ("queues", "segments", "fair", "closed")
 """How the time of traffic is found: links serve segments as they arrive, or, as published, as they set out; links are shared
@@ -24,6 +24,10 @@ max-min fairly; sums without overlap."""
 
 SEGMENT_BYTES = 1 << 20
 """Segments of the published simulator."""
+
+MOST_SEGMENTS = 1 << 21
+"""Links serve so many segments in a step, about a second of ours; a step with more is played in segments two, four, ... times
+as large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +117,11 @@ class Step:
     space : SplitSpace
         The workload's choices.
     segment_bytes : int
-        Links serve transfers in segments of this size.
+        Links serve transfers in segments of this size, or in larger ones where there are more than `most_segments`.
     traffic : str
         How the time of traffic is found, of `TRAFFIC`.
+    most_segments : int
+        Segments served by links in a step at most, whole transfers aside.
 
     Attributes
     ----------
@@ -125,11 +131,15 @@ class Step:
 
     given: Placement | None = None
 
-    def __init__(self, space: SplitSpace, segment_bytes: int = SEGMENT_BYTES, traffic: str = "queues") -> None:
+    def __init__(
+        self, space: SplitSpace, segment_bytes: int = SEGMENT_BYTES, traffic: str = "queues",
+        most_segments: int = MOST_SEGMENTS,
+    ) -> None:  # fmt: skip
         from meshwright._kernels.topoopt.step_tasks import WorkloadArrays
 
         operations, batch = space.workload.operations, space.workload.global_batch
         self.space, self.segment_bytes, self.model_of_traffic = space, segment_bytes, traffic
+        self.most_segments = most_segments
         size = space.workload.element_bytes
         inputs = [[p for p in operation.inputs if p != DATA] for operation in operations]
         weights = [[size * w for w in operation.weights] for operation in operations]
@@ -187,17 +197,27 @@ class Step:
         split, tasks = self.tasks(placement, fabric)
         return split, tasks, self._played(split, tasks, fabric, np.inf, self.model_of_traffic)
 
-    def _played(self, split: Split, tasks: Tasks, fabric: Fabric, limit_seconds: float, traffic: str) -> Played:
-        from meshwright._kernels.topoopt import fair_steps, flow_simulation
+    def segment_bytes_of(self, bytes_on_links: float) -> int:
+        """Return the size of the segments in which so many bytes, counted on every link that they take, are served."""
+        size = self.segment_bytes
+        while bytes_on_links > size * self.most_segments:
+            size *= 2
+        return size
+
+    def _played(
+        self, split: Split, tasks: Tasks, fabric: Fabric, limit_seconds: float, traffic: str, bytes_on_links: float = -1.0
+    ) -> Played:
+        from meshwright._kernels.topoopt import fair_steps, flow_simulation, step_tasks
 
         network = fabric.network()
         if traffic == "fair":
             stay = fair_steps.Windows(np.zeros(1), 0.0)
             played: Played = fair_steps.play(tasks, split, network, stay, self.inside(), limit_seconds)
         else:
-            played = flow_simulation.play(
-                tasks, split, network, self.segment_bytes, traffic == "queues", self.inside(), limit_seconds
-            )
+            if bytes_on_links < 0.0:
+                *_, bytes_on_links = step_tasks.loads(tasks, split, network)
+            size = self.segment_bytes_of(bytes_on_links)
+            played = flow_simulation.play(tasks, split, network, size, traffic == "queues", self.inside(), limit_seconds)
         return played
 
     def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf"), traffic: str = "") -> float:
@@ -216,15 +236,14 @@ class Step:
 
         split, tasks = self.tasks(placement, fabric)
         traffic = traffic or self.model_of_traffic
-        if np.isfinite(limit_seconds) or traffic == "closed":
-            compute, sent, reduced, both = step_tasks.loads(tasks, split, fabric.network())
-            if max(compute, both) > limit_seconds:
-                return float("inf")
-            if traffic == "closed":
-                n_links = fabric.longest_route() * (sent > 0) + fabric.longest_flow(set(tasks.reduce_group.tolist()))
-                inner = self._inner_seconds(tasks, fabric)
-                return float(compute + sent + reduced + inner + n_links * fabric.latency_seconds)
-        return float(self._played(split, tasks, fabric, limit_seconds, traffic).seconds)
+        compute, sent, reduced, both, on_links = step_tasks.loads(tasks, split, fabric.network())
+        if max(compute, both) > limit_seconds:
+            return float("inf")
+        if traffic == "closed":
+            n_links = fabric.longest_route() * (sent > 0) + fabric.longest_flow(set(tasks.reduce_group.tolist()))
+            inner = self._inner_seconds(tasks, fabric)
+            return float(compute + sent + reduced + inner + n_links * fabric.latency_seconds)
+        return float(self._played(split, tasks, fabric, limit_seconds, traffic, on_links).seconds)
 
     def _inner_seconds(self, tasks: Tasks, fabric: Fabric) -> float:
         """Return how long the devices of a server add up gradients among themselves, a mean over servers."""
@@ -237,12 +256,19 @@ class Step:
         )
         return seconds
 
+    def served_in(self, placement: Placement, fabric: Fabric) -> int:
+        """Return the size in bytes of the segments in which a placement's step is played on a network."""
+        from meshwright._kernels.topoopt import step_tasks
+
+        split, tasks = self.tasks(placement, fabric)
+        return self.segment_bytes_of(step_tasks.loads(tasks, split, fabric.network())[-1])
+
     def busy_seconds(self, placement: Placement, fabric: Fabric) -> float:
         """Return a proven lower bound of a placement's step on a network: the busiest server or link."""
         from meshwright._kernels.topoopt import step_tasks
 
         split, tasks = self.tasks(placement, fabric)
-        compute, _, _, both = step_tasks.loads(tasks, split, fabric.network())
+        compute, _, _, both, _ = step_tasks.loads(tasks, split, fabric.network())
         return float(max(compute, both))
 
     def inside(self) -> Inside:

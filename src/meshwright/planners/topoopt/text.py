@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.planners.topoopt.design import Design
@@ -15,8 +17,11 @@ MOST_SERVERS = 64
 """Of larger networks the cables are not printed, only written."""
 
 
-def explain(design: Design) -> str:
-    """Return plan, topologies and bound in words."""
+def explain(design: Design, answer: Mapping[str, Any] | None = None) -> str:
+    """Return plan, topologies and bound in words.
+
+    `answer`: from `codesign_json.as_json`, where it is there already.
+    """
     wires = design.wires
     what = f"{design.workload.global_batch} samples per step" if design.workload.global_batch else "the step of a task graph"
     lines = [
@@ -36,7 +41,7 @@ def explain(design: Design) -> str:
         f"{'topology':24s} {'step':>10s} {'fair':>10s} {'compute':>10s} {'cut':>10s} {'rings':>10s} {'gap':>7s} "
         f"{'hops':>6s} {'links':>6s} {'cost':>10s}"
     )
-    answer = codesign_json.as_json(design)
+    answer = codesign_json.as_json(design) if answer is None else answer
     for name, row in answer["topologies"].items():
         fair = row["seconds_by_traffic"]["fair"]
         bounds = [format_seconds(row[key]) for key in ("compute_seconds", "cut_seconds", "collective_seconds")]

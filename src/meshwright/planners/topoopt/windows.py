@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.core.problem import Stop
 from meshwright.planners.topoopt import finder
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import Placement, PlacementTraffic, Step
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from meshwright._kernels.topoopt.flow_simulation import Played
     from meshwright._kernels.topoopt.step_tasks import RoutedLinks, Tasks
 
-__all__ = ["Changing", "again", "choose", "play"]
+__all__ = ["NEVER", "Changing", "again", "choose", "play"]
+
+NEVER = Stop()
+"""A search goes on until its budget is used up."""
 
 N_WINDOWS = (2, 3, 4, 6, 8)
 """Into so many windows of equal length a step is cut."""
@@ -100,14 +104,16 @@ def _one_after_another(networks: Sequence[RoutedLinks]) -> RoutedLinks:
 
 
 def choose(
-    step: Step, plan: Placement, staying: Fabric, degree: int, dark_seconds: float, drawn: Sequence[tuple[int, ...]]
-) -> Changing | None:
+    step: Step, plan: Placement, staying: Fabric, degree: int, dark_seconds: float, drawn: Sequence[tuple[int, ...]],
+    stop: Stop = NEVER,
+) -> Changing | None:  # fmt: skip
     """Return the plan's step with circuits chosen anew in every window; None where that is no faster than circuits that stay.
 
     `staying`: the circuits found for the whole step.
     `degree`: interfaces of a server.
     `dark_seconds`: how long circuits are dark when they change.
     `drawn`: rings through all servers for `finder.fabrics`.
+    `stop`: when to choose no more; the first windows are chosen in any case.
 
     Notes
     -----
@@ -136,6 +142,8 @@ def choose(
             _, played = play(step, plan, fabrics, Windows(moments, dark_seconds))
             if played.seconds < (best.seconds if best else stays * (1 - 1e-9)):
                 best = Changing(played.seconds, stays, tuple(moments.tolist()), tuple(fabrics), dark_seconds)
+            if stop.is_asked():
+                return best
     return best
 
 

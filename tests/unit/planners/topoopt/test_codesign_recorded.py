@@ -272,9 +272,9 @@ def test_large_networks_are_walked_with_coarse_segments(
 ) -> None:
     made: list[int] = []
 
-    def noted(space: SplitSpace, segment_bytes: int, traffic: str) -> Step:
+    def noted(space: SplitSpace, segment_bytes: int, traffic: str, most_segments: int) -> Step:
         made.append(segment_bytes)
-        return Step(space, segment_bytes, traffic)
+        return Step(space, segment_bytes, traffic, most_segments)
 
     monkeypatch.setattr(alternate, "Step", noted)
     monkeypatch.setattr(alternate, "SEGMENT_BYTES", 256)
@@ -314,7 +314,7 @@ def test_the_steps_of_a_search(recorded: Recorded) -> None:
     plan, seconds = alternate._anneal(step, halves[0], fabric, np.random.default_rng(4), 60, "either")
     recorded([short(plan), seconds], "anneal")
     recorded([short(one) for one in alternate._screened(step, lambda _: [fabric, other], halves, 4)], "screened")
-    assert alternate._screened(step, lambda _: [fabric], [], 4) == []
+    assert list(alternate._screened(step, lambda _: [fabric], [], 4)) == []
     found = [(step.seconds(one, net), k, one, net) for k, one in enumerate(halves[:8]) for net in (fabric, other)]
     found += [(found[0][0], 99, replace(halves[0], last=(0,)), other), (0.0, 100, halves[9], other)]
     recorded([(s, short(p), f.name) for s, p, f in alternate._distinct(found)], "distinct, one far ahead")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,8 @@ from meshwright import api
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Stop
 from meshwright.planners.topoopt.design import Design
+from meshwright.planners.topoopt.fabric import Fabric
+from meshwright.planners.topoopt.step import Step
 
 SPEC = "topoopt:dlrm,tables=3,rows=1000,width=8,bottom=16-16,top=16-16-1,batch=48"
 
@@ -38,6 +41,38 @@ def test_a_search_that_is_stopped_has_a_plan_that_is_no_better_than_the_whole_se
         assert any("stopped before its end, as asked" in note for note in design.notes)
         played.append(found.n_proposals)
     assert played[0] < whole.n_proposals and played == sorted(played)
+
+
+@pytest.mark.parametrize("topology", ["topoopt", "fat-tree", "optical"])
+def test_the_clock_is_looked_at_after_every_network_and_after_every_few_steps(
+    topology: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step with and without who is last is played on a network; a plan on it comes with another, refitted."""
+    n_done = {"seconds": 0, "route": 0}
+    most = {"seconds": 0, "route": 0}
+
+    def count(owner: type, name: str) -> None:
+        whole = getattr(owner, name)
+
+        def counted(*args: Any, **more: Any) -> Any:
+            n_done[name] += 1
+            return whole(*args, **more)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(Step, "seconds")
+    count(Fabric, "route")
+
+    def asked() -> bool:
+        for name, n in n_done.items():
+            most[name] = max(most[name], n)
+            n_done[name] = 0
+        return False
+
+    stop = Stop(asked=asked)
+    api.codesign(SPEC, servers=6, degree=4, link_bandwidth="10 Gbit/s", topologies=(topology,), budget=20, stop=stop)
+    asked()
+    assert 0 < most["seconds"] <= 4 and 0 < most["route"] <= 4
 
 
 def test_topologies_that_were_not_begun_are_named_and_one_always_is_searched() -> None:

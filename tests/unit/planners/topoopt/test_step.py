@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.planners.topoopt import finder, moves
+from meshwright.planners.topoopt import design, finder, moves
+from meshwright.planners.topoopt.alternate import PlanOnNetwork
+from meshwright.planners.topoopt.design import Entry
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import Step, data_parallel
 
@@ -51,6 +53,24 @@ def test_operators_that_are_last_are_played_as_the_plain_twin_does(small: Callab
         assert step.seconds(other, ring(4, 1e9)) == pytest.approx(twin.step_seconds(step, other, ring(4, 1e9)), rel=1e-12)
         fair = step.seconds(other, ring(4, 1e9), traffic="fair")
         assert fair == pytest.approx(fair_steps.fair_step_seconds(step, other, ring(4, 1e9)), rel=1e-6)
+
+
+@pytest.mark.parametrize("traffic", ["queues", "segments"])
+def test_a_step_with_too_many_segments_is_played_in_larger_ones_and_the_answer_says_so(
+    small: Callable[..., Step], traffic: str
+) -> None:
+    space, network = small().space, ring(4, 1e9)
+    plan = next(moves.beside(space, "strided"))
+    fine = Step(space, 64, traffic)
+    on_links = 64 * 2**21
+    assert [fine.segment_bytes_of(n_bytes) for n_bytes in (0, on_links, on_links + 1, 9 * on_links)] == [64, 64, 128, 1024]
+    coarse = Step(space, 64, traffic, most_segments=30)
+    size = coarse.served_in(plan, network)
+    assert size > fine.served_in(plan, network) == 64
+    assert coarse.seconds(plan, network) == Step(space, size, traffic).seconds(plan, network) != fine.seconds(plan, network)
+    entry = Entry(PlanOnNetwork(plan, network, 0.0, 0.0, 1), 0.0, 1e9)
+    notes = [design.segments_of(step, [("ring", entry)]) for step in (fine, coarse)]
+    assert notes[0] == [] and f"on ring is played in segments of {size} bytes" in notes[1][0]
 
 
 def test_tables_that_are_last_hide_the_all_reduce_of_the_first_matrix(small: Callable[..., Step]) -> None:

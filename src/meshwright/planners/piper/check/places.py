@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from meshwright.planners.piper.check.stage import CheckedStage, members
+from meshwright.planners.piper.check.stage import SURELY, CheckedStage, members, replicas_allowed
 from meshwright.planners.piper.menu import Options, allowed_by
 from meshwright.planners.piper.problem import PiperInstance
 
@@ -54,6 +54,7 @@ class Neighbours:
                 self.after[edge.source] |= self.after[edge.target]
                 self.until[edge.target] |= self.until[edge.source]
         self._known: dict[tuple[int, int, bool], frozenset[int]] = {}
+        self.replicas = replicas_allowed(instance, options)
 
     def within(self, some: int, n_devices: int, before: bool) -> frozenset[int]:
         """Return the nodes of a set that may lie on so many devices beside a stage behind (`before`) or in front of the set."""
@@ -75,6 +76,18 @@ class StageKind:
     def __init__(self, neighbours: Neighbours, upper: int, lower: int, degree: int) -> None:
         self.neighbours, self.upper, self.lower, self.degree = neighbours, upper, lower, degree
         self._known: dict[frozenset[int], CheckedStage | None] = {}
+        self._replicas: list[int] | None = None
+
+    @property
+    def replicas(self) -> list[int]:
+        """Numbers of replicas with which the fastest choices keep the threshold, wherever the stage and its neighbours lie."""
+        if self._replicas is None:
+            nodes = bool(self.instance.counting.node_size)
+            near = frozenset(members(self.neighbours.everything)) if nodes else frozenset[int]()
+            stage, most = self.placed(near), self.neighbours.seconds * SURELY
+            allowed = self.neighbours.replicas if stage is not None else []
+            self._replicas = [d for d in allowed if stage is not None and stage.quickest(d, nodes) <= most]
+        return self._replicas
 
     @property
     def instance(self) -> PiperInstance:
@@ -89,7 +102,10 @@ class StageKind:
     def stage(self, before: int, behind: int) -> CheckedStage | None:
         """Return the stage where those before it and behind it have at most so many devices of its node."""
         rest = self.neighbours.everything & ~self.upper
-        near = self.neighbours.within(rest, before, True) | self.neighbours.within(self.lower, behind, False)
+        return self.placed(self.neighbours.within(rest, before, True) | self.neighbours.within(self.lower, behind, False))
+
+    def placed(self, near: frozenset[int]) -> CheckedStage | None:
+        """Return the stage with some neighbours in its node."""
         if near not in self._known:
             some = self.upper & ~self.lower
             self._known[near] = CheckedStage.of(self.instance, self.options, some, self.degree, self.neighbours.seconds, near)

@@ -118,9 +118,10 @@ def _cost(instance: PiperInstance, stages: Sequence[ClaimedStage]) -> tuple[floa
         pipeline = sum(other.data for other in stages[i:])
         chosen = [_chosen(instance, v, stage.tensor, name) for v, name in zip(stage.nodes, stage.choices, strict=True)]
         moved = moved_seconds(
-            instance,
+            instance.edges,
             dict(zip(stage.nodes, chosen, strict=True)),
             lambda u, v: counting.node_bytes_per_second if (at[u], at[v]) in near else instance.bandwidth,
+            once=counting.tensor_once,
         )
         inside = (i, i) in near
         reduce = reduce_seconds(instance, stage.data, inside) * sum(choice.weight_bytes for choice in chosen)
@@ -192,7 +193,7 @@ def _exists(instance: PiperInstance, options: Options, seconds: float) -> bool:
                 continue
             for t in degrees:
                 kind = StageKind(neighbours, upper, lower, t)
-                if kind.stage(0, 0) is None:
+                if not kind.replicas:
                     continue
                 steps += len(ways[lower])
                 if steps > MOST_STEPS:
@@ -226,7 +227,7 @@ def _longer(way: _Way, kind: StageKind, seconds: float, n_devices: float) -> set
     most = min(instance.n_devices, instance.n_microbatches)
     found: set[_Way] = set()
     done: set[tuple[bool, bool]] = set()
-    for d in replicas_allowed(instance, options):
+    for d in kind.replicas:
         s = way.replicas + d
         if s > most or way.devices + d * kind.degree > n_devices:
             break

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from meshwright.planners.piper.menu import Options, allowed_by, buffer_bytes
-from meshwright.planners.piper.problem import PiperChoice, PiperInstance
+from meshwright.planners.piper.problem import PiperChoice, PiperEdge, PiperInstance
 
 __all__ = [
+    "SURELY",
     "CheckedStage",
     "TooLarge",
     "buffer_held",
@@ -22,6 +24,9 @@ __all__ = [
 
 ENOUGH = 1e-9
 """Bytes below which the published greedy takes a saving for none and a need for met."""
+
+SURELY = 1.0 + 1e-9
+"""What differs by so much does so whatever the order in which it was added up."""
 
 MOST_WAYS = 5_000
 """Undominated choices of one stage up to which the least time is looked for."""
@@ -60,10 +65,15 @@ def reduce_seconds(instance: PiperInstance, data: int, inside: bool) -> float:
     return 4.0 * (data - 1) / data / instance.n_microbatches / speed
 
 
-def moved_seconds(instance: PiperInstance, chosen: dict[int, PiperChoice], speed: Callable[[int, int], float]) -> float:
-    """Return seconds that tensors take over a stage's borders, both passes, when it runs every micro-batch."""
+def moved_seconds(
+    edges: Iterable[PiperEdge], chosen: dict[int, PiperChoice], speed: Callable[[int, int], float], *, once: bool
+) -> float:
+    """Return seconds that tensors take over a stage's borders, both passes, when it runs every micro-batch.
+
+    `once`: a tensor crosses once, however many consumers it has beyond.
+    """
     tensors: dict[tuple[str, int], list[float]] = {}
-    for edge in instance.edges:
+    for edge in edges:
         u, v = edge.source, edge.target
         if (u in chosen) == (v in chosen):
             continue
@@ -71,7 +81,7 @@ def moved_seconds(instance: PiperInstance, chosen: dict[int, PiperChoice], speed
             (("out", u), dict(chosen[u].sync_backward)[v]) if u in chosen else (("in", u), dict(chosen[v].sync_forward)[u])
         )
         tensors.setdefault(key, []).append((edge.bytes + further) / speed(u, v))
-    return 2.0 * sum(max(some) if instance.counting.tensor_once else sum(some) for some in tensors.values())
+    return 2.0 * sum(max(some) if once else sum(some) for some in tensors.values())
 
 
 def members(some: int) -> list[int]:
@@ -90,7 +100,12 @@ class CheckedStage:
         options: Options,
     ) -> None:
         self.instance, self.menus, self.once_seconds, self.options = instance, menus, once_seconds, options
+        self.rooms = sorted({row[3] for menu in menus for row in menu})
+        self._least_seconds = once_seconds + sum(min(s + moved for s, moved, _, _ in menu) for menu in menus)
+        self._least_weights = sum(min(c.weight_bytes for _, _, c, _ in menu) for menu in menus)
         self._least_of: dict[tuple[int, int, float, bool], float] = {}
+        self._timed_of: dict[tuple[int, bool, float], _Timed | None] = {}
+        self._held_of: dict[tuple[int, int, float], float] = {}
 
     @classmethod
     def of(
@@ -115,19 +130,21 @@ class CheckedStage:
             return None
         best = max(instance.bandwidth, instance.counting.node_bytes_per_second)
 
-        def moved(chosen: dict[int, PiperChoice]) -> float:
-            return moved_seconds(
-                instance, chosen, lambda u, v: math.inf if {u, v} <= inside else best if {u, v} & near else instance.bandwidth
-            )
+        def moved(edges: Iterable[PiperEdge], chosen: dict[int, PiperChoice]) -> float:
+            return moved_seconds(edges, chosen, lambda u, v: best if u in near or v in near else instance.bandwidth, once=once)
 
         inside, once = set(nodes), instance.counting.tensor_once
+        border = [edge for edge in instance.edges if (edge.source in inside) != (edge.target in inside)]
+        at: dict[int, list[PiperEdge]] = {v: [] for v in nodes}
+        for edge in border:
+            at[edge.source if edge.source in inside else edge.target].append(edge)
         menus = []
         for v, row in picked.items():
-            crossing = [0.0 if once else moved({v: c}) for c in row]
+            crossing = [moved(at[v], {v: c}) if at[v] and not once else 0.0 for c in row]
             buffers = [buffer_held(instance, v, degree, c) for c in row]
             menus.append(tuple((c.seconds, x, c, held) for c, x, held in zip(row, crossing, buffers, strict=True)))
-        border = moved({v: row[0] for v, row in picked.items()}) if once else 0.0
-        return cls(instance, tuple(menus), border, options)
+        once_seconds = moved(border, {v: row[0] for v, row in picked.items()}) if once else 0.0
+        return cls(instance, tuple(menus), once_seconds, options)
 
     def least(self, data: int, in_flight: int, seconds: float, inside: bool) -> float:
         """Return the least time of choices that fit the memory and stay below a threshold; infinite for none.
@@ -136,31 +153,82 @@ class CheckedStage:
         """
         key = (data, in_flight, seconds, inside)
         if key not in self._least_of:
-            rooms = sorted({row[3] for menu in self.menus for row in menu})
-            self._least_of[key] = min(self._least(data, in_flight, seconds, inside, free_bytes) for free_bytes in rooms)
+            self._least_of[key] = min(self._least(data, in_flight, seconds, inside, room) for room in self.rooms)
         return self._least_of[key]
 
+    def quickest(self, data: int, inside: bool) -> float:
+        """Return what no choices beat, whatever they hold: the least compute of every node, and the least weights reduced."""
+        reduce = min(reduce_seconds(self.instance, data, here) for here in ((False, True) if inside else (False,)))
+        return self._least_seconds * share_ratio(self.instance, data) + self._least_weights * reduce
+
     def _least(self, data: int, in_flight: int, seconds: float, inside: bool, free_bytes: float) -> float:
-        """Return the same with buffers up to one size, which is kept."""
-        instance = self.instance
-        reduce = min(reduce_seconds(instance, data, here) for here in ((False, True) if inside else (False,)))
-        share = share_ratio(instance, data)
-        border = self.once_seconds * share
+        """Return the same with buffers up to one size, which is kept.
+
+        Most questions are answered without going through choices: the fastest take too long, the smallest do not fit, or the
+        fastest fit. What rounding might turn is gone through.
+        """
+        instance, timed = self.instance, self._timed(data, inside, free_bytes)
+        border = self.once_seconds * share_ratio(instance, data)
+        if timed is None or border + timed.seconds > seconds * SURELY:
+            return math.inf
         memory = instance.memory_bytes * (1.0 + 1e-12) if self.options.exact else instance.memory_bytes
         space = memory - free_bytes
-        rows = [
-            [
-                ((s + moved) * share + c.weight_bytes * reduce, held_bytes(instance, c, data, in_flight) - buffer)
-                for s, moved, c, buffer in menu
-                if buffer <= free_bytes
-            ]
-            for menu in self.menus
-        ]
-        if not all(rows):
+        if self._smallest(data, in_flight, free_bytes) > space + (SURELY - 1.0) * memory:
             return math.inf
+        if timed.activation_bytes * in_flight + timed.static_bytes < space - (SURELY - 1.0) * memory:
+            return border + timed.seconds
+        rows = [[(x, choice.activation_bytes * in_flight + fixed) for x, choice, fixed in row] for row in timed.rows]
         if not self.options.exact:
             return border + _greedy(rows, space, self.options.all_or_none)
         return border + _exact(rows, space, seconds - border, instance.memory_bytes)
+
+    def _timed(self, data: int, inside: bool, free_bytes: float) -> _Timed | None:
+        """Return the choices with buffers up to a size and what they take; None where a node has none."""
+        key = (data, inside, free_bytes)
+        if key not in self._timed_of:
+            instance = self.instance
+            reduce = min(reduce_seconds(instance, data, here) for here in ((False, True) if inside else (False,)))
+            share = share_ratio(instance, data)
+            rows = [
+                [
+                    ((s + moved) * share + c.weight_bytes * reduce, c, held_bytes(instance, c, data, 0) - buffer)
+                    for s, moved, c, buffer in menu
+                    if buffer <= free_bytes
+                ]
+                for menu in self.menus
+            ]
+            self._timed_of[key] = _Timed.of(rows) if all(rows) else None
+        return self._timed_of[key]
+
+    def _smallest(self, data: int, in_flight: int, free_bytes: float) -> float:
+        """Return what the smallest choices hold together, of those with buffers up to a size."""
+        key = (data if self.instance.counting.shard_optimizer else 1, in_flight, free_bytes)
+        if key not in self._held_of:
+            self._held_of[key] = sum(
+                min(
+                    held_bytes(self.instance, c, key[0], in_flight) - buffer for _, _, c, buffer in menu if buffer <= free_bytes
+                )
+                for menu in self.menus
+            )
+        return self._held_of[key]
+
+
+class _Timed(NamedTuple):
+    """What choices take at some number of replicas: of each node (seconds, choice, bytes whatever is in flight), and of the
+    fastest of all nodes the sums of seconds, of bytes for every micro-batch in flight, and of bytes whatever is.
+    """
+
+    rows: Sequence[Sequence[tuple[float, PiperChoice, float]]]
+    seconds: float
+    activation_bytes: float
+    static_bytes: float
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[tuple[float, PiperChoice, float]]]) -> _Timed:
+        """Return the same with its sums."""
+        fastest = [min(row, key=lambda one: one[0]) for row in rows]
+        held = sum(choice.activation_bytes for _, choice, _ in fastest), sum(fixed for _, _, fixed in fastest)
+        return cls(rows, sum(x for x, _, _ in fastest), *held)
 
 
 Rows = Sequence[Sequence[tuple[float, float]]]

@@ -136,7 +136,7 @@ class GivenStep(Step):
         a, b = self._server[source >> 1], self._server[target >> 1]
         if a == b or moved == 0:
             return [(source, target, 0, 0)]
-        most = int(fabric.pair_ways.max())
+        most = fabric.most_ways
         pair = a * fabric.n_servers + b
         n_ways = max(min(int(fabric.pair_ways[pair]), moved // self.segment_bytes), 1)
         even = n_ways < fabric.pair_ways[pair] or fabric.pair_share[pair * most] < 0.0
@@ -146,9 +146,11 @@ class GivenStep(Step):
             ends.append(moved * (way + 1) // n_ways if even else int(np.rint(moved * share)))
         return [(source, target, ends[way + 1] - ends[way], way) for way in range(n_ways)]
 
-    def _played(self, split: Split, tasks: Tasks, fabric: Fabric, limit_seconds: float, traffic: str) -> Played:
+    def _played(
+        self, split: Split, tasks: Tasks, fabric: Fabric, limit_seconds: float, traffic: str, bytes_on_links: float = -1.0
+    ) -> Played:
         """Play the step; what one server adds up inside itself after its last gradient may end it."""
-        played = super()._played(split, tasks, fabric, limit_seconds, traffic)
+        played = super()._played(split, tasks, fabric, limit_seconds, traffic, bytes_on_links)
         ends = [float(played.end[2 * int(self._part_first[at]) + 1]) + seconds for at, seconds in self._alone]
         return played._replace(seconds=max([float(played.seconds), *ends]))
 

@@ -152,9 +152,11 @@ def _changing(found: PlanOnNetwork) -> dict[str, Any] | None:
 
 
 def _seconds(step: Step, found: PlanOnNetwork, traffic: str) -> float | None:
-    """Return the step under another model of traffic; None where fair shares would take longer than the search."""
+    """Return the step under a model of traffic; None where fair shares would take longer than the search."""
+    if traffic == step.model_of_traffic:
+        return found.seconds
     n_flows = int((step.tasks(found.placement, found.fabric)[1].edge_bytes > 0).sum())
-    if traffic == "fair" and step.model_of_traffic != "fair" and n_flows > MOST_FAIR_FLOWS:
+    if traffic == "fair" and n_flows > MOST_FAIR_FLOWS:
         return None
     return step.seconds(found.placement, found.fabric, traffic=traffic)
 
@@ -218,6 +220,9 @@ def plan_json(design: Design, entry: Entry) -> dict[str, Any]:
     }
 
 
-def write(design: Design, path: str) -> None:
-    """Write the answer to a file, whole or not at all."""
-    files.write(path, json.dumps(as_json(design), indent=1) + "\n")
+def write(design: Design, path: str, answer: dict[str, Any] | None = None) -> None:
+    """Write the answer to a file, whole or not at all.
+
+    `answer`: from `as_json`, where it is there already.
+    """
+    files.write(path, json.dumps(as_json(design) if answer is None else answer, indent=1) + "\n")
