@@ -34,7 +34,8 @@ def test_the_package_is_no_trick() -> None:
 
     assert type(meshwright) is types.ModuleType
     for path in (ROOT / "src").rglob("*.py"):
-        classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+        text = path.read_text()
+        classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)] if "ModuleType" in text else []
         assert not any(ast.unparse(base).endswith("ModuleType") for node in classes for base in node.bases), path
     text = (ROOT / "src" / "meshwright" / "__init__.py").read_text()
     typed = set(re.findall(r"\b\w+\b", " ".join(re.findall(r"^    from meshwright\S* import (.*)$", text, re.M))))
