@@ -32,14 +32,14 @@ demo: .venv/installed
 
 test: .venv/installed-test
 	$(BIN)/python -m meshwright compile
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
 check: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
 # Real consumers of exported files; some of their dependencies are older than ours, so they have a place of their own
 .venv-frameworks/installed: pyproject.toml

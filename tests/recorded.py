@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import json
 import math
 import pathlib
@@ -23,7 +24,7 @@ _NOTHING = (None, False, 0, "", ())
 _NEWER = {
     "host_bytes": (0.0,), "offload": ("none", ("none",)), "host": (), "offloads": (), "offload_shards": (),
     "reference": _NOTHING, "n_borrowed_parameters": _NOTHING, "borrowed": _NOTHING, "preference_pairs": _NOTHING,
-    "RunConfig.objective": _NOTHING, "Stage.choices": _NOTHING,
+    "RunConfig.objective": _NOTHING, "Stage.choices": _NOTHING, "Result.compiling_seconds": _NOTHING,
 }  # fmt: skip
 """Fields that came after most records were written, and values with which they say nothing new (empty: none is recorded; where
 hosts and limits are looked at, tests name them)."""
@@ -34,13 +35,17 @@ LARGEST_ARRAY = 64  # longer ones are recorded as their shape and four sums
 
 def told_fields(value: object) -> list[str]:
     """Return the fields of a noun that records hold: all but newer ones that say nothing new."""
-    found = []
-    for field in dataclasses.fields(value):
-        own = f"{type(value).__name__}.{field.name}"
-        silent = _NEWER.get(own, _NEWER.get(field.name))
-        if silent is None or (silent and getattr(value, field.name, None) not in silent):
-            found.append(field.name)
-    return found
+    return [
+        name for name, silent in _fields(type(value))
+        if silent is None or (silent and getattr(value, name, None) not in silent)
+    ]  # fmt: skip
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[tuple[str, Sequence[object] | None], ...]:
+    """Return the fields of a class, and of a newer one the values that say nothing new."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return tuple((name, _NEWER.get(f"{kind.__name__}.{name}", _NEWER.get(name))) for name in names)
 
 
 def plain(value: object) -> object:

@@ -122,13 +122,28 @@ def _refuse_empty(words: Sequence[str]) -> None:
             raise InputError(f"{option}: its value is empty; give one, or leave the option out")
 
 
+def _told(written: Sequence[str]) -> str:
+    """Say which files a command has written that did not come to its end."""
+    return f"written before that: {', '.join(written)}" if written else "nothing was written"
+
+
+def _too_little_memory(error: MemoryError, written: Sequence[str]) -> str:
+    """Say that the memory of this machine, not of a device of the plan, did not suffice."""
+    what = f" ({error})" if str(error) else ""
+    return (
+        f"this machine has too little memory for what was asked{what}; {_told(written)}; end other programs, raise the limit "
+        "of memory (ulimit -v, a container's), or ask for fewer devices or layers"
+    )
+
+
 def main() -> None:
-    """Run the command line and exit: 0 done, 2 wrong input, 3 nothing fits, 1 a bug of ours.
+    """Run the command line and exit: 0 done, 2 wrong input or too little memory, 3 nothing fits, 1 a bug of ours.
 
     Raises `SystemExit`: always.
     """
     import typer
 
+    from meshwright.base import files
     from meshwright.base.errors import MeshwrightError
     from meshwright.base.parsing import Program
 
@@ -158,8 +173,11 @@ def main() -> None:
     # BadParameter is a UsageError is a ClickException, whichever package typer takes them from
     usage_error = cast(type[Exception], typer.BadParameter.__mro__[2])
     try:
-        _refuse_empty(sys.argv[1:])
-        status = app(standalone_mode=False)
+        with files.written() as written:
+            _refuse_empty(sys.argv[1:])
+            status = app(standalone_mode=False)
+            if output is not None:
+                output.flush()
     except usage_error as error:
         message = str(error.format_message())  # type: ignore[attr-defined]
         print(message if message.startswith("Usage:") or not message else f"meshwright: {message}", file=sys.stderr)
@@ -169,11 +187,12 @@ def main() -> None:
     except MeshwrightError as error:
         print(f"meshwright: {error}", file=sys.stderr)
         sys.exit(2)
-    if output is not None:
-        output.flush()
-        if output.refused:
-            print(f"meshwright: standard output cannot be written: {output.refused}", file=sys.stderr)
-            sys.exit(2)
+    except MemoryError as error:
+        print(f"meshwright: {_too_little_memory(error, written)}", file=sys.stderr)
+        sys.exit(2)
+    if output is not None and output.refused:
+        print(f"meshwright: standard output cannot be written: {output.refused}", file=sys.stderr)
+        sys.exit(2)
     if status == _INTERRUPTED:
-        print("meshwright: interrupted; nothing was written", file=sys.stderr)
+        print(f"meshwright: interrupted; {_told(written)}", file=sys.stderr)
     sys.exit(status if isinstance(status, int) else 0)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from statements import statements
+
 SOURCE = pathlib.Path(__file__).resolve().parents[2] / "src" / "meshwright"
 
 
@@ -22,7 +24,7 @@ def import_graph(folder: pathlib.Path) -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for module, path in path_of.items():
         graph[module] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(ast.parse(path.read_text())):
             named: list[str] = []
             if isinstance(node, ast.Import):
                 named = [alias.name for alias in node.names]

@@ -7,6 +7,8 @@ from __future__ import annotations
 import ast
 import pathlib
 
+from statements import statements
+
 SOURCE = pathlib.Path(__file__).resolve().parents[2] / "src" / "meshwright"
 FILES = sorted(path for path in SOURCE.rglob("*.py"))
 
@@ -27,7 +29,7 @@ def _package(path: pathlib.Path) -> str:
 def _imported(path: pathlib.Path) -> list[tuple[str, str]]:
     """Return pairs of a module of ours and a name taken from it; the name is empty where the module itself is imported."""
     found: list[tuple[str, str]] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "meshwright":
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"

@@ -42,7 +42,7 @@ CLUSTERS = (
 )  # fmt: skip
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(3, 14), cluster=st.sampled_from(CLUSTERS), n_stages=st.sampled_from([0, 2, 3]))
 @example(seed=262143, n=3, cluster="parmesan-uniform:4", n_stages=3)  # the published flow leaves a stage out
 def test_the_joint_search_is_never_worse_than_the_published_flow(seed: int, n: int, cluster: str, n_stages: int) -> None:

@@ -87,8 +87,9 @@ def searched(
     answers.check_extra(answer, name)
     asked, problem = problem, answers.same_question(problem, answer.problem or problem, name)
     result = Result(
-        problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=told, asked=asked
-    )
+        problem=problem, search=name, seed=seed, answer=answer, planning_seconds=seconds, settings=told, asked=asked,
+        compiling_seconds=compiled,
+    )  # fmt: skip
     with registry.blamed("search", name):
         json_ready(answer, name)
         if answer.plan is None:

@@ -27,9 +27,11 @@ __all__ = [
     "read_toml",
     "temporary_folder",
     "write",
+    "written",
 ]
 
 _DRAFTS: ContextVar[dict[str, str | bytes] | None] = ContextVar("drafts", default=None)
+_WRITTEN: ContextVar[list[str] | None] = ContextVar("written", default=None)
 
 _MOST_BYTES = 2**30  # more than any file that a person means, and less than what fills a memory
 
@@ -180,6 +182,17 @@ def drafts() -> Iterator[dict[str, str | bytes]]:
         _DRAFTS.reset(before)
 
 
+@contextmanager
+def written() -> Iterator[list[str]]:
+    """List the paths of files that `write` writes inside, in their order: what there is where the work is interrupted."""
+    paths: list[str] = []
+    before = _WRITTEN.set(paths)
+    try:
+        yield paths
+    finally:
+        _WRITTEN.reset(before)
+
+
 def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
     """Return a folder for what processes tell each other.
 
@@ -214,6 +227,9 @@ def write(path: str | Path, content: str | bytes) -> None:
             file.write(data)
         os.chmod(temporary, mode)
         os.replace(temporary, target)
+        paths = _WRITTEN.get()
+        if paths is not None:
+            paths.append(str(path))
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):

@@ -33,14 +33,17 @@ def text_of(advice: Advice, path: str) -> str:
     assert own is not None
     if advice.measured is not None:
         lines += ["", *_beside(advice)]
+    stopped = any(note.startswith("stopped before its end") for note in notes)
     if advice.best is None:
-        return "\n".join([*lines, "", "no plan of this framework fits here; see 'meshwright plan' for what would"])
+        none = "no plan was found" if stopped else "no plan of this framework fits here; see 'meshwright plan' for what would"
+        return "\n".join([*lines, "", none])
     if not advice.ladder:
         return "\n".join(
             [
                 *lines,
                 "",
-                "nothing quicker was found among what this framework has (degrees, sharding, recomputation, schedules)",
+                "nothing quicker was found among what this framework has (degrees, sharding, recomputation, schedules)"
+                + ", until the search was stopped" * stopped,
             ]
         )
     if len(advice.changes) > 1:

@@ -73,11 +73,11 @@ def register(app: typer.Typer) -> None:
                 stop=Stop(seconds=seconds, asked=asked),
             )  # fmt: skip
         _refuse_shapes(design, outputs)
-        answer = codesign_json.as_json(design)
-        if out:
-            codesign_json.write(design, out, answer)
-        print(json.dumps(answer) if json_ else text.explain(design, answer))
-        if design.entries:
+        with _early.interruptible(True, _early.WRITING):
+            answer = codesign_json.as_json(design)
+            if out:
+                codesign_json.write(design, out, answer)
+            print(json.dumps(answer) if json_ else text.explain(design, answer))
             _write_all(design, outputs)
         return 0 if design.entries else 3
 
@@ -92,7 +92,9 @@ def _refuse_shapes(design: Design, outputs: dict[str, str]) -> None:
 
 
 def _write_all(design: Design, outputs: dict[str, str]) -> None:
-    """Write what was asked for beside the answer."""
+    """Write what was asked for beside the answer, where there is one."""
+    if not design.entries:
+        return
     from meshwright.base import registry
     from meshwright.planners.topoopt import choices
     from meshwright.planners.topoopt.given import strategy as strategy_file

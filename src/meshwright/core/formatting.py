@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshwright.base.units import format_seconds
 from meshwright.core import interval, peaks
 from meshwright.core.flops import model_flops
 from meshwright.core.result import Result
@@ -11,7 +12,7 @@ from meshwright.core.timeline import PHASES
 from meshwright.core.words import axes_of, describe, devices_of, layers_of, ranges_of
 
 __all__ = [
-    "axes_of", "describe", "devices_of", "fullest", "layers_of", "peak_margin", "ranges_of", "seen_from", "shown_risk", "step_interval", "utilization", "utilization_causal",  # noqa: E501
+    "axes_of", "describe", "devices_of", "fullest", "layers_of", "peak_margin", "planning_time", "ranges_of", "seen_from", "shown_risk", "step_interval", "utilization", "utilization_causal",  # noqa: E501
 ]  # fmt: skip
 
 
@@ -55,6 +56,13 @@ def fullest(result: Result) -> tuple[float, float] | None:
         return None
     limits = [min(cluster.device(device).memory_bytes for device in devices) for devices in result.plan.ranks()]
     return min(zip(timeline.peak_bytes, limits, strict=True), key=lambda entry: (entry[1] - entry[0], entry))
+
+
+def planning_time(result: Result) -> str:
+    """Return how long the search took, and how much of it kernels were compiled for their first use, where that counts."""
+    compiled = result.compiling_seconds
+    part = f" ({format_seconds(compiled)} of it compiling)" if compiled >= 0.02 * result.planning_seconds > 0.0 else ""
+    return f"{format_seconds(result.planning_seconds)} of planning{part}"
 
 
 def peak_margin(result: Result) -> peaks.PeakRoom | None:

@@ -133,6 +133,8 @@ class Result:
         The search's options as given.
     asked : Problem or None
         The question before the search completed it; None where that is `problem`.
+    compiling_seconds : float
+        How much of the search's time kernels were compiled for their first use.
     """
 
     problem: Problem
@@ -144,6 +146,7 @@ class Result:
     planning_seconds: float = 0.0
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     asked: Problem | None = None
+    compiling_seconds: float = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt(self)

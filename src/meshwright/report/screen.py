@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from meshwright.api.sensitivity import Change
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.core import words
-from meshwright.core.formatting import describe, fullest, peak_margin, seen_from, shown_risk, step_interval
+from meshwright.core.formatting import describe, fullest, peak_margin, planning_time, seen_from, shown_risk, step_interval
 from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan
 from meshwright.core.result import Alternative, Result
@@ -221,9 +221,9 @@ def _always(result: Result) -> list[str]:
 
 def _notes(result: Result, room: int) -> list[str]:
     """Return notes in a line each as far as there is room, and how many there are besides."""
-    notes, planning = result.answer.notes, result.planning_seconds
+    notes = result.answer.notes
     searched = f"search {result.search}, costs {result.problem.costs}"
-    searched += f", {format_seconds(planning)} of planning" if planning else ""
+    searched += f", {planning_time(result)}" if result.planning_seconds else ""
     others, first = [note for note in notes if not note.startswith(_WHOLE)], _always(result)
     n_shown = min(len(others), max(room - 1 - len(first), 0))
     found = first + [_cut(f"note: {note}") for note in others[:n_shown]]

@@ -15,6 +15,7 @@ from meshwright.core.formatting import (
     describe,
     fullest,
     peak_margin,
+    planning_time,
     seen_from,
     shown_risk,
     step_interval,
@@ -114,7 +115,7 @@ def _question(result: Result) -> str:
         if problem.framework.name:
             assumed = "" if problem.framework_asked else " (assumed; --for names another)"
             place += f"\nframework {problem.framework.word}{assumed}"
-    searched = f"search {result.search}, costs {problem.costs}, {format_seconds(result.planning_seconds)} of planning"
+    searched = f"search {result.search}, costs {problem.costs}, {planning_time(result)}"
     return f"{model}{place}\n{searched if result.planning_seconds else f'costs {problem.costs}'}"  # a plan may be given
 
 

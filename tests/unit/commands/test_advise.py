@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pathlib
+import signal
 from typing import Any
 
 import pytest
+
+from meshwright.api.advise import climbing
 
 SCRIPT = """torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 4 --micro-batch-size 1 \\
   --global-batch-size 32 --seq-length 128 --tensor-model-parallel-size 2 \\
@@ -47,6 +50,32 @@ def test_a_script_is_priced_and_climbed_up_to_the_best_plan_of_its_framework(
     other = meshwright("advise", "run.sh", *asked, "--json").json
     assert not other["legal"] and other["warnings"] == []
     assert other["refusals"][-1].startswith("run.sh: line 1: CUDA_DEVICE_MAX_CONNECTIONS is 4; beside a tensor axis")
+
+
+def test_ctrl_c_between_two_changes_keeps_the_best_plan(
+    meshwright: Any, tiny: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    looked, searched = [], climbing._with
+
+    def pressed(*change: Any) -> Any:
+        looked.append(change)
+        signal.raise_signal(signal.SIGINT)
+        return searched(*change)
+
+    monkeypatch.setattr(climbing, "_with", pressed)
+    done = meshwright("advise", "run.sh", "--cluster", "dgx-h100:4", "--model", tiny, "--json")
+    assert done.code == 0 and len(looked) == 1 and "stopping; the best plan so far" in done.err
+    (rung,) = done.json["ladder"]
+    assert (rung["axis"], rung["step_seconds"]) == ("rest", done.json["best"]["step_seconds"])
+
+
+def test_a_search_that_was_stopped_is_not_said_to_have_seen_all(meshwright: Any, tiny: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    words = ("advise", "run.sh", "--cluster", "dgx-h100:4", "--model", tiny)
+    stopped, whole = meshwright(*words, "--time-limit", "1us").out, meshwright(*words).out
+    assert "stopped before its end, as asked" in stopped and "stopped before its end" not in whole
+    assert "no plan of this framework fits here" not in stopped
 
 
 @pytest.mark.parametrize(

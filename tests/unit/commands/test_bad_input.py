@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from meshwright import api
+
 CLUSTER = ("--cluster", "flat:4")
 
 OPTIONS = {
@@ -211,6 +213,27 @@ def test_an_interrupted_plan_leaves_no_file(
     done = meshwright("plan", tiny, *CLUSTER, "--global-batch", "8", "--json", "--out", "plan.json")
     assert done.code == 130 and done.out == "" and "nothing was written" in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_after_the_first_file_names_it(meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshwright.writers import chrome_trace
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chrome_trace, "write", interrupted)
+    words = ("--global-batch", "8", "--no-what-if", "--search", "data_parallel", "--out", "plan.json", "--trace", "trace.json")
+    done = meshwright("plan", tiny, *CLUSTER, *words)
+    assert done.code == 130 and done.out == "" and pathlib.Path("plan.json").exists()
+    assert done.err.splitlines()[-1] == "meshwright: interrupted; written before that: plan.json"
+
+
+def test_too_little_memory_is_one_line(meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 3 TiB")
+
+    monkeypatch.setattr(api, "make_problem", full)
+    _is_refused(meshwright("plan", tiny, *CLUSTER), "too little memory for what was asked (Unable to allocate 3 TiB)")
 
 
 def test_a_file_that_holds_null_is_told_as_it_is(meshwright: Any, tmp_path: pathlib.Path) -> None:

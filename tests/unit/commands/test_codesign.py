@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +54,21 @@ def test_the_answer_is_one_object_and_every_file_is_written(tmp_path: Path) -> N
     assert len((tmp_path / "cables.csv").read_text().splitlines()) == 1 + len(answer["topologies"][answer["topology"]]["links"])
     assert "<svg" in (tmp_path / "page.html").read_text()
     assert json.loads((tmp_path / "times.json").read_text())["batch_size"] == 64
+
+
+def test_ctrl_c_while_the_files_are_written_lets_all_be_written(meshwright: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshwright.planners.topoopt.writers import codesign_json
+
+    write = codesign_json.write
+
+    def pressed(*design: Any) -> None:
+        write(*design)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(codesign_json, "write", pressed)
+    done = meshwright(*BASE, "--topology", "full-mesh", "--out", "plan.json", "--wiring", "cables.csv")
+    assert done.code == 0 and "being written" in done.err and done.out
+    assert Path("plan.json").exists() and Path("cables.csv").exists()
 
 
 def test_an_infeasible_answer_has_exit_code_3_and_a_wrong_option_2(tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ def test_the_answer_states_rates_objective_bound_and_gap(result: Result) -> None
     assert f"{rate:.4g} samples/s, {4 * rate:.4g} tokens/s" in said
     assert "objective step_seconds = 50; proven bound 40 (lemma), gap 25.00%" in said
     assert "m: 5 layers, 4 tokens a sample" in said and "flat:4: 4 devices" in said
-    assert "search best, costs analytic, 1.5 s of planning" in said
+    assert "search best, costs analytic, 1.5 s of planning\n" in said
+    cold = text.explain(replace(result, compiling_seconds=1.2))
+    assert "search best, costs analytic, 1.5 s of planning (1.2 s of it compiling)\n" in cold
     short = replace(result.problem.model_spec, graph=replace(result.problem.graph, sequence_length=1))
     without = text.explain(replace(result, problem=replace(result.problem, model_spec=short)))
     assert "tokens/s" not in without and "tokens a sample" not in without

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from runtime_processes import environment
@@ -98,15 +98,33 @@ def _server() -> subprocess.Popen[str]:
     return server
 
 
-def meshwright(*words: str, timeout_seconds: int = 200) -> subprocess.CompletedProcess[str]:
-    """Run the program; what it prints goes by way of files."""
+@contextlib.contextmanager
+def started(*words: str, timeout_seconds: int = 200) -> Iterator[tuple[int, Callable[[], subprocess.CompletedProcess[str]]]]:
+    """Start the program; yield its process, and what waits for its end. What it prints goes by way of files."""
     with tempfile.TemporaryDirectory() as folder:
         server, out, err = _server(), pathlib.Path(folder) / "out", pathlib.Path(folder) / "err"
         told = {"words": words, "out": str(out), "err": str(err), "timeout": timeout_seconds}
         print(json.dumps(told), file=server.stdin, flush=True)
-        code = int(server.stdout.readline())  # type: ignore[union-attr]
-        assert code != -signal.SIGALRM, err.read_text()
-        return subprocess.CompletedProcess(words, code, out.read_text(), err.read_text())
+        pid = int(server.stdout.readline())  # type: ignore[union-attr]
+        codes: list[int] = []
+
+        def ended() -> subprocess.CompletedProcess[str]:
+            codes.append(int(server.stdout.readline()))  # type: ignore[union-attr]
+            assert codes[0] != -signal.SIGALRM, err.read_text()
+            return subprocess.CompletedProcess(words, codes[0], out.read_text(), err.read_text())
+
+        try:
+            yield pid, ended
+        finally:
+            if not codes:  # a test has failed meanwhile
+                os.kill(pid, signal.SIGKILL)
+                server.stdout.readline()  # type: ignore[union-attr]
+
+
+def meshwright(*words: str, timeout_seconds: int = 200) -> subprocess.CompletedProcess[str]:
+    """Run the program to its end."""
+    with started(*words, timeout_seconds=timeout_seconds) as (_, ended):
+        return ended()
 
 
 def preload() -> None:
@@ -131,7 +149,7 @@ def run_forked(words: list[str]) -> None:
 
 
 def main() -> None:
-    """Fork for every line that says what is to be run; answer with its exit status."""
+    """Fork for every line that says what is to be run; answer with its process, and at its end with its exit status."""
     preload()
     for line in sys.stdin:
         told = json.loads(line)
@@ -141,6 +159,7 @@ def main() -> None:
             for number, path in ((1, told["out"]), (2, told["err"])):
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
             run_forked(told["words"])
+        print(child, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import time
 
 import pytest
-from forked_commands import meshwright
+from forked_commands import meshwright, started
 from runtime_processes import environment, plan_of
 
 pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
@@ -73,11 +74,13 @@ def test_workers_end_with_a_launcher_that_is_killed(tmp_path: pathlib.Path, monk
 def test_sigterm_saves_and_the_newest_whole_checkpoint_goes_on(tmp_path: pathlib.Path) -> None:
     saved = tmp_path / "saved"
     common = ("--data", "fragile:slowly", "--save", str(saved), "--keep", "3")
-    run = _started(tmp_path, *common, "--steps", "5000", "--save-every", "2", "--resume", "auto")
-    _wait_for(lambda: (saved / "step-4").exists())
-    run.send_signal(signal.SIGTERM)
-    out, err = run.communicate(timeout=_PATIENCE_SECONDS)
-    assert run.returncode == 128 + signal.SIGTERM and not out
+    words = _words(tmp_path, *common, "--steps", "5000", "--save-every", "2", "--resume", "auto")
+    with started(*words, timeout_seconds=_PATIENCE_SECONDS) as (process, ended):
+        _wait_for(lambda: (saved / "step-4").exists())
+        os.kill(process, signal.SIGTERM)
+        run = ended()
+    err = run.stderr
+    assert run.returncode == 128 + signal.SIGTERM and not run.stdout
     assert "holds no whole checkpoint: training begins at step 1" in err
     steps = sorted(int(path.name.removeprefix("step-")) for path in saved.glob("step-*"))
     assert f"ended after step {steps[-1]} of 5000; the checkpoint is {saved / f'step-{steps[-1]}'}" in err

@@ -140,9 +140,15 @@ def advise(
     missing = max(0.0, sim.excess_bytes(problem, plan, result.timeline.peak_bytes))
     measured, seconds = _measured(against, result) if against else (None, 0.0)
     best = api.plan(problem, search="best", settings=climbing.NO_RUNNERS_UP, stop=stop)
+    if best.answer.extra.get("stopped_early") is True:
+        what = "a quicker plan may exist" if best.feasible else "no plan was found until then; that there is none is not proven"
+        said = replace(said, warnings=(*said.warnings, f"stopped before its end, as asked: {what}"))
     if best.feasible and not (missing or refusals) and not _quicker(best, result):
         best = result  # a search that was stopped early may not have come as far
-    changes, ladder = ((), ()) if not best.feasible or best is result else climbing.climb(result, missing, best)
+    changes: tuple[Rung, ...] = ()
+    ladder: tuple[Rung, ...] = ()
+    if best.feasible and best is not result:
+        changes, ladder = climbing.climb(result, missing, best, bool if stop is None else stop.is_asked)
     return Advice(said, result, refusals, missing, changes, ladder, best if best.feasible else None, measured, seconds)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -119,10 +119,13 @@ def _with(problem: Problem, values: Mapping[str, str], data: int) -> Result | st
     return found if found.feasible else f"no such plan fits; {nearest}" if nearest else "does not fit, or no such plan is legal"
 
 
-def climb(own: Result, missing: float, best: Result) -> tuple[tuple[Rung, ...], tuple[Rung, ...]]:
+def climb(
+    own: Result, missing: float, best: Result, asked: Callable[[], bool] = bool
+) -> tuple[tuple[Rung, ...], tuple[Rung, ...]]:
     """Return the single changes from a plan towards the best one, and a way up: at every rung the change that helps most.
 
     `missing`: bytes that the plan lacks; where it lacks any, every plan that fits is a step up.
+    `asked`: whether to stop; what was not tried until then is one rung.
     """
     problem, plan = own.problem, own.plan
     here, goal, below = _values(plan, problem), _values(best.plan, problem), plan
@@ -131,11 +134,14 @@ def climb(own: Result, missing: float, best: Result) -> tuple[tuple[Rung, ...], 
     ladder: list[Rung] = []
     last_seconds = math.inf if missing or own.timeline is None else own.timeline.step_seconds
     while len(open_axes) > 1:
-        tried = []
+        tried: list[Rung] = []
         for axis in open_axes:
             values = here | {axis: goal[axis]}
             if axis == "schedules" and values["pipeline"] == "1":
                 continue  # there is nothing to order
+            if asked():
+                tried.clear()  # of the changes that were tried the most helpful may not be the most helpful of all
+                break
             width = int(values["tensor"]) * int(values["context"]) * int(values["pipeline"])
             found = _with(problem, values, plan.n_devices // width)
             tried.append(

@@ -43,13 +43,15 @@ def _small_memory(problem, memory_bytes: float):
     return dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, kinds=kinds))
 
 
-def _all_plans(problem):
-    """Every plan of the 1F1B part of the joint space of a four-layer model on four devices, with its simulated step."""
+def _all_plans(problem) -> list[tuple[float, float]]:
+    """Return the largest peak of memory and the simulated step of every plan of the 1F1B part of the space of a four-layer
+    model on four devices.
+    """
     model = registry.load("costs", problem.costs, "cost model")
     chain = chain_of(problem.graph)
     batch = problem.batch.global_batch
     n = problem.cluster.n_devices
-    best = math.inf
+    found = []
     for tensor, context, data, pipeline in itertools.product((1, 2, 4), (1, 2), (1, 2, 4), (1, 2, 4)):
         if tensor * context * data * pipeline > n:
             continue
@@ -66,9 +68,8 @@ def _all_plans(problem):
                 for plan in _splits(problem, chain, config, m):
                     stage_costs = model.stage_costs(problem, plan)
                     timeline = sim.simulate(problem, plan, stage_costs)
-                    if max(timeline.peak_bytes) <= problem.cluster.device(0).memory_bytes:
-                        best = min(best, timeline.step_seconds)
-    return best
+                    found.append((max(timeline.peak_bytes), timeline.step_seconds))
+    return found
 
 
 def _splits(problem, chain, config, m):
@@ -102,7 +103,7 @@ def test_every_split_of_a_small_pipeline_is_settled(cluster: str, schedule: str,
         if pipeline * data > 4 or 4 % (data * micro_batch) or (pipeline == 1 and schedule != "1f1b"):
             continue
         costs, n_microbatches = Costs(problem, pool, chain), 4 // (data * micro_batch)
-        for layout in ("pipeline", "data"):
+        for layout in ("pipeline", "data") if pipeline > 1 < data else ("pipeline",):
             chosen = Config(MeshDegrees(pipeline, data, 1, 1, 1, micro_batch), 0, 0, schedule, 1, layout)
             # the first and the last stage may hold the embedding and the head alone
             for cuts in itertools.combinations(range(8), pipeline - 1):
@@ -115,19 +116,21 @@ def test_every_split_of_a_small_pipeline_is_settled(cluster: str, schedule: str,
 
 
 @pytest.mark.parametrize("costs", ["analytic", "sharded"])
-@pytest.mark.parametrize("memory_bytes", [80e9, 3.2e9, 2.6e9])
-def test_no_plan_of_the_space_is_faster_than_the_bound_and_the_answer_is_as_good(memory_bytes: float, costs: str) -> None:
-    problem = _small_memory(api.make_problem(TINY, "dgx-h100:4", costs=costs, batch=Batch(8), memory_risk=0.5), memory_bytes)
-    result = api.plan(problem, search="best", settings={"schedules": "1f1b", "alternatives": "1"})
-    brute = _all_plans(problem)
-    if not result.feasible:
-        assert math.isinf(brute)
-        return
-    bound, value = result.answer.bound.value, result.answer.objective.value
-    assert bound <= brute * (1 + 1e-9)
-    # recomputation per layer and the other layout may do better than the brute force, never worse
-    assert value <= brute * (1 + 1e-6)
-    assert bound <= value
+def test_no_plan_of_the_space_is_faster_than_the_bound_and_the_answer_is_as_good(costs: str) -> None:
+    roomy = api.make_problem(TINY, "dgx-h100:4", costs=costs, batch=Batch(8), memory_risk=0.5)
+    every = _all_plans(roomy)  # what a plan takes and holds does not depend on the room there is
+    for memory_bytes in (80e9, 3.2e9, 2.6e9):
+        problem = _small_memory(roomy, memory_bytes)
+        result = api.plan(problem, search="best", settings={"schedules": "1f1b", "alternatives": "1"})
+        brute = min((seconds for peak_bytes, seconds in every if peak_bytes <= memory_bytes), default=math.inf)
+        if not result.feasible:
+            assert math.isinf(brute)
+            continue
+        bound, value = result.answer.bound.value, result.answer.objective.value
+        assert bound <= brute * (1 + 1e-9)
+        # recomputation per layer and the other layout may do better than the brute force, never worse
+        assert value <= brute * (1 + 1e-6)
+        assert bound <= value
 
 
 @pytest.mark.parametrize(

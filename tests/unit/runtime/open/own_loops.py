@@ -1,4 +1,4 @@
-"""Training loops of a user's own, in several processes and in one: ``python own_loops.py FOLDER N_PROCESSES``.
+"""Training loops of a user's own, in several processes and in one: ``python own_loops.py FOLDER N_PROCESSES ...``.
 
 The processes are forked once everything is imported; each runs every case of ``FOLDER/cases.json``, one after another.
 """
@@ -327,4 +327,5 @@ def main(folder: pathlib.Path, n_ranks: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(pathlib.Path(sys.argv[1]), int(sys.argv[2])))
+    asked = zip(sys.argv[1::2], sys.argv[2::2], strict=True)
+    sys.exit(sum(main(pathlib.Path(folder), int(n_ranks)) for folder, n_ranks in asked))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("own loops")]
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
 
@@ -76,8 +76,8 @@ FOUR = {
 }
 
 
-def results(plans: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> dict[str, Any]:
-    """Run loops under plans, and alone."""
+def write_cases(plans: dict[str, Any], folder: pathlib.Path) -> None:
+    """Write which loops are run under plans, and alone."""
     kinds = ("masks and positions", "routers", "adapters", "sequences")
     losses = {
         name: next((kind for kind in kinds if name.startswith(kind)), "mean" if "mean" in name else "token") for name in plans
@@ -92,11 +92,25 @@ def results(plans: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> dict[s
         for name, plan in plans.items()
     }
     (folder / "cases.json").write_text(json.dumps(cases))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """By number of processes, what loops under plans say; all are forked from one that has imported everything."""
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
+    more = {"masks and positions": MASKED, "routers": ROUTERS, "adapters": ADAPTERS, "sequences": SEQUENCES}
+    two = TWO | {f"{kind}, {name}": plan for kind, found in more.items() for name, plan in found.items()}
+    folders = {}
+    for n_ranks, plans in ((2, two), (4, FOUR)):
+        folders[n_ranks] = tmp_path_factory.mktemp("loops")
+        write_cases(plans, folders[n_ranks])
+    words = [word for n_ranks, folder in folders.items() for word in (str(folder), str(n_ranks))]
     script = str(pathlib.Path(__file__).with_name("own_loops.py"))
-    command = [sys.executable, "-W", "ignore", script, str(folder), str(n_ranks)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script, *words], env=environment(), capture_output=True, text=True, timeout=500
+    )
     assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((folder / "results.json").read_text())
+    return {n_ranks: json.loads((folder / "results.json").read_text()) for n_ranks, folder in folders.items()}
 
 
 def check(found: dict[str, Any], name: str) -> None:
@@ -112,11 +126,8 @@ def check(found: dict[str, Any], name: str) -> None:
     assert first == pytest.approx(second, rel=1e-6) and first[0] != found["losses"][-1], name
 
 
-def test_two_processes_train_as_one(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
-    more = {"masks and positions": MASKED, "routers": ROUTERS, "adapters": ADAPTERS, "sequences": SEQUENCES}
-    plans = TWO | {f"{kind}, {name}": plan for kind, found in more.items() for name, plan in found.items()}
-    for name, found in results(plans, 2, tmp_path).items():
+def test_two_processes_train_as_one(results: dict[int, dict[str, Any]]) -> None:
+    for name, found in results[2].items():
         check(found, name)
         first, second = found["everyone"]
         assert first["losses"] == second["losses"] and first["groups"] == second["groups"], name
@@ -131,8 +142,8 @@ def test_two_processes_train_as_one(tmp_path: pathlib.Path) -> None:
         assert "routers" not in name or "times 0.5, is added" in found["notes"][0]
 
 
-def test_four_processes_train_as_one(tmp_path: pathlib.Path) -> None:
-    found = results(FOUR, 4, tmp_path)
+def test_four_processes_train_as_one(results: dict[int, dict[str, Any]]) -> None:
+    found = results[4]
     for name, case in found.items():
         check(case, name)
     unlike = found["a pipeline of unlike numbers of replicas"]
