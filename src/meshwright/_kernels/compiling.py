@@ -193,7 +193,7 @@ class Kernel(KernelPart):
         _announce(module.split(".")[2])
         from meshwright._kernels import translating
 
-        with COMPILATION.of(self.py_func.__name__):
+        with COMPILATION.of(self.py_func.__name__.lstrip("_")):
             code = translating.compiled(self.dispatcher(), arguments)
         kept.save(name, code)
         return loading.linked(code, sys.modules[module])
