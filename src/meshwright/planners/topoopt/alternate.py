@@ -172,7 +172,7 @@ def alternate(
     found: list[tuple[float, int, Placement, Fabric]] = []
     first_seconds, n_used = math.inf, 0
     shapes = [plan for plan in moves.starts(step.space, placement) if step.memory_bytes(plan).max() <= capacity]
-    shapes = shapes or [plan for plan in moves.packed(step.space) if step.memory_bytes(plan).max() <= capacity]
+    shapes = shapes or list(moves.packed(step.space, lambda plan: step.memory_bytes(plan).max() <= capacity))
     shapes = shapes or [_fitting(step, rng, placement, stop)]
     shapes = [shapes[0], *sorted(shapes[1:], key=step.compute_seconds)][: max(SIMULATED_STARTS, budget // 100)]
     halves = [plan for plan in moves.beside(step.space, placement) if step.memory_bytes(plan).max() <= capacity]

@@ -46,10 +46,11 @@ def drawn(seed: int, **counting: Any) -> PiperInstance:
 def test_the_least_time_of_a_stage_is_the_best_of_all_choices(change: dict[str, Any], recorded: Recorded) -> None:
     found = []
     with Returned(ROOM + "check/") as said:
-        for seed, data, in_flight, inside in itertools.product(
-            range(3), (1, 2, 3), (1, 3), (False, True) if "node_size" in change else (False,)
+        for room, seed, data, in_flight, inside in itertools.product(
+            (1.0, 0.4), range(3), (1, 2, 3), (1, 3), (False, True) if "node_size" in change else (False,)
         ):
             instance = drawn(seed, **change)
+            instance = replace(instance, memory_bytes=room * instance.memory_bytes)
             for options in (
                 menu.Options(),
                 menu.Options(exact=False),
