@@ -1,6 +1,8 @@
 # One place for the commands of a fresh machine; everything goes into .venv, no activation needed.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests start hundreds of processes: each would translate the package's Python anew
+unexport PYTHONDONTWRITEBYTECODE
 # Tests that run kernels as plain Python within two minutes, for their coverage: compiled lines are not counted
 PLAIN := tests/oracle tests/property/test_codesign_steps.py tests/unit/planners/topoopt/test_step.py tests/unit/network/test_routes.py \
 	tests/unit/planners/parmesan/test_partition.py tests/unit/planners/dapple/test_pipedream.py
