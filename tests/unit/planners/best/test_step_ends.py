@@ -1,4 +1,4 @@
-"""What all ranks put on the same links at the end of a step: no step that is played is shorter, by the search and by the check."""
+"""What ranks put on the same links at the end of a step: no step that is played is shorter, by the search and by the check."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_least_of_fitted_orders import SCHEDULES, posed
 
 from meshwright import clusters, sim
 from meshwright.core.plan import Plan, Stage
@@ -15,7 +16,6 @@ from meshwright.planners.best import fitted_orders, step_ends
 from meshwright.planners.best.check.fitted_orders import least_step
 from meshwright.planners.best.check.step_ends import LastTraffic
 from meshwright.sim import transfers
-from test_least_of_fitted_orders import SCHEDULES, posed
 
 SLOW = clusters.cluster("two-level:8,per_node=4,bandwidth=1 GB/s")
 KINDS = tuple(replace(kind, memory_bytes=1e15) for kind in SLOW.kinds)
@@ -25,7 +25,7 @@ KINDS = tuple(replace(kind, memory_bytes=1e15) for kind in SLOW.kinds)
 def test_no_step_is_shorter_than_its_links_take_at_its_end(word: str) -> None:
     """Ranks of two devices, one on each side of a slow link, reduce gradients and gather weights over it."""
     raised, near = 0, []
-    for seed in range(20):
+    for seed in range(30):
         problem, plan, loads, dice = posed(seed, word)
         problem = replace(problem, cluster=replace(SLOW, kinds=KINDS))
         stages = tuple(
@@ -41,7 +41,7 @@ def test_no_step_is_shorter_than_its_links_take_at_its_end(word: str) -> None:
                     Collective("gather", "all_gather", 2, 1, gathered * 1e9, 1.0, gathered),
                 ),
             )
-            for load, reduced, gathered in zip(loads, dice.uniform(0.1, 8.0, len(loads)), dice.uniform(0.1, 3.0, len(loads)), strict=True)
+            for load, (reduced, gathered) in zip(loads, dice.uniform(0.1, (8.0, 3.0), (len(loads), 2)), strict=True)
         )  # fmt: skip
         step = sim.simulate(problem, plan, loads).step_seconds
         on_links, last = step_ends.link_work(problem, plan, loads), LastTraffic(problem, plan, loads)
@@ -52,4 +52,4 @@ def test_no_step_is_shorter_than_its_links_take_at_its_end(word: str) -> None:
         assert found == pytest.approx(checked, rel=1e-9), seed
         raised += found > fitted_orders.least_seconds(problem, plan, loads) * (1 + 1e-9)
         near.append(found / step)
-    assert raised > 10 and np.median(near) > 0.8
+    assert raised > 15 and np.median(near) > 0.8
