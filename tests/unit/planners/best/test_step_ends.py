@@ -41,7 +41,7 @@ def test_no_step_is_shorter_than_its_links_take_at_its_end(word: str) -> None:
                     Collective("gather", "all_gather", 2, 1, gathered * 1e9, 1.0, gathered),
                 ),
             )
-            for load, (reduced, gathered) in zip(loads, dice.uniform(0.1, (8.0, 3.0), (len(loads), 2)), strict=True)
+            for load, (reduced, gathered) in zip(loads, 0.1 + dice.exponential((4.0, 1.0), (len(loads), 2)), strict=True)
         )  # fmt: skip
         step = sim.simulate(problem, plan, loads).step_seconds
         on_links, last = step_ends.link_work(problem, plan, loads), LastTraffic(problem, plan, loads)
