@@ -64,10 +64,8 @@ class _Records(NamedTuple):
     works: np.ndarray  # (4 * n_stages + n_paired,), _WORK: of every phase and stage, then of pairs
     tasks: np.ndarray  # (n_tasks,), _TASK
     ranks: np.ndarray  # (n_ranks,), _RANK
-    arrived: (
-        np.ndarray
-    )  # (4, n_stages, n_microbatches), bool: a stage's input is there, the gradient of its output, its output,
-    # the gradient of its input
+    # (4, n_stages, n_microbatches), bool: there are a stage's input, its output's gradient, its output, its input's gradient
+    arrived: np.ndarray
     item_times: np.ndarray  # (2, n_items), float64: when the items of the end of the step start and end
 
 

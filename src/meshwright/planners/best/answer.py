@@ -158,11 +158,14 @@ def _dive(state: BestFirstSearch, *, any_plan: bool = False) -> None:
             return
     for _ in range(_N_CLIMBS if state.found else 0):
         best = min(state.found, key=rank).config.mesh
-        state.heap = [entry for entry in everything if isinstance(entry[3], MeshDegrees) and _is_near(entry[3], best)]
-        everything = [entry for entry in everything if not (isinstance(entry[3], MeshDegrees) and _is_near(entry[3], best))]
+        near: list[Entry] = []
+        others = []
+        for entry in everything:
+            (near if isinstance(entry[3], MeshDegrees) and _is_near(entry[3], best) else others).append(entry)
+        state.heap = near
         heapq.heapify(state.heap)
         _run(state, _MOST_DIVED)
-        everything += state.heap
+        everything = others + state.heap
         if min(state.found, key=rank).config.mesh == best:
             break
     state.heap = everything

@@ -15,9 +15,7 @@ _ROUNDING = 1e-9
 """Share of a device's memory by which sums in another order may differ, with room: what just fits is not refuted."""
 
 
-def never_fits(
-    prices: LayerPrices, mesh: CheckedMesh, form: Form, priced: tuple[list[Table], list[int], list[int]]
-) -> bool:  # fmt: skip
+def never_fits(prices: LayerPrices, mesh: CheckedMesh, form: Form, priced: tuple[list[Table], list[int], list[int]]) -> bool:
     """Return whether no split of the layers fits its ranks, one stage each.
 
     Lemma: at its fullest moment a rank holds the state of its layers, the activations of as many micro-batches as its schedule keeps
