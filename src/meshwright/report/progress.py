@@ -14,9 +14,10 @@ __all__ = ["Progress", "progress"]
 
 
 class Progress:
-    """How far some work has come: what was told last, and how many of its parts are done."""
+    """How far some work has come: what was told last, how many of its parts are done, and whether it has ended."""
 
     def __init__(self) -> None:
+        self.ended = False
         self._so_far: Callable[[], str] | None = None
         self._started = time.monotonic()
 
@@ -67,14 +68,16 @@ def progress(kind: str) -> Iterator[Progress]:
 
     def tell() -> None:
         wait = 2.0
-        while not done.wait(wait):
+        while not done.wait(wait) and not told.ended:
             print(told.line(kind), file=sys.stderr, flush=True)
             wait = 4.0
 
     thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
     try:
+        thread.start()  # inside: an interrupt may come while it starts, and it would talk on after this call
         yield told
     finally:
+        told.ended = True  # no call, so that no interrupt comes before it
         done.set()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
