@@ -4,12 +4,13 @@ one.
 ``python benchmarks/prove.py [--problems 5000] [--seed N] [--plans 200] [--families random,virtual] [--seconds 900]``; seeds are
 fresh each day unless given. All kinds of problems take turns, large ones too, of which the tests ask few. It prints of each
 how many bounds and refusals were asked, how many were false, and by how much the worst bound exceeded a plan. Bounds of meshes,
-schedules and configurations on the way to an answer are compared with all plans too.
+schedules and configurations on the way to an answer are compared with all plans too. Ctrl-C ends it with what was counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import itertools
 import math
@@ -80,7 +81,7 @@ def main() -> int:
     counts = {family: Counts() for family in asked.families.split(",")}
     if unknown := sorted(counts.keys() - enumerator.FAMILIES.keys()):
         parser.error(f"--families: {', '.join(unknown)}; there are {', '.join(enumerator.FAMILIES)}")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
         for seed, family in zip(range(asked.seed, asked.seed + asked.problems), itertools.cycle(counts)):
             if time.process_time() > asked.seconds:
                 break
