@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import time
@@ -124,13 +123,11 @@ def _run(state: BestFirstSearch, n_most: int) -> None:
     most = state.n_evaluations + n_most
     state.allow(n_most)
     state.run()
-    others = [entry for entry in state.heap if entry[4] is None]
-    state.heap = [entry for entry in state.heap if entry[4] is not None]
-    heapq.heapify(state.heap)
+    away, others = state.away, [entry for entry in state.heap if entry[4] is None]
+    state.look_at([entry for entry in state.heap if entry[4] is not None], away + others)
     state.allow(min(_MOST_DIVED, most - state.n_evaluations))
     state.run()
-    state.heap += others
-    heapq.heapify(state.heap)
+    state.look_at(state.heap + others, away)
 
 
 def _dive(state: BestFirstSearch, *, any_plan: bool = False) -> None:
@@ -140,35 +137,31 @@ def _dive(state: BestFirstSearch, *, any_plan: bool = False) -> None:
     Nothing is done twice: what is found out of these meshes is part of the proof, which goes on with all of them. The plans keep the
     search from looking at worse ones closely, and are the answer where it is stopped. `any_plan`: end with the first set in which one fits.
     """
-    everything = state.heap
     state.dive(True)
     usual = limits.usual(state.problem, state.params)
-    waves: list[list[Entry]] = [[] for _ in range(limits.N_USUAL)]
-    others: list[Entry] = []
-    for entry in everything:
-        wave = usual(entry[3]) if isinstance(entry[3], MeshDegrees) else limits.N_USUAL
-        (waves[wave] if wave < limits.N_USUAL else others).append(entry)
-    everything = others
-    for asked in waves:
-        state.heap = asked
-        heapq.heapify(state.heap)
+    waves: list[list[Entry]] = [[] for _ in range(limits.N_USUAL + 1)]
+    for entry in state.heap:
+        waves[usual(entry[3]) if isinstance(entry[3], MeshDegrees) else limits.N_USUAL].append(entry)
+    everything = [entry for wave in waves for entry in wave]
+    for asked in waves[: limits.N_USUAL]:
+        everything = everything[len(asked) :]  # the first of them are those of this set
+        state.look_at(asked, everything)
         _run(state, _MOST_DIVED)
-        everything += state.heap
+        everything = everything + state.heap
         if any_plan and state.found:
             return
     for _ in range(_N_CLIMBS if state.found else 0):
         best = min(state.found, key=rank).config.mesh
         near: list[Entry] = []
-        others = []
+        others: list[Entry] = []
         for entry in everything:
             (near if isinstance(entry[3], MeshDegrees) and _is_near(entry[3], best) else others).append(entry)
-        state.heap = near
-        heapq.heapify(state.heap)
+        state.look_at(near, others)
         _run(state, _MOST_DIVED)
         everything = others + state.heap
         if min(state.found, key=rank).config.mesh == best:
             break
-    state.heap = everything
+    state.look_at(everything, [])
     state.dive(False)
     state.pursue(None)
 

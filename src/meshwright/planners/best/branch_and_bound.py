@@ -31,6 +31,7 @@ __all__ = ["BestFirstSearch", "Entry"]
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
 # with what happens between replicas; with transfers between ranks; with its plan; with the transfers of its only plan
 _PEAK, _COMPUTE, _WITH_COMMUNICATION, _UNLIT, _SCHEDULE, _LIGHT, _FULL, _SENT, _BUILT, _CARRIED = range(10)
+_TELL_EVERY = 16  # sets of plans looked at until what is proven is noted again
 _GRACE_SECONDS = 2.0  # for which a search that dived without finding a plan goes on whatever the limit of time
 _MOST_BUILT = 4  # plans built at most for each that may be played
 
@@ -46,6 +47,8 @@ class BestFirstSearch:
         self.chain = chain_of(problem.graph)
         self.heap: list[Entry] = []
         self.later: list[Entry] = []  # what was of no use when it was looked at, and may be for another goal
+        self.away: list[Entry] = []  # what is not looked at for now
+        self.told_seconds = 0.0  # what was proven of all plans when it was last noted
         self.goal: Goal | None = None
         self.costs: list[Costs] = []
         self.found: list[Incumbent] = []
@@ -59,7 +62,7 @@ class BestFirstSearch:
         self.deadline = time.monotonic() + stop.seconds if stop.seconds else math.inf
         self.model = registry.load("costs", problem.costs, "cost model")
         self.exchanges = Exchanges(problem, self.params.context_exchange, self.params.state_offloads)
-        stop.tell(lambda: so_far(self.found, lambda: self.proven))
+        stop.tell(lambda: so_far(self.found, self.told_seconds))
 
     @property
     def budget(self) -> int:
@@ -140,6 +143,11 @@ class BestFirstSearch:
                 self.record.bound(place, mesh, bound)
                 heapq.heappush(self.heap, (bound, _PEAK, place, mesh, None))
 
+    def look_at(self, entries: list[Entry], away: list[Entry]) -> None:
+        """Search some sets of plans only from now on; what is `away` counts for what is proven as they do."""
+        self.heap, self.away = entries, away
+        heapq.heapify(self.heap)
+
     def know(self, plan: Plan) -> None:
         """Take a plan for found where it is one of the space and fits."""
         place = incumbents.place_of(plan, self.costs)
@@ -148,15 +156,15 @@ class BestFirstSearch:
             self.found.append(found)
 
     def run(self) -> None:
-        """Expand and evaluate in order of bound until no bound is below the best plan (or what the goal says), the allowance is
-        spent, or time is up. What is left stays on the heap.
-        """
+        """Look at sets of plans in order of bound until none is below the best plan or the goal, the allowance is spent, or time is up."""
         while self.heap:
             bound, level, pool, config, plan = self.heap[0]
             if bound >= (self.best_seconds if self.goal is None else self.goal.cutoff_seconds):
                 break
             if self.is_over or (self.found and self.is_spent):
                 break
+            if self.n_looked % _TELL_EVERY == 0:  # told from another thread, which would miss the set that is looked at
+                self.told_seconds = max(self.told_seconds, self.proven)
             heapq.heappop(self.heap)
             if bound >= self.limit(config):
                 self.later.append((bound, level, pool, config, plan))
@@ -338,7 +346,7 @@ class BestFirstSearch:
     def proven(self) -> float:
         """Return the smallest bound on any plan not played."""
         left = self.heap[0][0] if self.heap else math.inf
-        bounds_left = [*(entry[0] for entry in self.later), *(bound for bound, _, _ in self.open)]
+        bounds_left = [*(entry[0] for entry in (*self.later, *self.away)), *(bound for bound, _, _ in self.open)]
         return min(self.best_seconds, left, *bounds_left)
 
     def certificate(self) -> dict[str, Any]:
@@ -349,8 +357,11 @@ class BestFirstSearch:
     def answer(self, notes: tuple[str, ...]) -> Answer:
         """Return what was found."""
         refused = [{"reason": reason, "n_meshes": count} for reason, count in sorted(self.refused.items())]
-        extra: dict[str, object] = {"refused": refused, "n_plans_simulated": self.n_evaluations}
-        extra["stopped_early"] = self.was_stopped
+        extra: dict[str, object] = {
+            "refused": refused,
+            "n_plans_simulated": self.n_evaluations,
+            "stopped_early": self.was_stopped,
+        }
         if self.was_stopped:
             notes = (*notes, incumbents.STOPPED if self.found else incumbents.STOPPED_WITHOUT)
         if not self.found:
@@ -363,15 +374,8 @@ class BestFirstSearch:
         extra["fastest"] = simplest.fastest_json(self.found, chosen, least)
         every = (*left, *((bound, config) for bound, _, config in self.open))
         extra["runners_up"] = runners_up.rest(self.found, every, chosen, n_others) if n_others else None
-        return Answer(
-            plan=chosen.plan,
-            objective=Objective("step_seconds", chosen.step_seconds),
-            bound=least,
-            alternatives=runners_up.alternatives(self.found, chosen, n_others),
-            n_iterations=self.n_evaluations,
-            notes=notes,
-            extra=extra,
-        )
+        step, others = Objective("step_seconds", chosen.step_seconds), runners_up.alternatives(self.found, chosen, n_others)
+        return Answer(chosen.plan, step, least, alternatives=others, n_iterations=self.n_evaluations, notes=notes, extra=extra)
 
     def _infeasible(self, notes: tuple[str, ...], extra: dict[str, object]) -> Answer:
         """Say which configuration misses the least memory, and by how much."""
@@ -381,17 +385,11 @@ class BestFirstSearch:
         extra["stopped_early"] = self.was_stopped
         if closest is None and not self.open:
             reasons = "; ".join(sorted(self.refused)) or impossible(self.problem, self.params, len(self.chain.layers))
-            return Answer(
-                None,
-                infeasible_proven=not self.too_large,
-                notes=(*notes, f"no plan of the space is legal for {self.problem.model_spec.name}: {reasons}"),
-                extra=extra,
-            )
+            illegal = f"no plan of the space is legal for {self.problem.model_spec.name}: {reasons}"
+            return Answer(None, infeasible_proven=not self.too_large, notes=(*notes, illegal), extra=extra)
         if self.open:
-            notes = (
-                *notes,
-                f"no plan was found that fits, which is not proven for {len(self.open)} configurations of the space",
-            )
+            unproven = f"no plan was found that fits, which is not proven for {len(self.open)} configurations of the space"
+            notes = (*notes, unproven)
         if {"zb_h1", "zb_h2"} & set(self.params.schedules) and "1f1b" not in self.params.schedules:
             held = "a plan under zb_h1 or zb_h2 must fit with as many micro-batches as its order may hold"
             notes = (*notes, f"{held}; 1f1b, which is not allowed here, holds fewer")

@@ -5,7 +5,7 @@ searched for once the best is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -109,19 +109,19 @@ def describe(config: Config) -> str:
     return f"{', '.join(parts)}, micro-batch {mesh.micro_batch}, sharding level {config.shard}"
 
 
-def so_far(found: Sequence[Incumbent], proven: Callable[[], float]) -> str:
+def so_far(found: Sequence[Incumbent], least: float) -> str:
     """Return in a few words how far a search has come.
 
     Parameters
     ----------
     found : sequence of Incumbent
         The plans found.
-    proven : callable
-        Returns what all plans take at least.
+    least : float
+        What all plans take at least, in seconds; 0 where nothing is proven yet.
     """
     if not found:
         return "no plan yet"
-    best, least = min(own.step_seconds for own in found), proven()
+    best = min(own.step_seconds for own in found)
     return f"best so far {format_seconds(best)} a step" + (f", proven within {best / least - 1.0:.1%}" if least > 0.0 else "")
 
 

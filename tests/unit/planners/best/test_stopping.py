@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,8 @@ from meshwright import api
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch, Stop
 from meshwright.planners.best import answer as joint
+from meshwright.planners.best import branch_and_bound
+from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.incumbents import STOPPED, STOPPED_WITHOUT
 
 TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
@@ -38,6 +43,31 @@ def test_wherever_it_is_stopped_the_bound_holds_and_the_plan_is_whole() -> None:
     assert len(steps) >= 2 and steps == sorted(steps, reverse=True)
     assert steps[0] < 2.0 * best.objective.value  # the first plans are good ones
     assert best.extra["stopped_early"] is False and STOPPED not in best.notes
+
+
+def test_what_is_said_to_be_proven_meanwhile_holds_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[float, float]] = []  # the best so far, and what all plans take at least
+    asked: list[Callable[[], str]] = []
+    look = BestFirstSearch._look
+
+    def ask() -> None:
+        found = re.fullmatch(r"best so far (\S+) ms a step, proven within (\S+)%", asked[-1]())
+        if found is not None:
+            said.append((float(found[1]), float(found[1]) / (1.0 + float(found[2]) / 100.0)))
+
+    def asking(search: BestFirstSearch, *entry: Any) -> None:  # the set that is looked at is on no list now
+        ask()
+        look(search, *entry)
+        ask()
+
+    monkeypatch.setattr(branch_and_bound, "_TELL_EVERY", 1)
+    monkeypatch.setattr(BestFirstSearch, "_look", asking)
+    problem = api.make_problem("gpt2", CLUSTER, batch=Batch(64, sequence_length=1024))
+    answer = api.plan(problem, settings={"within_ratio": "0"}, stop=Stop(told=asked.append)).answer
+    assert answer.objective is not None
+    best_ms = 1e3 * answer.objective.value
+    assert len(said) > 100 and max(least for _, least in said) > 0.5 * best_ms
+    assert [own for own in said if own[1] > best_ms * 1.006] == []  # three digits are said
 
 
 def test_without_a_plan_nothing_is_claimed() -> None:
