@@ -25,6 +25,7 @@ _NEWER = {
     "host_bytes": (0.0,), "offload": ("none", ("none",)), "host": (), "offloads": (), "offload_shards": (),
     "reference": _NOTHING, "n_borrowed_parameters": _NOTHING, "borrowed": _NOTHING, "preference_pairs": _NOTHING,
     "RunConfig.objective": _NOTHING, "Stage.choices": _NOTHING, "Result.compiling_seconds": _NOTHING,
+    "tensor_heads": _NOTHING,
 }  # fmt: skip
 """Fields that came after most records were written, and values with which they say nothing new (empty: none is recorded; where
 hosts and limits are looked at, tests name them)."""

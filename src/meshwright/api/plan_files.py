@@ -12,6 +12,7 @@ from meshwright.api import answers, targets
 from meshwright.api.evaluation import judged
 from meshwright.base import fields, files, options, registry
 from meshwright.base.errors import InputError
+from meshwright.base.units import format_seconds
 from meshwright.core import peaks, plan_fields
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Answer, Bound, Objective, Result
@@ -21,6 +22,7 @@ from meshwright.writers import plan_json
 __all__ = ["given", "is_plan", "load", "missing_bytes", "problem_as_long", "read_plan", "resimulate"]
 
 _NOT_SEARCHED = "the plan was given, not searched for: there may be better ones"
+_ROUNDING = 1e-9  # of a step, by which a file's and the one played may differ
 _FULL = ("lengths", None)  # as a plan for full samples says it
 
 
@@ -161,7 +163,7 @@ def _answer(entry: dict[str, Any], answer: Answer, place: str) -> Answer:
 
 
 def resimulate(path: str, cluster: str = "", model: str = "", *, framework: str = "") -> Result:
-    """Play a plan file again: as `load`, but refuses what cannot be simulated.
+    """Play a plan file again: as `load`, but refuses what it cannot, and keeps what a search said of this step only.
 
     Parameters
     ----------
@@ -184,7 +186,24 @@ def resimulate(path: str, cluster: str = "", model: str = "", *, framework: str 
             f"{path}: the cost model '{result.problem.costs}' cannot tell how long the stages of "
             f"{result.problem.model_spec.name} take"
         )
-    return result
+    return _as_played(result)
+
+
+def _as_played(result: Result) -> Result:
+    """Return a result without what its file says of the search where the plan was edited, or is priced otherwise since."""
+    assert result.timeline is not None
+    answer, step = result.answer, result.timeline.step_seconds
+    said, bound = answer.objective, answer.bound
+    if said is None or said.name != "step_seconds":
+        return result
+    if abs(said.value - step) <= _ROUNDING * step and (bound is None or bound.value <= step * (1.0 + _ROUNDING)):
+        return result
+    above = f" and a bound of {format_seconds(bound.value)}" if bound else ""
+    note = (
+        f"the file says {format_seconds(said.value)} a step{above}, its plan takes {format_seconds(step)}: it was edited, or "
+        "is priced otherwise today; nothing that the file says of the search is repeated"
+    )
+    return replace(result, answer=Answer(plan=answer.plan, notes=(note,)))
 
 
 def missing_bytes(result: Result) -> float:

@@ -219,6 +219,7 @@ def untold(result: Result) -> tuple[str, ...]:
     problem = result.problem
     name = problem.framework.name if problem.framework_asked and knows_frameworks(problem.costs) else ""
     reason = _unwritten(result, frameworks.load(name)) if name in frameworks.names() else ""
+    reason = reason.partition(". 'meshwright plan ... --for")[0]  # which is what found it
     return (f"export --to {name} refuses this plan: {reason}",) if reason else ()
 
 

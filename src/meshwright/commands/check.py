@@ -122,16 +122,16 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict | An
         certified = entry["certificate"]["question"] if check is not None else {}
         batch = Batch(sequence_length=int(certified["sequence_length"])) if certified else _asked_batch(entry)
         framework, memory_risk = str(entry.get("for") or ""), float(entry.get("memory_risk", 0.5))
+        cluster, (freeze, lora, objective) = plan_json.cluster_from_json(entry, place), plan_json.trained_part(entry)
+        training, pairs_ratio = plan_json.training_from_json(entry), float(entry["model"].get("pairs_ratio", 1.0))
+    except InputError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
-    cluster = plan_json.cluster_from_json(entry, place)
-    freeze, lora, objective = plan_json.trained_part(entry)
     problem = problem_as_long(partial(
         api.make_problem, spec, cluster or None, file_format=file_format, freeze=freeze, lora=lora, costs=costs,
-        framework=framework, memory_risk=memory_risk, objective=objective,
-        training="" if check is not None else plan_json.training_from_json(entry),
+        framework=framework, memory_risk=memory_risk, objective=objective, training=training,
     ), batch)  # fmt: skip
-    pairs_ratio = float(entry["model"].get("pairs_ratio", 1.0))
     if pairs_ratio != 1.0:
         problem = replace(problem, model_spec=masked(problem.model_spec, pairs_ratio))
     if check is None:

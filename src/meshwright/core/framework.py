@@ -108,6 +108,8 @@ class FrameworkLimits:
         The sharding levels with which something may lie there, where there is more than one data or context rank.
     paired_tasks : bool
         Whether a forward task may run beside a backward task (schedules ``combined_1f1b``, ``combined_dualpipe_v``).
+    tensor_heads : int
+        Heads of keys and values that the tensor degree must divide, where it does not copy them; 0 for any degree.
     """
 
     degrees: tuple[str, ...] = AXES
@@ -143,6 +145,7 @@ class FrameworkLimits:
     offloads: tuple[str, ...] = ON_HOST
     offload_shards: tuple[int, ...] = (0, 1, 2, 3)
     paired_tasks: bool = True
+    tensor_heads: int = 0
 
     def lacks(self, axis: str) -> str:
         """Return what is to be said of an axis that is none of `degrees`, after ``it has`` or ``which has``."""
@@ -158,6 +161,8 @@ class FrameworkLimits:
             found.append(
                 f"{one.offload} state on the host with sharding level {one.shard}; it has {listed(self.offload_shards)}"
             )
+        if self.tensor_heads and self.tensor_heads % one.tensor:
+            found.append(f"a tensor degree of {one.tensor}; it must divide the {self.tensor_heads} heads of keys and values")
         if self.whole_experts and one.tensor > 1 and one.expert > 1 and not one.folded:
             found.append("experts split over the tensor axis; it keeps each whole and spreads them over that axis too")
         if one.folded and not self.experts_over_tensor:

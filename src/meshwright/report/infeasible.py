@@ -19,6 +19,8 @@ def nothing_fits(result: Result) -> str:
         passed_on = result.search == "best" and asked.costs not in ("analytic", "sharded")
         search = asked.model_spec.search if passed_on else result.search
         own = [] if search == "best" else [f"of search {search}"]
+        if search == "best" and asked.cluster is not None and len(asked.cluster.kinds) > 1:
+            own.append("whose ranks each have devices of one kind")
         own += ["within the options given"] if result.settings else []
         if own:
             text += f" That is proven of the plans {' '.join(own)}."

@@ -266,3 +266,24 @@ def test_a_typed_plan_is_one_object_or_a_text_and_a_wrong_one_a_line() -> None:
         wrong = told(*words)
         assert wrong.returncode == 2 and says in wrong.stderr and "Traceback" not in wrong.stderr
         assert len(wrong.stderr.strip().splitlines()) == 1 and not wrong.stdout
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(("stages", 0, "shard"), 0), (("bound", "value"), 1e3), (("objective", "value"), 1e-3)]
+)
+def test_what_a_search_said_is_not_repeated_of_an_edited_plan(
+    field: tuple[Any, ...], value: object, tmp_path: pathlib.Path, meshwright: Any
+) -> None:
+    path = tmp_path / "plan.json"
+    meshwright("plan", "gpt2", "--cluster", "dgx-a100:4", "--global-batch", "8", "--no-what-if", "--out", str(path), "--json")
+    as_found = meshwright("simulate", str(path))
+    assert "proven: no quicker plan exists" in as_found.out and "it was edited" not in as_found.out
+    entry = json.loads(path.read_text())
+    inside = entry
+    for key in field[:-1]:
+        inside = inside[key]
+    assert inside[field[-1]] != value
+    inside[field[-1]] = value
+    path.write_text(json.dumps(entry))
+    said = meshwright("simulate", str(path)).out
+    assert "nothing is proven of quicker plans" in " ".join(said.split()) and "it was edited" in said and "gap" not in said

@@ -35,9 +35,10 @@ def limits_for(limits: FrameworkLimits, spec: ModelSpec, optimizer: str) -> Fram
     """Return its limits for a model, with any optimizer: the script splits only some families over a tensor or context axis."""
     from meshwright.frameworks.fsdp2 import script
 
-    asked = {"tensor": Strategy(1, 2), "context": Strategy(1, 1, 2)}
+    heads = script.n_heads(spec)
+    asked = {"tensor": Strategy(1, max(heads, 2)), "context": Strategy(1, 1, 2)}
     left = [axis for axis, strategy in asked.items() if script.unsplit(spec, strategy)]
-    return replace(limits, degrees=tuple(axis for axis in limits.degrees if axis not in left))
+    return replace(limits, degrees=tuple(axis for axis in limits.degrees if axis not in left), tensor_heads=heads)
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:

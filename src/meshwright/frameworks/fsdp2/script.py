@@ -121,6 +121,12 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     return ()
 
 
+def n_heads(spec: ModelSpec) -> int:
+    """Return how many heads of keys and values a model has; 1 where its file does not say."""
+    fields = huggingface.said_of(spec.spec) if spec.format == "huggingface" else {}
+    return int(fields.get("num_key_value_heads") or fields.get("num_attention_heads") or 1)
+
+
 def unsplit(spec: ModelSpec, strategy: Strategy) -> tuple[str, ...]:
     """Return why the script cannot split a model over a tensor or context axis; empty where it can, or none is asked for."""
     fields = huggingface.said_of(spec.spec) if spec.format == "huggingface" else {}
@@ -131,7 +137,7 @@ def unsplit(spec: ModelSpec, strategy: Strategy) -> tuple[str, ...]:
     windows = 0 < (window or 0) < spec.graph.sequence_length
     if strategy.context > 1 and (family not in _RINGS or windows):
         found.append(f"a context axis; PyTorch's ring attention does not run that of {family}{' with windows' * windows}")
-    heads = int(fields.get("num_key_value_heads") or fields.get("num_attention_heads") or 1)
+    heads = n_heads(spec)
     if strategy.tensor > 1 and family not in _SPLITS:
         found.append(f"a tensor axis; the script splits layers of {', '.join(_SPLITS)}, and {spec.name} is of {family}")
     elif heads % strategy.tensor:

@@ -15,7 +15,7 @@ from meshwright.core.strategy import OFFLOAD, RECOMPUTE, repeats_dispatch
 from meshwright.costs import LAYERS, analytic, with_functions
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits, outside
-from meshwright.planners.best.space import Config, MeshDegrees
+from meshwright.planners.best.space import VIRTUAL, Config, MeshDegrees
 from meshwright.schedules import in_pairs
 
 __all__ = ["Exchanges", "default_batch", "impossible", "settings", "with_batch", "within_limits"]
@@ -96,7 +96,13 @@ def impossible(problem: Problem, params: Limits, n_layers: int) -> str:
     shares = [data * own for data in params.data or (1,) for own in micro]
     if all(batch % share for share in shares):
         return f"{min(shares)} samples (data degree x micro-batch) do not divide the batch of {batch}"
-    return "no combination of degrees divides the batch, the layers and the devices"
+    text = "no combination of degrees divides the batch, the layers and the devices"
+    if all(word in VIRTUAL for word in params.schedules):
+        text += (
+            f" with the micro-batches that {' and '.join(params.schedules)} ask for: interleaved ones multiples of the pipeline degree, those "
+            "in a V at least twice as many, both two stages or more of a layer each on every rank"
+        )
+    return text
 
 
 class Exchanges:

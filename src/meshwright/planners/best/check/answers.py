@@ -55,17 +55,23 @@ def posed(problem: Problem, entry: Mapping[str, Any], place: str) -> Problem:
         asked = entry["certificate"]["question"]
         numbers = {name: int(asked[name]) for name in ("global_batch", "micro_batch", "sequence_length")}
         training, framework = MixedPrecision(**asked["training"]), _framework(asked["framework"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{place}: certificate.question: a field is missing or of the wrong kind: {error}") from None
     return replace(problem, batch=Batch(**numbers), training=training, framework=framework)
 
 
 def _framework(asked: Mapping[str, Any]) -> Framework:
-    """Return the framework of a question, whose limits are lists in JSON."""
+    """Return the framework of a question, whose limits are lists in JSON; `TypeError` where one is of the wrong kind."""
+    if not isinstance(asked, Mapping):
+        raise TypeError(f"framework is {asked!r}")
     told: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in asked.get("limits", {}).items()
     }
-    return Framework(**{**asked, "limits": FrameworkLimits(**told)})
+    limits, usual = FrameworkLimits(**told), FrameworkLimits()
+    for one in fields(limits):
+        if type(getattr(limits, one.name)) is not type(getattr(usual, one.name)):
+            raise TypeError(f"framework.limits.{one.name} is {told[one.name]!r}")
+    return Framework(**{**asked, "limits": limits})
 
 
 def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> AnswerVerdict:
@@ -206,7 +212,8 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
         ("schedule.global_batch", schedule.get("global_batch", asked["global_batch"]), (asked["global_batch"],)),
         ("batch.asked_global_batch", batch.get("asked_global_batch", 0), (0, asked["global_batch"])),
         ("batch.asked_micro_batch", batch.get("asked_micro_batch", asked["micro_batch"]), (asked["micro_batch"],)),
-        ("batch.sequence_length", problem.graph.sequence_length, (asked["sequence_length"],)),
+        ("batch.sequence_length", batch.get("sequence_length", asked["sequence_length"]), (asked["sequence_length"],)),
+        ("tokens of a sample of the model", problem.graph.sequence_length, (asked["sequence_length"],)),
     ]
     same += [(f"training.{name}", value, (asked["training"].get(name),)) for name, value in entry.get("training", {}).items()]
     graph, cluster, word = problem.graph, problem.required_cluster, problem.framework.word
