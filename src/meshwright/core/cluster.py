@@ -14,6 +14,8 @@ from meshwright.core import connected
 
 __all__ = ["Cluster", "Device", "Host", "Links"]
 
+_LONGEST_SECONDS = 3600.0  # that a link may delay what it carries: sums of far longer ones are no numbers any more
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -280,11 +282,11 @@ class Cluster:
                 f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: bytes_per_second is "
                 f"{links.bytes_per_second[i]}; must be > 0"
             )
-        bad = ~(np.isfinite(links.latency_seconds) & (links.latency_seconds >= 0))
+        bad = ~((links.latency_seconds >= 0) & (links.latency_seconds <= _LONGEST_SECONDS))
         for i in np.flatnonzero(bad)[:1]:
             raise InputError(
                 f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: latency_seconds is "
-                f"{links.latency_seconds[i]}; must be >= 0"
+                f"{links.latency_seconds[i]}; must be from 0 to {_LONGEST_SECONDS:g}"
             )
         wrong = connected.fault((links.source, links.target), self.n_devices, self.n_switches, forwards=self.forwards)
         if wrong:
