@@ -31,6 +31,8 @@ copy of the model stands beside it as reference."""
 
 _OWN = ("name", "variant", "version", "limits", "base")
 _HANDS_OVER = ("copies_gathered",)  # says where collectives write, and nothing of how long operators take
+_OF_A_MODEL = ("tensor_heads",)  # limits that a framework's module finds of each model
+
 _KEYS = ("title", "version", "base", "how", "limits", "variants")
 
 
@@ -120,7 +122,7 @@ def _changed(framework: Framework, entry: dict[str, Any], place: str) -> Framewo
     figures = [field for field in dataclasses.fields(Framework) if field.name not in _OWN]
     how = fields.entry(entry.get("how", {}), f"{place}: how", [field.name for field in figures])
     found = {name: _figure(_value(value, f"{place}: how.{name}"), name, f"{place}: how.{name}") for name, value in how.items()}
-    known = {field.name: field for field in dataclasses.fields(FrameworkLimits)}
+    known = {field.name: field for field in dataclasses.fields(FrameworkLimits) if field.name not in _OF_A_MODEL}
     table = fields.entry(entry.get("limits", {}), f"{place}: limits", known)
     limits = {
         name: _limit(_value(value, f"{place}: limits.{name}"), name, f"{place}: limits.{name}") for name, value in table.items()
