@@ -39,7 +39,7 @@ _FIXED, _LEAD = range(2)
 """Planes of `Chain.offsets`: seconds of a step whatever the rank takes; how many forward passes hide."""
 
 _N_TIMES, _N_BEFORE, _N_LATER, _ENDS_FIRST = range(4)
-"""Columns of `Chain.times`: how often recomputation counts; that of earlier, of later ranks; 1 where the first one ends last."""
+"""Columns of `Chain.times`: how often recomputation counts; that of earlier, of later ranks; 1 where the first one ends it."""
 
 _BUDGET, _IN_FLIGHT, _WEAK, _STRONG, _WEAK_EXTRA, _STRONG_EXTRA = range(6)
 """Columns of `Chain.ranks`: memory left for layers; micro-batches held; the most that one layer gives up of `_KEPT` by either
