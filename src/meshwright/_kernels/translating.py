@@ -19,6 +19,9 @@ __all__ = ["compiled", "dispatcher", "kind_of"]
 class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
     """The code of a part, which runs inside kernels only: it is turned into machine code with each of those, not alone."""
 
+    def _optimize_final_module(self) -> None:
+        """Leave that to kernels, which optimise all that they are made of."""
+
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
         self._finalized = True

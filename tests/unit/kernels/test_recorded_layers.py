@@ -28,6 +28,13 @@ def rank_memory(plain: Plain, dice: np.random.Generator, n_layers: int, n_ranks:
     )  # fmt: skip
 
 
+def held_one_by_one(arrays: Any) -> tuple[Any, ...]:
+    """Return each figure of what layers hold by itself: kernels read them in few arrays."""
+    own = arrays.sorts
+    figures = (own[..., 0], own[..., 1], own[..., 2:5], own[..., 5:8], own[..., 8:11])
+    return arrays.counts, *figures, arrays.of_rank, *arrays.ranks.T
+
+
 def test_what_ranks_recompute_to_hold_their_layers(plain: Plain, recorded: Recorded) -> None:
     module, found = plain("solvers.pipeline.rank_memory"), []
     for seed in range(16):
@@ -38,10 +45,10 @@ def test_what_ranks_recompute_to_hold_their_layers(plain: Plain, recorded: Recor
             module.least_again(memory, rank, first, last)
             for rank in range(3) for first, last in itertools.combinations_with_replacement(range(n + 1), 2)
         ]  # fmt: skip
-        found.append([memory.dearest_seconds, *gist(again), *gist(memory.arrays())])
+        found.append([memory.dearest_seconds, *gist(again), *gist(held_one_by_one(memory.arrays()))])
     nothing = module.RankMemory.unlimited(4, 2)
     assert nothing.dearest_seconds == 0.0 and module.least_again(nothing, 1, 0, 4) == 0.0
-    recorded([*found, gist(nothing.arrays())])
+    recorded([*found, gist(held_one_by_one(nothing.arrays()))])
 
 
 def test_many_sorts_of_layers_are_only_refused(plain: Plain, recorded: Recorded) -> None:
@@ -86,6 +93,16 @@ def chain_of(plain: Plain, seed: int) -> Any:
     )  # fmt: skip
 
 
+def one_by_one(arrays: Any) -> list[Any]:
+    """Return each figure of a chain by itself: kernels read them in few arrays."""
+    (hidden, static, kept, end, passing), ranks = arrays.sums, arrays.ranks
+    return [
+        *arrays.delays, hidden, static, kept, *arrays.offsets, *arrays.times.T, end, ranks[:, 0], ranks[:, 1], ranks[:, 2:4],
+        ranks[:, 4:6], arrays.prices, arrays.worth, arrays.dearest, arrays.turn, *arrays.turn_seconds.T, passing,
+        *held_one_by_one(arrays.holding),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_cuts_of_unlike_layers(plain: Plain, recorded: Recorded, part: int) -> None:
     module, kernel = plain("solvers.pipeline.layer_split"), plain("_kernels.pipeline.chain_cuts")
@@ -94,7 +111,7 @@ def test_cuts_of_unlike_layers(plain: Plain, recorded: Recorded, part: int) -> N
         arrays = module._chain_arrays(chain)
         seconds, counts = module.bottleneck(chain)
         found: dict[str, Any] = {
-            "chain": gist(*arrays[:-1], *arrays.holding),
+            "chain": gist(*one_by_one(arrays)),
             "best": [seconds, counts],
             "relief": gist(chain.relief),
         }
@@ -110,7 +127,7 @@ def test_cuts_of_unlike_layers(plain: Plain, recorded: Recorded, part: int) -> N
                 starts, ends = np.zeros((2, len(chain.in_flight) + 1), np.int64)
                 kernel._starts(arrays, again, known, ratio * seconds, 0.1, starts)
                 filled = [
-                    bool(kernel._fill(arrays, again, known, ratio * seconds, n, ends[:-1])) for n in range(len(arrays.static))
+                    bool(kernel._fill(arrays, again, known, ratio * seconds, n, ends[:-1])) for n in range(arrays.sums.shape[1])
                 ]
                 cuts = module.cuts(chain, ratio * seconds, 40)
                 found[f"cuts {ratio}"] = [

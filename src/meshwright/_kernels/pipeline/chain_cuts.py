@@ -27,34 +27,45 @@ _FIRST = np.int64(0)
 """The first rank or layer; a plain 0 in a call is a type of its own, for which Numba compiles once more."""
 
 
-class Chain(NamedTuple):
-    """Layers of several kinds as running sums, and the ranks they are cut for; rows of some are inequalities on the step."""
+_STEP, _BEFORE, _LATER = range(3)
+"""Planes of `Chain.delays`: seconds of a whole step; those that layers of earlier, and of later, ranks delay a rank."""
 
-    step: np.ndarray  # (n_inequalities, n_layers + 1): seconds of a whole step
-    before: np.ndarray  # (n_inequalities, n_layers + 1): seconds that layers of earlier ranks delay a rank
-    later: np.ndarray  # (n_inequalities, n_layers + 1): seconds that layers of later ranks delay a rank
-    hidden: np.ndarray  # (n_layers + 1,): forward of one micro-batch, which hides `lead` times
-    static: np.ndarray  # (n_layers + 1,): static bytes
-    kept: np.ndarray  # (n_layers + 1,): activations of one micro-batch
-    fixed: np.ndarray  # (n_inequalities, n_ranks): seconds of a step whatever the rank takes
-    lead: np.ndarray  # (n_inequalities, n_ranks)
-    n_times: np.ndarray  # (n_inequalities,): how often recomputation counts
-    n_before: np.ndarray  # (n_inequalities,): how often that of earlier ranks does
-    n_later: np.ndarray  # (n_inequalities,): how often that of later ranks does
-    ends_first: np.ndarray  # (n_inequalities,): 1 where the end of the first rank follows, else 0
-    end: np.ndarray  # (n_layers + 1,): seconds of the end of the step on the first rank
-    budget: np.ndarray  # (n_ranks,): memory left for layers
-    in_flight: np.ndarray  # (n_ranks,)
-    saved: np.ndarray  # (n_ranks, 2): most that one layer gives up of `kept` by either way to recompute, weaker first
-    extra: np.ndarray  # (n_ranks, 2): seconds that this costs at least, each time
+_HIDDEN, _STATIC, _KEPT, _END, _PASSING = range(5)
+"""Rows of `Chain.sums`: forward of one micro-batch, which hides `_LEAD` times; static bytes; activations of one micro-batch;
+seconds of the end of the step on the first rank; of one micro-batch there and back.
+"""
+
+_FIXED, _LEAD = range(2)
+"""Planes of `Chain.offsets`: seconds of a step whatever the rank takes; how many forward passes hide."""
+
+_N_TIMES, _N_BEFORE, _N_LATER, _ENDS_FIRST = range(4)
+"""Columns of `Chain.times`: how often recomputation counts; that of earlier, of later ranks; 1 where the first one ends it."""
+
+_BUDGET, _IN_FLIGHT, _WEAK, _STRONG, _WEAK_EXTRA, _STRONG_EXTRA = range(6)
+"""Columns of `Chain.ranks`: memory left for layers; micro-batches held; the most that one layer gives up of `_KEPT` by either
+way to recompute, and the least seconds that this costs each time.
+"""
+
+_TURNS, _WAIT, _LEAST = range(3)
+"""Columns of `Chain.turn_seconds`: how often; whatever layers lie there; a micro-batch there and back in the fewest layers."""
+
+
+class Chain(NamedTuple):
+    """Layers of several kinds as running sums, and the ranks they are cut for; rows of some are inequalities on the step.
+
+    In few arrays, named above: each is seven arguments of every function.
+    """
+
+    delays: np.ndarray  # (3, n_inequalities, n_layers + 1)
+    sums: np.ndarray  # (5, n_layers + 1)
+    offsets: np.ndarray  # (2, n_inequalities, n_ranks)
+    times: np.ndarray  # (n_inequalities, 4)
+    ranks: np.ndarray  # (n_ranks, 6)
     prices: np.ndarray  # (n_prices,): seconds paid for a byte of one micro-batch
     worth: np.ndarray  # (n_prices, n_layers + 1): what recomputing earns at most at these prices
     dearest: float  # seconds of recomputing everything, each time, at most
-    turn: np.ndarray  # (n_turns, 2): first and last rank of stretches that micro-batches go down and up in turn
-    turn_times: np.ndarray  # (n_turns,): how often
-    turn_fixed: np.ndarray  # (n_turns,): seconds of a step whatever layers lie there
-    turn_least: np.ndarray  # (n_turns,): seconds of one micro-batch there and back in the fewest layers that can
-    passing: np.ndarray  # (n_layers + 1,): seconds of one micro-batch there and back
+    turn: np.ndarray  # (n_turns, 2), int64: first and last rank of stretches that micro-batches go down and up in turn
+    turn_seconds: np.ndarray  # (n_turns, 3)
     holding: Holding
 
 
@@ -73,7 +84,7 @@ class _Space(NamedTuple):
 
 def _space(chain: Chain) -> _Space:
     """Return the room for one question."""
-    n_ranks, n_places = len(chain.budget), len(chain.static)
+    n_ranks, n_places = len(chain.ranks), chain.sums.shape[1]
     again, (front, back) = np.zeros((2, n_ranks, n_places)), np.zeros((2, n_ranks + 1, n_places))
     starts, ends = np.zeros((2, n_ranks + 1), dtype=np.int64)
     known, behind = np.full((n_ranks, n_places, n_places), -1.0), np.zeros((n_ranks, n_places), dtype=np.int64)
@@ -83,13 +94,13 @@ def _space(chain: Chain) -> _Space:
 @part
 def _repeated(chain, rank, first, last):
     """Least seconds that a rank recomputes of one micro-batch to hold layers first..last-1; inf when they do not fit."""
-    static, held = chain.static[last] - chain.static[first], chain.in_flight[rank]
-    excess = static + held * (chain.kept[last] - chain.kept[first]) - chain.budget[rank]
+    sums, ranks = chain.sums, chain.ranks
+    static, held = sums[_STATIC, last] - sums[_STATIC, first], ranks[rank, _IN_FLIGHT]
+    excess = static + held * (sums[_KEPT, last] - sums[_KEPT, first]) - ranks[rank, _BUDGET]
     repeated = 0.0
     if excess > 0.0:
-        repeated = least_extra_of(
-            excess, last - first, held * chain.saved[rank, 0], held * chain.saved[rank, 1], chain.extra[rank]
-        )
+        weak, strong = held * ranks[rank, _WEAK], held * ranks[rank, _STRONG]
+        repeated = least_extra_of(excess, last - first, weak, strong, ranks[rank, _WEAK_EXTRA], ranks[rank, _STRONG_EXTRA])
         for i in range(chain.prices.shape[0]):
             earned = chain.worth[i, last] - chain.worth[i, first]
             repeated = max(repeated, chain.prices[i] * excess / held - earned)
@@ -118,14 +129,15 @@ def _longest(chain, again, rank, first, last, end, repeated):
     before, later = again[0, rank, first], again[1, rank, last]
     if repeated == np.inf or before == np.inf or later == np.inf:
         return np.inf
+    delays, offsets, times, hidden = chain.delays, chain.offsets, chain.times, chain.sums[_HIDDEN]
     most = 0.0
-    for k in range(chain.step.shape[0]):
-        if chain.fixed[k, rank] <= _NOTHING:
+    for k in range(times.shape[0]):
+        if offsets[_FIXED, k, rank] <= _NOTHING:
             continue
-        seconds = chain.step[k, last] - chain.step[k, first] + chain.fixed[k, rank]
-        seconds -= chain.lead[k, rank] * (chain.hidden[last] - chain.hidden[first])
-        seconds += chain.before[k, first] + chain.later[k, -1] - chain.later[k, last] + chain.ends_first[k] * end
-        seconds += chain.n_times[k] * repeated + chain.n_before[k] * before + chain.n_later[k] * later
+        seconds = delays[_STEP, k, last] - delays[_STEP, k, first] + offsets[_FIXED, k, rank]
+        seconds -= offsets[_LEAD, k, rank] * (hidden[last] - hidden[first])
+        seconds += delays[_BEFORE, k, first] + delays[_LATER, k, -1] - delays[_LATER, k, last] + times[k, _ENDS_FIRST] * end
+        seconds += times[k, _N_TIMES] * repeated + times[k, _N_BEFORE] * before + times[k, _N_LATER] * later
         most = max(most, seconds)
     return most
 
@@ -143,9 +155,9 @@ def _recomputing(chain, space, limit):
     By the first layer of a rank, and by the layer behind its last one, for every cut within the limit in which it has those
     layers and maybe more; inf where there is none. So they never fall when the rank begins earlier, or ends later.
     """
-    n_layers, n_ranks = chain.static.shape[0] - 1, chain.budget.shape[0]
+    n_layers, n_ranks = chain.sums.shape[1] - 1, chain.ranks.shape[0]
     known, again, front, back, behind = space.known, space.again, space.front, space.back, space.behind
-    end = smallest(chain.end)
+    end = smallest(chain.sums[_END])
     for place in range(n_layers + 1):
         for rank in range(n_ranks + 1):
             front[rank, place] = back[rank, place] = np.inf
@@ -185,8 +197,8 @@ def _recomputing(chain, space, limit):
 @part
 def _in_turn(chain, k, start, stop, end, limit):
     """Return whether a stretch of ranks stays within the limit where it has some layers, and maybe more."""
-    there_and_back = max(chain.passing[stop] - chain.passing[start], chain.turn_least[k])
-    return chain.turn_fixed[k] + chain.turn_times[k] * there_and_back + end <= limit
+    there_and_back = max(chain.sums[_PASSING, stop] - chain.sums[_PASSING, start], chain.turn_seconds[k, _LEAST])
+    return chain.turn_seconds[k, _WAIT] + chain.turn_seconds[k, _TURNS] * there_and_back + end <= limit
 
 
 @part
@@ -218,8 +230,8 @@ def _starts(chain, again, known, limit, end, starts):
     No cut within the limit lets a rank but the first begin later than that. `end` is how long the end of the step takes on the
     first rank. What a rank without layers takes is not asked here. The last entry is the number of layers.
     """
-    starts[-1] = last = chain.static.shape[0] - 1
-    for rank in range(chain.budget.shape[0] - 1, 0, -1):
+    starts[-1] = last = chain.sums.shape[1] - 1
+    for rank in range(chain.ranks.shape[0] - 1, 0, -1):
         first = last
         while first > 0 and _seconds(chain, again, known, rank, first - 1, last, end) <= limit:
             if not _may_begin(chain, rank, starts, first - 1, end, limit):
@@ -234,17 +246,17 @@ def _fill(chain, again, known, limit, n_first, ends):
 
     No cut within the limit lets a rank end later than that.
     """
-    n_layers = chain.static.shape[0] - 1
+    n_layers = chain.sums.shape[1] - 1
     ends[0] = first = n_first
-    for rank in range(1, chain.budget.shape[0]):
+    for rank in range(1, chain.ranks.shape[0]):
         last = first
-        while last < n_layers and _seconds(chain, again, known, rank, first, last + 1, chain.end[n_first]) <= limit:
-            if not _may_end(chain, rank, ends, last + 1, chain.end[n_first], limit):
+        while last < n_layers and _seconds(chain, again, known, rank, first, last + 1, chain.sums[_END, n_first]) <= limit:
+            if not _may_end(chain, rank, ends, last + 1, chain.sums[_END, n_first], limit):
                 break
             last += 1
-        if last == first and _seconds(chain, again, known, rank, first, first, chain.end[n_first]) > limit:
+        if last == first and _seconds(chain, again, known, rank, first, first, chain.sums[_END, n_first]) > limit:
             return False
-        if last == first and not _may_end(chain, rank, ends, last, chain.end[n_first], limit):
+        if last == first and not _may_end(chain, rank, ends, last, chain.sums[_END, n_first], limit):
             return False
         ends[rank] = first = last
     return first == n_layers
@@ -257,11 +269,9 @@ def _cut(chain, space, limit, ends):
     More layers on the first rank lengthen the end of the step, which others wait for, so that these take fewer: from none on,
     the first rank's layers grow to what the others leave.
     """
-    n_first, again, known, starts = 0, space.again, space.known, space.starts
-    while (
-        n_first < chain.static.shape[0] and _seconds(chain, again, known, _FIRST, _FIRST, n_first, chain.end[n_first]) <= limit
-    ):
-        _starts(chain, again, known, limit, chain.end[n_first], starts)
+    n_first, end, again, known, starts = 0, chain.sums[_END], space.again, space.known, space.starts
+    while n_first < len(end) and _seconds(chain, again, known, _FIRST, _FIRST, n_first, end[n_first]) <= limit:
+        _starts(chain, again, known, limit, end[n_first], starts)
         if starts[1] <= n_first and _fill(chain, again, known, limit, n_first, ends):
             return True
         n_first = max(starts[1], n_first + 1)
@@ -279,14 +289,14 @@ def cuts_within(chain: Chain, limit: float, cuts: np.ndarray) -> int:
 @kernel
 def _cuts_within(chain, space, limit, cuts):
     """Return `cuts_within`."""
-    n_layers, n_ranks = chain.static.shape[0] - 1, chain.budget.shape[0]
+    n_layers, n_ranks = chain.sums.shape[1] - 1, chain.ranks.shape[0]
     again, known, starts, ends = space.again, space.known, space.starts, space.ends
     _recomputing(chain, space, limit)
     n_cuts = 0
     for n_first in range(n_layers + 1):
-        if _seconds(chain, again, known, _FIRST, _FIRST, n_first, chain.end[n_first]) > limit:
+        if _seconds(chain, again, known, _FIRST, _FIRST, n_first, chain.sums[_END, n_first]) > limit:
             break  # more layers take no less
-        _starts(chain, again, known, limit, chain.end[n_first], starts)
+        _starts(chain, again, known, limit, chain.sums[_END, n_first], starts)
         if starts[1] > n_first:
             continue
         # depth first over the ends of the ranks: each from where the next one must begin, up to where the limit is
@@ -302,10 +312,10 @@ def _cuts_within(chain, space, limit, cuts):
                 rank -= 1
                 continue
             last = max(ends[rank] + 1, starts[rank + 1])
-            if last > n_layers or _seconds(chain, again, known, rank, ends[rank - 1], last, chain.end[n_first]) > limit:
+            if last > n_layers or _seconds(chain, again, known, rank, ends[rank - 1], last, chain.sums[_END, n_first]) > limit:
                 rank -= 1
                 continue
-            if not _may_end(chain, rank, ends, last, chain.end[n_first], limit):  # more layers take no less
+            if not _may_end(chain, rank, ends, last, chain.sums[_END, n_first], limit):  # more layers take no less
                 rank -= 1
                 continue
             ends[rank] = last
@@ -357,15 +367,16 @@ def _least_bottleneck(chain, space, ends, low, limit):
     # an upper limit that even the dearest recomputation stays below
     step = before = later = n_times = end = -np.inf
     fixed = 0.0
-    for k in range(chain.step.shape[0]):
-        step = max(step, chain.step[k, -1])
-        n_times = max(n_times, chain.n_times[k] + chain.n_before[k] + chain.n_later[k])
-        before, later = max(before, chain.before[k, -1]), max(later, chain.later[k, -1])
-        for rank in range(chain.fixed.shape[1]):
-            fixed = max(fixed, chain.fixed[k, rank])
+    for k in range(chain.times.shape[0]):
+        step = max(step, chain.delays[_STEP, k, -1])
+        n_times = max(n_times, chain.times[k, _N_TIMES] + chain.times[k, _N_BEFORE] + chain.times[k, _N_LATER])
+        before, later = max(before, chain.delays[_BEFORE, k, -1]), max(later, chain.delays[_LATER, k, -1])
+        for rank in range(chain.ranks.shape[0]):
+            fixed = max(fixed, chain.offsets[_FIXED, k, rank])
     for k in range(chain.turn.shape[0]):
-        fixed = max(fixed, chain.turn_fixed[k] + chain.turn_times[k] * max(chain.passing[-1], chain.turn_least[k]))
-    for seconds in chain.end:
+        own = chain.turn_seconds[k]
+        fixed = max(fixed, own[_WAIT] + own[_TURNS] * max(chain.sums[_PASSING, -1], own[_LEAST]))
+    for seconds in chain.sums[_END]:
         end = max(end, seconds)
     high = step + fixed + before + later
     high += end + n_times * chain.dearest
@@ -377,7 +388,7 @@ def _least_bottleneck(chain, space, ends, low, limit):
         if _cut(chain, space, near, ends):
             low = _least(chain, space, ends, low, near)
             first, repeated = 0, 0.0
-            for rank in range(chain.budget.shape[0]):
+            for rank in range(chain.ranks.shape[0]):
                 repeated, first = repeated + _repeated_once(chain, space.known, rank, first, ends[rank]), ends[rank]
             if step > 0.0 or repeated == 0.0:
                 return low

@@ -308,41 +308,30 @@ def _chain_arrays(chain: UnequalChain) -> Chain:
     turns = chain.turns or Stretches.none(len(chain.forward_seconds))
     memory = chain.memory or RankMemory.unlimited(len(chain.forward_seconds), len(chain.budget_bytes))
 
-    def stacked(name: str) -> NDArray[np.float64]:
-        return _locked(np.array([getattr(own, name) for own in chain.inequalities]))
+    def stacked(*names: str) -> NDArray[np.float64]:
+        return np.array([[getattr(own, name) for own in chain.inequalities] for name in names], dtype=np.float64)
 
     def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return _locked(np.concatenate((np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)), axis=-1))
+        found = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+        np.cumsum(values, axis=-1, out=found[..., 1:])
+        return _locked(found)
 
+    of_layers = (chain.forward_seconds, chain.static_bytes, chain.activation_bytes, chain.end_seconds, turns.passing_seconds)
+    of_ranks = (chain.budget_bytes, chain.in_flight, *chain.saved_bytes.T, *chain.extra_seconds.T)
     return kernel.Chain(
-        step=sums(stacked("step_seconds")),
-        before=sums(stacked("before_seconds")),
-        later=sums(stacked("later_seconds")),
-        hidden=sums(chain.forward_seconds),
-        static=sums(chain.static_bytes),
-        kept=sums(chain.activation_bytes),
-        fixed=stacked("fixed_seconds"),
-        lead=stacked("lead"),
-        n_times=stacked("n_times"),
-        n_before=stacked("n_before"),
-        n_later=stacked("n_later"),
-        ends_first=stacked("ends_first"),
-        end=sums(chain.end_seconds),
-        budget=_locked(chain.budget_bytes),
-        in_flight=_locked(chain.in_flight),
-        saved=_locked(chain.saved_bytes),
-        extra=_locked(chain.extra_seconds),
+        delays=sums(stacked("step_seconds", "before_seconds", "later_seconds")),
+        sums=sums(np.array(of_layers)),
+        offsets=_locked(stacked("fixed_seconds", "lead")),
+        times=_locked(stacked("n_times", "n_before", "n_later", "ends_first").T),
+        ranks=_locked(np.array(of_ranks).T),
         prices=_locked(chain.relief.seconds_per_byte),
         worth=_locked(chain.relief.worth_seconds),
         dearest=max(
             chain.relief.dearest_seconds, memory.dearest_seconds, len(chain.forward_seconds) * float(chain.extra_seconds.max())
         ),
-        holding=memory.arrays(),
         turn=read_only(turns.ranks, np.int64),
-        turn_times=_locked(turns.n_times),
-        turn_fixed=_locked(turns.fixed_seconds),
-        turn_least=_locked(turns.least_seconds),
-        passing=sums(turns.passing_seconds),
+        turn_seconds=_locked(np.array((turns.n_times, turns.fixed_seconds, turns.least_seconds)).T),
+        holding=memory.arrays(),
     )
 
 

@@ -74,11 +74,12 @@ class RankMemory:
         is_of = self.sort == np.arange(self.static_bytes.shape[1])[:, None]
         counts = np.zeros((len(is_of), len(self.sort) + 1), dtype=np.int64)
         counts[:, 1:] = np.cumsum(is_of, axis=1)
+        state = (self.static_bytes[..., None], self.reserved_bytes[..., None])
+        ways = (_three(self.kept_bytes), _three(self.working_bytes), _three(self.extra_seconds))
+        ranks = (self.in_flight, self.room_bytes, self.pinned_working_bytes, self.pinned_reserved_bytes)
         return kernel.Holding(
-            _locked(counts), _locked(self.static_bytes), _locked(self.reserved_bytes), _three(self.kept_bytes),
-            _three(self.working_bytes), _three(self.extra_seconds), _locked(self.of_rank.astype(np.int64)),
-            _locked(self.in_flight), _locked(self.room_bytes), _locked(self.pinned_working_bytes),
-            _locked(self.pinned_reserved_bytes),
+            _locked(counts), _locked(np.concatenate((*state, *ways), axis=2)), _locked(self.of_rank.astype(np.int64)),
+            _locked(np.array(ranks).T),
         )  # fmt: skip
 
 
@@ -115,7 +116,7 @@ def _three(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return figures of one to three ways as those of three: the first one stands for those that are missing in between."""
     n_missing = _N_WAYS - values.shape[2]
     filled = np.concatenate((np.repeat(values[:, :, :1], n_missing, axis=2), values), axis=2)
-    return _locked(np.asarray(filled, dtype=np.float64))
+    return np.asarray(filled, dtype=np.float64)
 
 
 def _locked(values: NDArray[Any]) -> NDArray[Any]:
