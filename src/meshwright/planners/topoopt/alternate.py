@@ -13,6 +13,7 @@ from meshwright.core.problem import Stop
 from meshwright.planners.topoopt import finder, moves, networks, published
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.networks import PlanOnNetwork
+from meshwright.planners.topoopt.scarce import columns
 from meshwright.planners.topoopt.step import MOST_SEGMENTS, SEGMENT_BYTES, Placement, Step, data_parallel
 from meshwright.planners.topoopt.windows import NEVER
 
@@ -172,7 +173,7 @@ def alternate(
     found: list[tuple[float, int, Placement, Fabric]] = []
     first_seconds, n_used = math.inf, 0
     shapes = [plan for plan in moves.starts(step.space, placement) if step.memory_bytes(plan).max() <= capacity]
-    shapes = shapes or list(moves.packed(step.space, lambda plan: step.memory_bytes(plan).max() <= capacity))
+    shapes = shapes or _where_scarce(step, candidates, placement, stop)
     shapes = shapes or [_fitting(step, rng, placement, stop)]
     shapes = [shapes[0], *sorted(shapes[1:], key=step.compute_seconds)][: max(SIMULATED_STARTS, budget // 100)]
     halves = [plan for plan in moves.beside(step.space, placement) if step.memory_bytes(plan).max() <= capacity]
@@ -207,6 +208,23 @@ def alternate(
         n_idle = n_idle + 1 if len(states) == 1 and states[0][0] >= before * (1 - 1e-6) else 0
     seconds, plan, fabric = states[0]
     return PlanOnNetwork(plan, fabric, seconds, first_seconds, n_used + n_done)
+
+
+def _where_scarce(
+    step: Step, candidates: Callable[[Placement], Iterable[Fabric]], placement: str, stop: Stop = NEVER
+) -> list[Placement]:
+    """Return plans to start from where no server has memory for its part of every operator: of the shapes with matrices split
+    by columns the fastest, each on its first network, then stretches of operators on blocks of servers.
+    """
+    capacity = step.space.servers.memory_bytes
+    found: list[tuple[float, int, Placement]] = []
+    for shape in moves.starts(step.space, placement):
+        if found and stop.is_asked():
+            break
+        if plan := columns.narrowed(step.space, shape, capacity):
+            found.append((step.seconds(plan, next(iter(candidates(plan)))), len(found), plan))
+    packed = list(columns.packed(step.space, lambda plan: step.memory_bytes(plan).max() <= capacity))
+    return [plan for _, _, plan in sorted(found, key=lambda entry: entry[:2])[:1]] + packed
 
 
 def _faster(step: Step, plan: Placement, found: list[tuple[float, int, Placement, Fabric]]) -> bool:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from meshwright.base.errors import InputError
+from meshwright.planners.topoopt import grids
 from meshwright.planners.topoopt.fabric import Fabric
+from meshwright.planners.topoopt.rings import mean_hops
 from meshwright.planners.topoopt.step import PlacementTraffic
 from meshwright.solvers.graph import matching
 from meshwright.solvers.graph.circulants import best_jumps
@@ -48,6 +50,14 @@ def fabrics(
     """
     most_rings = degree // 2 if n > 2 else degree
     seen: set[tuple[tuple[tuple[int, int], float], ...]] = set()
+    for rings in grids.grids(traffic, n, degree):
+        laid: dict[tuple[int, int], float] = {}
+        free = np.full(n, degree, dtype=np.int64)
+        for ring in rings:
+            _close(ring, laid, free)
+        made = Fabric("topoopt", n, laid, bytes_per_second, latency_seconds, cycles=rings, demand_bytes=traffic.pair_bytes)
+        made.balance(traffic.pair_bytes, traffic.group_bytes)
+        yield made
     for style in ("jumps", "random"):
         orders = hamiltonian(n, most_rings) if style == "jumps" else drawn
         for n_full in range(most_rings, -1, -1):
@@ -159,7 +169,7 @@ def random_cycles(
             ring = _fresh(n, laid, rng)
             laid |= {frozenset(pair) for pair in zip(ring, ring[1:] + ring[:1], strict=True)}
             drawn.append(ring)
-        hops = _mean_hops(n, drawn)
+        hops = mean_hops(n, drawn)
         if hops < fewest:
             best, fewest = drawn, hops
         if asked():
@@ -178,18 +188,3 @@ def _fresh(n: int, laid: set[frozenset[int]], rng: np.random.Generator) -> tuple
             j = int(rng.integers(n))
             ring[i], ring[j] = ring[j], ring[i]
     return tuple(ring)
-
-
-def _mean_hops(n: int, rings: list[tuple[int, ...]]) -> float:
-    """Return the mean distance over rings in both directions."""
-    beside = np.zeros((n, n), dtype=np.float32)
-    for ring in rings:
-        beside[list(ring), [*ring[1:], ring[0]]] = 1.0
-    beside = np.maximum(beside, beside.T)
-    reached, total = np.eye(n, dtype=np.float32), 0
-    while True:
-        total += int((reached == 0).sum())
-        further = ((reached @ beside + reached) > 0).astype(np.float32)
-        if (further == reached).all():
-            return math.inf if (reached == 0).any() else total / (n * (n - 1))
-        reached = further

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,6 @@ __all__ = [
     "fewer",
     "last",
     "near",
-    "packed",
     "propose",
     "published_proposal",
     "servers_for",
@@ -305,44 +304,6 @@ def fewer(space: SplitSpace) -> Iterator[Placement]:
     n = space.servers.n_servers
     for k in (k for k in range(n // 2, 0, -1) if n % k == 0):
         yield data_parallel(space, k)
-
-
-def packed(space: SplitSpace, fits: Callable[[Placement], bool]) -> Iterator[Placement]:
-    """Yield placements with stretches of streams on blocks of servers, so that blocks hold about as much, in ever smaller
-    blocks: where no server has memory for its part of all operators.
-
-    `fits`: whether servers have memory for a placement.
-    Yields: for each size the one with matrices in the fewest parts by columns that fits: what servers exchange grows with them.
-    """
-    n, base = space.servers.n_servers, data_parallel(space)
-    operations = space.workload.operations
-    order = [i for stream in streams(space.workload) for i in stream if operations[i].weights]
-    for size in (k for k in range(n // 2, 0, -1) if n % k == 0):
-        for columns in (k for k in range(1, size + 1) if size % k == 0):
-            alike = [_alike(space, i, size // columns, columns) for i in order]
-            like = [k for k in alike if k >= 0]
-            if len(like) < len(order):
-                break
-            held = [space.choices[i][k].memory_bytes for i, k in zip(order, like, strict=True)]
-            middles = np.cumsum(held) - np.array(held) / 2.0
-            made = base
-            for i, k, middle in zip(order, like, middles, strict=True):
-                block = min(int(middle / max(sum(held), 1.0) * (n // size)), n // size - 1)
-                made = made.with_op(i, k, tuple(range(block * size, block * size + size)))
-            if fits(made):
-                yield made
-                break
-
-
-def _alike(space: SplitSpace, i: int, samples: int, columns: int) -> int:
-    """Return an operator's choice of so many parts along samples and by columns, of all along samples where it has no such
-    one, or -1.
-    """
-    for asked in ((samples, columns, 1), (samples * columns, 1, 1)):
-        for k, choice in enumerate(space.choices[i]):
-            if (choice.samples, choice.columns, choice.rows) == asked:
-                return k
-    return -1
 
 
 def starts(space: SplitSpace, placement: str) -> Iterator[Placement]:

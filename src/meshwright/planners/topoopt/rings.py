@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from meshwright.solvers.graph import hamiltonian
 
-__all__ = ["DRAWN_RATIO", "Flow", "Ring", "along", "by_member", "drawn_rings", "over_paths"]
+__all__ = ["DRAWN_RATIO", "Flow", "Ring", "along", "by_member", "drawn_rings", "mean_hops", "over_paths"]
 
 Flow = tuple[tuple[int, ...], float]
 """Links, and the part of a rank's traffic that goes over them."""
@@ -67,3 +68,23 @@ def by_member(rings: Sequence[Ring], shares: Sequence[float]) -> list[Flow]:
         for member, links in ring
     ]
     return [flow for _, _, flow in sorted(found, key=lambda entry: entry[:2])]
+
+
+def mean_hops(n: int, rings: Sequence[tuple[int, ...]]) -> float:
+    """Return the mean number of links between different servers over rings in both directions; infinite where some cannot be
+    reached.
+
+    `n`: servers.
+    `rings`: servers in order; two of them are a link.
+    """
+    beside = np.zeros((n, n), dtype=np.float32)
+    for ring in rings:
+        beside[list(ring), [*ring[1:], ring[0]]] = 1.0
+    beside = np.maximum(beside, beside.T)
+    reached, total = np.eye(n, dtype=np.float32), 0
+    while True:
+        total += int((reached == 0).sum())
+        further = ((reached @ beside + reached) > 0).astype(np.float32)
+        if (further == reached).all():
+            return math.inf if (reached == 0).any() else total / (n * (n - 1))
+        reached = further

@@ -10,6 +10,9 @@ __all__ = ["even_out"]
 DETOUR_RATIO = 1e-3
 """What a second of link time counts next to a second of the busiest link: ways of equal worth are as short as can be."""
 
+METHODS = ("highs", "highs-ipm")
+"""Solvers in turn: the first gives up now and then on rings that load links alike, without an answer."""
+
 
 def even_out(
     busy_seconds: NDArray[np.float64], item: NDArray[np.int64], base_seconds: NDArray[np.float64] | None = None
@@ -28,7 +31,7 @@ def even_out(
     Returns
     -------
     ndarray, shape (n_ways,), float64
-        Optimal shares; those below one part in ten thousand are dropped.
+        Optimal shares; those below one part in ten thousand are dropped. Equal ones where no solver has an answer.
 
     Notes
     -----
@@ -47,10 +50,15 @@ def even_out(
     limit = sparse.csr_matrix(np.hstack([rows[:, :-1], -np.ones((len(rows), 1))]))
     detour = DETOUR_RATIO * busy_seconds.sum(axis=1) / scale / max(len(base), 1)
     whole = sparse.csr_matrix((np.ones(n_ways), (item, np.arange(n_ways))), shape=(n_items, n_ways + 1))
-    found = linprog(
-        np.append(detour, 1.0), A_ub=limit, b_ub=-rows[:, -1], A_eq=whole, b_eq=np.ones(n_items),
-        bounds=[(0, None)] * (n_ways + 1), method="highs",
-    )  # fmt: skip
+    for method in METHODS:
+        found = linprog(
+            np.append(detour, 1.0), A_ub=limit, b_ub=-rows[:, -1], A_eq=whole, b_eq=np.ones(n_items),
+            bounds=[(0, None)] * (n_ways + 1), method=method,
+        )  # fmt: skip
+        if found.x is not None:
+            break
+    else:
+        return 1.0 / np.bincount(item)[item]
     shares = np.where(found.x[:-1] > 1e-4, found.x[:-1], 0.0)
     result: NDArray[np.float64] = shares / np.bincount(item, shares)[item]
     return result

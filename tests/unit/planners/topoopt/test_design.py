@@ -194,31 +194,6 @@ def test_where_the_network_is_slow_a_small_batch_stays_on_few_servers(small: Cal
     assert found.seconds <= step.compute_seconds(plans[-1]) * (1 + 1e-9) < found.start_seconds
 
 
-def test_where_no_shape_fits_stretches_lie_on_blocks_of_servers(small: Callable[..., Step]) -> None:
-    """Servers with memory for three quarters of all operators: halves of them hold about a half each."""
-    step = small("topoopt:candle,batch=16,tower=256x3,top=256x3-1", n=4, shard=False)
-    whole = max(step.memory_bytes(data_parallel(step.space)))
-    plans = list(moves.packed(step.space, lambda plan: bool(step.memory_bytes(plan).max() <= 0.75 * whole)))
-    assert [len(plan.servers[0]) for plan in plans] == [2, 1]
-    assert step.memory_bytes(plans[0]).max() <= 0.75 * whole
-    assert {plans[0].servers[i] for i in range(3)} == {(0, 1)}  # the first tower stays together
-
-
-def test_blocks_without_memory_for_whole_matrices_hold_them_in_as_few_parts_by_columns_as_fit(
-    small: Callable[..., Step],
-) -> None:
-    step = small("topoopt:candle,batch=16,tower=256x3,top=256x3-1", n=8, shard=True)
-
-    def held(plan: Placement) -> float:
-        return float(step.memory_bytes(plan).max())
-
-    whole, *_ = moves.packed(step.space, lambda plan: True)
-    less, *_ = moves.packed(step.space, lambda plan: held(plan) < held(whole))
-    columns = [[step.space.choices[i][plan.choice[i]].columns for i in range(3)] for plan in (whole, less)]
-    assert columns == [[1] * 3, [2] * 3]
-    assert whole.servers == less.servers and held(less) < held(whole)
-
-
 def inside(**settings: str) -> Design:
     return codesign("topoopt:moe,batch=64", servers=2, degree=1, link_bandwidth="10 Gbit/s", budget=2, settings=settings)
 

@@ -22,7 +22,7 @@ from meshwright.base.errors import ExportError, InputError
 from meshwright.core.cluster import Device
 from meshwright.core.source import Source
 from meshwright.models import read
-from meshwright.planners.topoopt import bounds, components, flatbuffer, networks, text, windows
+from meshwright.planners.topoopt import bounds, components, networks, text, windows
 from meshwright.planners.topoopt import design as design_module
 from meshwright.planners.topoopt import fabric as fabric_module
 from meshwright.planners.topoopt.alternate import NetworkParts
@@ -31,7 +31,7 @@ from meshwright.planners.topoopt.design import Design, design, parse
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.readers import flexflow_measures, taskgraph_fbuf, topoopt_workload
 from meshwright.planners.topoopt.step import TRAFFIC, Step, data_parallel
-from meshwright.planners.topoopt.task_graphs import play
+from meshwright.planners.topoopt.task_graphs import flatbuffer, play
 from meshwright.planners.topoopt.task_graphs.graph import FlexNetTask, TaskGraph
 from meshwright.planners.topoopt.workloads import families
 from meshwright.planners.topoopt.workloads.workload import DATA, Operation, Workload, flops, graph_of

@@ -115,13 +115,13 @@ def test_rings_through_all_servers() -> None:
     for n, n_rings in ((5, 2), (8, 3), (6, 4)):
         found = finder.hamiltonian(n, n_rings)
         assert len(found) == n_rings and all(sorted(ring) == list(range(n)) for ring in found)
-    assert finder._mean_hops(5, [(0, 1, 2, 3, 4)]) == 1.5 and finder._mean_hops(4, [(0, 1)]) == math.inf
-    assert finder._mean_hops(5, [(0, 1, 2, 3, 4), (0, 2, 4, 1, 3)]) == 1.0
+    assert rings.mean_hops(5, [(0, 1, 2, 3, 4)]) == 1.5 and rings.mean_hops(4, [(0, 1)]) == math.inf
+    assert rings.mean_hops(5, [(0, 1, 2, 3, 4), (0, 2, 4, 1, 3)]) == 1.0
     assert finder.random_cycles(4, 2, np.random.default_rng(0)) == [(0, 1, 2, 3)] * 2
     drawn = finder.random_cycles(9, 3, np.random.default_rng(0))
     links = [frozenset(pair) for ring in drawn for pair in zip(ring, ring[1:] + ring[:1], strict=True)]
     assert drawn[0] == tuple(range(9)) and len(set(links)) == 27
-    assert finder._mean_hops(9, drawn) <= 1.25 * (1 + 1e-9)
+    assert rings.mean_hops(9, drawn) <= 1.25 * (1 + 1e-9)
 
 
 def diamond() -> Workload:

@@ -119,3 +119,24 @@ def test_antichains_are_as_recorded(recorded: Recorded) -> None:
             if graph is not None:
                 found.append(antichains.bit_matrix(graph.down_set, n))
     recorded([found, said.lines()])
+
+
+def test_where_one_solver_gives_up_the_next_is_asked_and_then_shares_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HiGHS' simplex ends without an answer on some rings of 128 servers."""
+    import scipy.optimize
+
+    solve, methods = scipy.optimize.linprog, list[str]()
+
+    def failing(*args: object, method: str, **options: object) -> object:
+        methods.append(method)
+        if method in broken:
+            return scipy.optimize.OptimizeResult(x=None, status=4)
+        return solve(*args, method=method, **options)
+
+    monkeypatch.setattr(scipy.optimize, "linprog", failing)
+    busy, item = np.array([[2.0, 0.0], [0.0, 4.0], [1.0, 1.0]]), np.array([0, 0, 1])
+    broken = ["highs"]
+    assert min_max_split.even_out(busy, item) == pytest.approx([2 / 3, 1 / 3, 1.0], abs=1e-6)
+    assert methods == ["highs", "highs-ipm"]
+    broken = ["highs", "highs-ipm"]
+    assert min_max_split.even_out(busy, item).tolist() == [0.5, 0.5, 1.0]

@@ -12,7 +12,7 @@ from meshwright.core.graph import Graph, Op
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 from meshwright.core.timeline import PlayedGraph
-from meshwright.planners.topoopt.flatbuffer import Table, root
+from meshwright.planners.topoopt.task_graphs.flatbuffer import Table, root
 from meshwright.planners.topoopt.task_graphs.graph import MILLISECOND, TYPES, FlexNetTask, TaskGraph
 
 __all__ = ["parse", "play", "read", "recognises"]
