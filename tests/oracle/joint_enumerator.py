@@ -465,6 +465,24 @@ def frozen_question(seed: int, folder: pathlib.Path) -> Question:
     return Question(problem, settings, f"frozen {seed}: {cluster}, {settings}, {frozen}")
 
 
+def gathered_question(seed: int, folder: pathlib.Path) -> Question:
+    """Return a problem as of `random_question` or `paired_question` whose framework, in a pipeline, reduces gradients of ZeRO-2
+    once a step, whole ones beside shards: levels of all kinds together, experts that few ranks share, little memory.
+    """
+    dice = random.Random(f"gathered {seed}")
+    asked = (random_question, random_question, paired_question, virtual_question)[seed % 4](seed, folder)
+    framework = dataclasses.replace(
+        asked.problem.framework, keeps_gathered=True, reduces_once=True, copies_gathered=dice.random() < 0.8
+    )
+    problem = dataclasses.replace(asked.problem, framework=framework)
+    settings = asked.settings | {"shard": dice.choice(("2", "0,2", "0,2,3", "1,2", "0,1,2,3"))}
+    if dice.random() < 0.6:
+        settings["pipeline"] = dice.choice(("2", "1", "2"))
+    if dice.random() < 0.6 and shapes(problem, settings):
+        problem = with_memory(problem, _tight_memory(problem, settings, dice))
+    return Question(problem, settings, f"gathered {seed}: {asked.name}, {settings}")
+
+
 def tied_question(schedule: str, folder: pathlib.Path) -> Question:
     """Return a problem of a model whose embedding and head are one large table, under one schedule, where memory is tight."""
     dice = random.Random(schedule)
@@ -959,5 +977,6 @@ FAMILIES: MappingProxyType[str, Callable[[int, pathlib.Path], Question]] = Mappi
     "random": random_question, "context": context_question, "both_ways": both_ways_question, "offload": offload_question,
     "virtual": virtual_question, "unlike": unlike_question, "paired": paired_question, "frozen": frozen_question,
     "optimizer": optimizer_question, "activations": activations_question,
+    "gathered": gathered_question,
 })  # fmt: skip
 """Random questions by what is special about them."""

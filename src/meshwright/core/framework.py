@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
@@ -257,8 +257,10 @@ class Framework:
         Where ZeRO-3 gathers weights operator by operator (DeepSpeed), how many may stand gathered beside those of the operator
         that runs; 0 where it works layer by layer: this layer's, and the next one's on their way.
     keeps_gathered : bool
-        Whether ZeRO-1 and 2 are FSDP whose weights stay gathered through a step, beside a pipeline that reduces gradients after
-        its last micro-batch only: these stand whole, then beside their shards, with buffers of the largest layer as in ZeRO-3.
+        Whether ZeRO-1 and 2 are FSDP whose weights stay gathered through a step, with buffers of a layer's size as in ZeRO-3.
+    reduces_once : bool
+        Whether in a pipeline gradients of ZeRO-2 stand whole until a stage's last micro-batch is through and scattered then,
+        whole ones beside shards (FSDP under PyTorch's pipelines), or every micro-batch scatters its own.
     keeps_gathered_inputs : bool
         Whether what sequence parallelism gathers for a product is kept for the backward pass (PyTorch's DTensor, whose linear
         layers save their input as it came), or gathered again there (Megatron-LM).
@@ -316,6 +318,7 @@ class Framework:
     gradient_copy_bytes: float = 0.0
     n_gathered_weights: float = 0.0
     keeps_gathered: bool = False
+    reduces_once: bool = False
     keeps_gathered_inputs: bool = False
     copies_gathered: bool = True
     compute_ratio: float = 1.0
@@ -337,6 +340,10 @@ class Framework:
                 raise InputError(f"framework {self.word or 'without a name'}: {name} is {value!r}; it must be {allowed}")
         if self.compute_ratio == 0.0:
             raise InputError(f"framework {self.word or 'without a name'}: compute_ratio is 0; it must be above 0")
+
+    def in_pipeline(self, n_ranks: int) -> Framework:
+        """Return how it carries out a pipeline of so many ranks: without one, every micro-batch scatters its gradients."""
+        return replace(self, reduces_once=False) if self.reduces_once and n_ranks == 1 else self
 
     @property
     def holds_as(self) -> str:

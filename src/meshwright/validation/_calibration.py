@@ -134,8 +134,10 @@ def calibrate(
         notes.append(f"the runs ask for more than can be told by one figure: {ratio:g} is the end of its range")
     if ratio == 1.0 and len(left_out) and left_out.mean() > before:
         notes.append("what the others say predicts each run no better: one figure does not tell what is off, none is taken")
+    n_failed = sum(not math.isfinite(own.measured_seconds) for own in runs.values())
+    n_left = n_failed + len(unknown) + sum(isinstance(own, Skipped) for own in told)
     return Calibration(
-        word, names, len(timed), len(told) - len(timed), ratio, before,
+        word, names, len(timed), n_left, ratio, before,
         float(errors(seconds, timed, ratio).mean()), float(left_out.mean()) if len(left_out) else None,
         (*dict.fromkeys(own.note for own in runs.values() if own.note), *notes),
     )  # fmt: skip
@@ -157,6 +159,8 @@ def content(framework: str, compute_ratio: float, source: str, title: str) -> st
 
 def _of_table(path: str | Path, framework: str) -> list[OwnRun | Skipped]:
     """Return the rows of a CSV file."""
+    if framework.endswith(".toml"):
+        raise InputError(f"--for {framework}: is a file; calibrate starts from a built-in one")
     file = _sets.set_file(path)
     measured = _table.read(file)
     if measured.kind != "own_runs":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import frameworks
-from meshwright.base import registry
+from meshwright.base import files, registry
 from meshwright.base.errors import InputError
 from meshwright.validation import _sets, _table, own_runs
 from meshwright.validation._coverage import coverage
@@ -41,6 +43,8 @@ class Report:
         What each row of the file says, in short.
     unused : tuple of str
         Columns that say something but change no prediction.
+    notes : tuple of str
+        What is to be said of the file as a whole.
     """
 
     file: str
@@ -50,6 +54,7 @@ class Report:
     held_out: frozenset[int] = frozenset()
     descriptions: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def validate(path: str | Path, *, framework: str = "") -> Report:
@@ -85,15 +90,31 @@ def validate(path: str | Path, *, framework: str = "") -> Report:
         found = plugin.points(_table.located(path, rows, getattr(plugin, "PATHS", ())))
     except CellError as error:
         raise InputError(f"{path}: row {error.row}, column {error.column}: {error}") from None
+    seen = {row for row, fields in enumerate(rows, 1) if kind == "own_runs" and _calibrated_to(fields, path)}
+    held = {row for row, fields in enumerate(rows, 1) if not fitted(kind, row, fields, built_in=_sets.is_built_in(path))}
     return Report(
         str(path),
         kind,
         tuple(point for point in found if isinstance(point, Point)),
         tuple(point for point in found if isinstance(point, Skipped)),
-        frozenset(row for row, fields in enumerate(rows, 1) if not fitted(kind, row, fields, built_in=_sets.is_built_in(path))),
+        frozenset(held - seen),
         tuple(_table.describe(row, (*plugin.COLUMNS, *getattr(plugin, "OPTIONAL", ()))) for row in rows),
         _unused(rows, plugin.COLUMNS, getattr(plugin, "OPTIONAL", None)),
+        (f"{len(seen)} rows are among those that their framework file was calibrated to: not held out",) if seen else (),
     )
+
+
+def _calibrated_to(fields: Mapping[str, str], path: Path) -> bool:
+    """Tell whether a row, or its log, is among the runs that the framework file it names was calibrated to."""
+    word = own_runs.named(fields)
+    if not word.endswith(".toml"):
+        return False
+    try:
+        title = str(files.read_toml(Path(word)).get("title", ""))
+    except InputError:
+        return False  # whoever reads the framework says so
+    names = re.search(r"calibrated to \d+ runs? of (.+?): mean error", title)
+    return bool(names) and bool({path.name, Path(fields.get("log", "")).name} & set(names[1].split(", ") if names else ()))
 
 
 def _trained_by(rows: Sequence[Mapping[str, str]], word: str, path: Path) -> tuple[Mapping[str, str], ...]:
@@ -112,7 +133,11 @@ def _unused(rows: Sequence[Mapping[str, str]], columns: Sequence[str], optional:
     """Return the filled columns that no prediction uses, of files whose columns the user chooses."""
     if optional is None:
         return ()
-    return tuple(name for name in rows[0] if name not in (*columns, *optional) and any(row[name].strip() for row in rows))
+    return tuple(
+        name or "(without a name)"
+        for name in rows[0]
+        if name not in (*columns, *optional) and any(row[name].strip() for row in rows)
+    )
 
 
 def as_json(reports: Sequence[Report]) -> dict[str, object]:
@@ -134,6 +159,7 @@ def _set(report: Report) -> dict[str, object]:
         "regret": _regret(report.points),
         "interval": coverage(report.points, report.held_out),
         "unused_columns": list(report.unused),
+        "notes": [*report.notes, *(f"{note} ({n_rows} rows)" for note, n_rows in _notes(report).items())],
     }
 
 
@@ -251,8 +277,8 @@ def explain(reports: Sequence[Report]) -> str:
         lines.append(line)
         if report.unused:
             lines.append(f"  columns that no prediction uses: {', '.join(map(_unused_column, report.unused))}")
-        for note in dict.fromkeys(point.note for point in report.points if point.note):
-            lines.append(f"  {note} ({sum(point.note == note for point in report.points)} rows)")
+        lines += [f"  {note}" for note in report.notes]
+        lines += [f"  {note} ({n_rows} rows)" for note, n_rows in _notes(report).items()]
         if regret and regret["max_ratio"] > 0.0:
             lines.append(
                 f"  regret: worst {_percent(regret['max_ratio'])} of {regret['n_groups']} group{'s' * (regret['n_groups'] > 1)}"
@@ -265,6 +291,11 @@ def explain(reports: Sequence[Report]) -> str:
             shown = ", ".join(map(str, rows[:6])) + (", ..." if len(rows) > 6 else "")
             lines.append(f"  not predicted: {reason} ({len(rows)} rows: {shown})")
     return "\n".join(lines)
+
+
+def _notes(report: Report) -> dict[str, int]:
+    """Return what is said of single rows, and of how many."""
+    return dict(Counter(point.note for point in report.points if point.note))
 
 
 def _unused_column(name: str) -> str:

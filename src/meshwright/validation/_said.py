@@ -11,6 +11,7 @@ from meshwright import frameworks, schedules
 from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core import plan_fields
+from meshwright.core.cluster import Cluster
 from meshwright.core.flops import model_flops
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
@@ -18,10 +19,11 @@ from meshwright.core.plan_forms import inner_words
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.run_config import RunConfig
 from meshwright.validation._logs import MeasuredRun, alike, measured_run
+from meshwright.validation._logs.beside import kind_word
 from meshwright.validation._points import CellError, count, counts
 from meshwright.writers import plan_json
 
-__all__ = ["Said", "check_work", "configured", "of_log"]
+__all__ = ["Said", "check_device", "check_seconds", "check_work", "configured", "of_log"]
 
 DEGREES = ("data", "tensor", "context", "expert", "pipeline")
 """What a log tells of a plan for certain; the rest of it may be assumed."""
@@ -29,6 +31,10 @@ DEGREES = ("data", "tensor", "context", "expert", "pipeline")
 MOST_WORK = 2.0
 """FLOPs of a step as a log's rate has them, over the model's own: what formulas differ by (recomputation, attention, the
 head), with room. More is another model, batch or number of devices."""
+
+
+WEIGHTS_RATIO = 1.03
+"""Weights that a log tells may be so many times the model's: vocabularies are padded, counts rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ def of_log(fields: Mapping[str, str]) -> Said:
         log = measured_run(path)
     except InputError as error:
         raise CellError("log", str(error)) from None
+    if log.refused and not fields.get("config", "").strip():
+        raise CellError("log", f"{path}: {log.refused}; give the program's configuration in the column config")
     taken = ("precision",) if fields.get("config", "").strip() else set(log.settings) - {"devices"}
     told = {name: text for name, text in log.settings.items() if name in taken}
     told |= {"global_batch": str(log.global_batch)} if log.global_batch else {}
@@ -192,6 +200,17 @@ def _contradicted(fields: Mapping[str, str], name: str, value: object, path: str
     return CellError(name, f"{name} is {fields[name].strip()}, but {path} says {value}; correct one of them")
 
 
+def check_device(log: MeasuredRun, cluster: Cluster) -> None:
+    """Refuse a log that names another kind of device than its cluster has; devices of unknown names may be any."""
+    row, kind = log.device
+    own = [kind_word(one.name) for one in cluster.kinds]
+    if kind and all(own) and kind not in own:
+        raise InputError(
+            f"{log.file}: line {row}: ran on {kind}, but {cluster.name} has {', '.join(one.name for one in cluster.kinds)}: "
+            "another cluster?"
+        )
+
+
 def check_work(log: MeasuredRun, graph: Graph, global_batch: int, n_devices: int) -> float:
     """Return the seconds of a step, their figures checked against the work of the run's model.
 
@@ -203,6 +222,11 @@ def check_work(log: MeasuredRun, graph: Graph, global_batch: int, n_devices: int
     seconds = log.seconds_of(global_batch, graph.sequence_length, n_devices)
     if not 0.0 < seconds < math.inf:
         raise InputError(f"{log.file}: tells no seconds of a step, and no rate to find them from")
+    if log.n_weights and not 1.0 / WEIGHTS_RATIO < log.n_weights / graph.n_parameters < WEIGHTS_RATIO:
+        raise InputError(
+            f"{log.file}: is of a model with {log.n_weights / 1e9:.4g} billion weights, but {graph.name} has "
+            f"{graph.n_parameters / 1e9:.4g}: another model?"
+        )
     told = log.device_flops_per_second * seconds * n_devices
     needed = model_flops(graph) * global_batch
     if told and needed and not 1.0 / MOST_WORK < told / needed < MOST_WORK:
@@ -212,3 +236,34 @@ def check_work(log: MeasuredRun, graph: Graph, global_batch: int, n_devices: int
             "model, batch or number?"
         )
     return seconds
+
+
+def check_seconds(seconds: float, graph: Graph, run: tuple[int, int, str], cluster: Cluster, place: str) -> None:
+    """Refuse a step shorter than the peak of its devices allows: their products alone take longer.
+
+    Parameters
+    ----------
+    seconds : float
+        Of the step.
+    graph : Graph
+        The model.
+    run : tuple of (int, int, str)
+        Samples of a step, devices, and the precision of products.
+    cluster : Cluster
+        Where it ran: the quickest of its kinds counts.
+    place : str
+        Where the seconds stand, for the message.
+
+    Raises
+    ------
+    InputError
+        When it is shorter.
+    """
+    global_batch, n_devices, precision = run
+    peak = max(one.peak(precision) for one in cluster.kinds)
+    least = model_flops(graph, halve_causal=True) * global_batch / (peak * n_devices)
+    if seconds < least:
+        raise InputError(
+            f"{place}: a step of {seconds:.4g} s is shorter than the {least:.4g} s that the products of {global_batch} samples "
+            f"of {graph.name} take at the {precision} peak of {n_devices} devices of {cluster.name}: another unit, model, batch or cluster?"
+        )

@@ -51,7 +51,7 @@ slowest of these that runs the plan and leaves the room that `plan` keeps."""
 PATHS = ("model", "cluster", "config", "log")
 """Columns that may name files: relative ones from where the CSV file lies."""
 
-FAILED = ("inf", "oom", "failed")
+FAILED = ("oom", "failed")
 """What a run that failed for memory has for seconds."""
 
 MOST_BYTES: Mapping[str, int] = MappingProxyType({"gradient_bytes": 8, "optimizer_bytes": 16})
@@ -197,8 +197,15 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
         n_devices = found.plan.n_devices if found else run.strategies[0].n_devices * run.pipeline
         run = _placed(run, n_devices, fields, column)
         notes += () if len(some) > 1 else _outside(word, run)
+        if said.log:
+            _said.check_device(said.log, cluster)
         if not timed and said.log:
             measured = _said.check_work(said.log, graph, run.global_batch, n_devices)
+        source = said.log.file if said.log and not timed else "column step_seconds"
+        _said.check_seconds(measured, graph, (run.global_batch, n_devices, training.precision), cluster, source)
+        if said.log and said.log.out_of_memory and not timed:
+            measured = math.inf
+            notes.append(f"line {said.log.out_of_memory} of the log: memory ran out; the run counts as failed")
     except CellError:
         raise
     except InputError as error:

@@ -203,12 +203,28 @@ def test_collectives_in_place_spare_the_copies_and_nothing_else() -> None:
 def test_weights_that_stay_gathered_have_whole_gradients_their_shards_and_buffers_of_a_layer(shard: int) -> None:
     """140 weights, gradients of four bytes whole and a quarter of them as shards; a buffer of weights and one of gradients."""
     axes, strategy = mesh(n_shards=4, n_expert_shards=4), Strategy(data=4, shard=shard)
-    kept = load(strategy, axes, framework=Framework(keeps_gathered=True))
+    kept = load(strategy, axes, framework=Framework(keeps_gathered=True, reduces_once=True))
     assert kept.gradient_bytes == 4 * 140 + 4 * 35
+    each = load(strategy, axes, framework=Framework(keeps_gathered=True))
+    assert each.gradient_bytes == (4 * 35 if shard == 2 else 4 * 140)
+    assert (each.working_bytes, each.communication_bytes) == (kept.working_bytes, kept.communication_bytes)
     assert kept.communication_bytes == (2 + 4) * 140
     plain = load(strategy, axes)
     assert kept.working_bytes - plain.working_bytes == pytest.approx(2 * 140 * (1 + TRAINING.fragmentation_ratio))
     assert load(Strategy(data=4), axes, framework=Framework(keeps_gathered=True)) == load(Strategy(data=4), axes)
+
+
+def test_gradients_that_are_reduced_once_cost_no_micro_batch_anything_and_leave_after_the_last() -> None:
+    """ZeRO-2 communicates as ZeRO-1 does, with one copy of gradients more; without a pipeline every micro-batch scatters."""
+    axes = mesh(n_shards=4, n_expert_shards=4, shard=Line(), expert_data=Line())
+    once = Framework(reduces_once=True)
+    kept, each = (load(Strategy(data=4, shard=2), axes, framework=how) for how in (once, once.in_pipeline(1)))
+    plain = load(Strategy(data=4, shard=1), axes)
+    assert "gather" not in dict(kept.backward_communication) and dict(each.backward_communication)["gather"] > 0.0
+    assert plain.reduce_seconds < kept.reduce_seconds < 2.0 * plain.reduce_seconds and each.reduce_seconds == 0.0
+    assert kept.gather_seconds == each.gather_seconds == plain.gather_seconds
+    assert once.in_pipeline(2) is once and analytic.combine([(kept, 3)], once, 2).overlap_ratio == 0.0
+    assert analytic.combine([(kept, 3)], once, 0).overlap_ratio > 0.0
 
 
 @pytest.mark.parametrize(

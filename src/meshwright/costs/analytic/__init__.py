@@ -37,6 +37,7 @@ __all__ = [
     "distinct_rows",
     "distinct_settings",
     "illegal",
+    "in_pipeline",
     "no_host",
     "row_costs",
     "rows",
@@ -67,6 +68,7 @@ def combine(stage_costs: Sequence[tuple[StageCost, int]], framework: Framework, 
     `shard`: what its data axis shards, as `Strategy.shard`.
     """
     overlaps = framework.overlaps_reduce and (shard > 0 or framework.overlaps_whole_reduce)
+    overlaps = overlaps and not (framework.reduces_once and shard in (1, 2))
     return joined_loads.combine(stage_costs, overlaps=overlaps)
 
 
@@ -163,6 +165,12 @@ def with_offload(problem: Problem) -> Problem:
     limits = problem.framework.limits
     limits = replace(limits, recompute=(*limits.recompute, OFFLOAD))
     return replace(problem, framework=replace(problem.framework, limits=limits))
+
+
+def in_pipeline(problem: Problem, n_ranks: int) -> Problem:
+    """Return the problem as stages of a pipeline of so many ranks are priced; see `Framework.in_pipeline`."""
+    framework = problem.framework.in_pipeline(n_ranks)
+    return problem if framework is problem.framework else replace(problem, framework=framework)
 
 
 def axis_times(
@@ -287,7 +295,7 @@ def stage_costs(
     """
     if problem.cluster is None or not any(op.body for op in problem.graph.ops):
         return ()
-    problem = _with_settings(problem, plan)
+    problem = in_pipeline(_with_settings(problem, plan), len(plan.ranks()))
     if plan.n_offloaded and (reason := no_host(problem)):
         raise InputError(f"activations on the host: {reason}")
     known = words(problem.framework)

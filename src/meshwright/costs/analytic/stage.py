@@ -15,7 +15,7 @@ from meshwright.costs.analytic.layer import LayerWork, Repeat, Transfer
 from meshwright.costs.analytic.offload import exposed_seconds, host_update
 from meshwright.costs.analytic.update import EXCHANGED_BYTES, shaped_update
 
-__all__ = ["exchanges", "exposed", "layer_load", "layer_loads", "repeated", "sharded_seconds"]
+__all__ = ["exchanges", "exposed", "layer_load", "layer_loads", "repeated", "scatters", "sharded_seconds"]
 
 
 def layer_load(
@@ -36,7 +36,8 @@ def layer_load(
     Sharded weights (ZeRO-3) are gathered before the forward and again before the backward pass of every micro-batch, each
     beside the compute of the neighbouring layer: only what exceeds one layer's compute is exposed. Gradients sharded over the
     micro-batches (ZeRO-2 and 3) are reduced at once, beside the same compute; with HSDP the replicas add up their shards once a
-    step. Taking gathered weights apart and laying gradients out for the scattering are copies, which nothing hides.
+    step. Taking gathered weights apart and laying gradients out for the scattering are copies, which nothing hides. ZeRO-2
+    that reduces once a step (`Framework.reduces_once`) has none of this in a micro-batch.
     """
     return layer_loads(work, (recompute,), mesh, strategy, device, training, framework)[0]
 
@@ -59,7 +60,9 @@ def layer_loads(
     splits = framework.splits_transfers and not strategy.sequence_parallel
     update_seconds, host_bytes = _update(work, mesh, strategy, device, training, (weights, gradients, optimizer))
     output_bytes = work.output_bytes / (strategy.tensor if splits else 1)
-    reduce_seconds = _reduce_seconds(work, mesh, strategy, training)
+    reduce_seconds = _reduce_seconds(work, mesh, strategy, training, scattered=scatters(strategy, framework))
+    if reduce_seconds and framework.copies_gathered and framework.reduces_once and strategy.shard == 2:
+        reduce_seconds += _copy_seconds(work, strategy, device, training)[1]
     gather_seconds = _gather_seconds(work, mesh, strategy, training)
     weight_bytes = weights - _packed_saving(work, mesh, strategy, training)
     forward = _communication(work.forward, mesh, strategy, framework)
@@ -213,11 +216,16 @@ def _copy_seconds(work: LayerWork, strategy: Strategy, device: Device, training:
     return unpack, (training.weight_bytes + training.gradient_bytes) * n_trained / rate
 
 
+def scatters(strategy: Strategy, framework: Framework) -> bool:
+    """Tell whether every micro-batch scatters its gradients: else they are reduced once a step."""
+    return strategy.shard == 3 or (strategy.shard == 2 and not framework.reduces_once)
+
+
 def sharded_seconds(
     work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework
 ) -> tuple[float, float]:
     """Return the seconds of gathering weights (ZeRO-3) and of scattering gradients (ZeRO-2 and 3) of every micro-batch."""
-    if strategy.shard < 2:
+    if not scatters(strategy, framework):
         return 0.0, 0.0
     if framework.shard_bytes_per_second:
         gathered = work.gathered_bytes(training.weight_bytes) + training.weight_bytes * work.n_expert_parameters
@@ -233,11 +241,11 @@ def sharded_seconds(
     return gather, reduce
 
 
-def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
-    """Return the seconds of the gradient reduction that happens once a step."""
+def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, *, scattered: bool) -> float:
+    """Return the seconds of the gradient reduction that happens once a step; `scattered`: after what micro-batches scatter."""
     dense = work.n_trained_dense * training.gradient_bytes
     replicas = bucket_seconds(mesh.replicate, "all_reduce", dense / mesh.n_shards)
-    if strategy.shard >= 2:
+    if scattered:
         return replicas
     kind = "reduce_scatter" if strategy.shard else "all_reduce"
     seconds = replicas + bucket_seconds(mesh.shard, kind, dense)
@@ -283,9 +291,9 @@ def _state_bytes(
     whole = work.n_trained_dense + work.n_trained_expert
     share = work.n_trained_dense / mesh.n_shards + work.n_trained_expert / mesh.n_expert_shards
     lookup = training.weight_bytes * work.n_lookup_parameters if strategy.shard < 2 else 0.0
-    gathered = framework.keeps_gathered and strategy.shard in (1, 2)
-    gradients = training.gradient_bytes * (share if strategy.shard >= 2 and not gathered else whole) + lookup
-    gradients += training.gradient_bytes * share if gathered else 0.0
+    both = framework.reduces_once and strategy.shard in (1, 2)
+    gradients = training.gradient_bytes * (share if strategy.shard >= 2 and not both else whole) + lookup
+    gradients += training.gradient_bytes * share if both else 0.0
     if strategy.shard < 3 and training.weight_bytes < 4:
         gradients += framework.gradient_copy_bytes * (share if strategy.shard else whole)
     if strategy.offload == "optimizer":

@@ -10,7 +10,7 @@ from meshwright.core.stage_cost import Collective
 from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import BUCKET_BYTES, Axis, Mesh
 from meshwright.costs.analytic.layer import LayerWork, Transfer
-from meshwright.costs.analytic.stage import exchanges, exposed, repeated, sharded_seconds
+from meshwright.costs.analytic.stage import exchanges, exposed, repeated, scatters, sharded_seconds
 
 __all__ = ["collectives"]
 
@@ -48,7 +48,7 @@ def collectives(
         )
         kind = "reduce_scatter" if strategy.shard else "all_reduce"
         lasting = once.get(key[0], work)
-        per_batch = work if strategy.shard >= 2 else lasting
+        per_batch = work if scatters(strategy, framework) else lasting
         n_dense, n_expert = lasting.n_trained_dense, lasting.n_trained_expert
         reduced = (
             ("shard", kind, float(per_batch.n_trained_dense * training.gradient_bytes)),
@@ -67,7 +67,7 @@ def collectives(
                 "forward", gathered, gather, min(1.0, work.forward_seconds / gather) if gather > 0.0 else 0.0, n_layers
             )
             ledger.beside("backward", gathered, gather, hidden, n_layers * work.has_backward)
-        if strategy.shard >= 2:
+        if scatters(strategy, framework):
             ledger.beside("backward", reduced, scatter, hidden if framework.overlaps_scatter else 0.0, n_layers)
         else:
             ledger.once("reduce", reduced, n_layers)

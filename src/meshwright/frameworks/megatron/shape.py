@@ -59,7 +59,12 @@ def attention_of(options: Options) -> str:
 
 
 def unlike(options: Options, place: str, graph: Graph) -> list[tuple[str, str]]:
-    """Return what the options say of a model that another graph, which is priced, has not: an option and a sentence."""
+    """Return what the options say of a model that another graph, which is priced, has not: an option and a sentence.
+
+    Of sizes that they leave to a tokenizer, the graph's count.
+    """
+    words = [one.size("vocabulary", 0) for op in graph.ops for one in op.body if one.kind == "embedding"]
+    options = {"--vocab-size": (str(max(words, default=0)),), **options}
     try:
         own = huggingface.graph_of(fields_of(options, place), place, sequence_length=graph.sequence_length)
     except InputError:

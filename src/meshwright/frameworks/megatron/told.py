@@ -16,7 +16,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import MODULES, OFFLOAD, Strategy, repeats_dispatch
 from meshwright.frameworks import _command_line, _exact, _optimizers
 from meshwright.frameworks._shell_words import is_open
-from meshwright.frameworks.megatron import aside, contradictions, parser, pipeline, shape, surroundings
+from meshwright.frameworks.megatron import aside, contradictions, parser, pipeline, shape, sizes, surroundings
 from meshwright.frameworks.megatron.options import EXCHANGES, OVERLAP
 
 __all__ = ["config_of", "plan_of", "read", "variant_of"]
@@ -134,6 +134,7 @@ def config_of(
         raise InputError(
             f"{path}: --num-layers: makes {n_layers} layers, but {graph.name} has {len(graph.ops) - 2}: another model?"
         )
+    sizes.check(options, path, graph)
     _head_ranks(options, plan, graph, path)
     length, precision = shape.length_of(options, path), _precision(options)
     reduce = "--overlap-grad-reduce" in options or not says_overlaps

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from meshwright.core.strategy import OFFLOAD, RECOMPUTE, repeats_dispatch
 from meshwright.costs import analytic
 from meshwright.planners.best import layer_sums
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
-from meshwright.planners.best.limits import variants
+from meshwright.planners.best.limits import fullest_shardings, variants
 from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RowFigures, least_peaks
 from meshwright.planners.best.question import Exchanges
 from meshwright.planners.best.ranks import (
@@ -161,11 +160,12 @@ class Costs:
         classes = self.classes(config, light=light)
         if config.is_any:
             return self._least_rows(config, classes)
-        spare, found = self._spare[config.ends_together], []
-        key, told = (loads_key(config, light=light), spare), {"inside_only": light, **({"spare": spare} if spare else {})}
+        spare, found, problem = self._spare[config.ends_together], [], analytic.in_pipeline(self.problem, config.mesh.pipeline)
+        key = loads_key(config, light=light), spare, problem is self.problem
+        told = {"inside_only": light, **({"spare": spare} if spare else {})}
         for devices, place in zip(classes.devices, classes.keys, strict=True):
             if (key, place) not in self._priced.rows:
-                own = self.model.row_costs(self.problem, config.strategy, devices, config.mesh.micro_batch, **told)
+                own = self.model.row_costs(problem, config.strategy, devices, config.mesh.micro_batch, **told)
                 if place[-1] == SILENT:
                     own = {of: silent(load) for of, load in own.items()}
                 self._priced.rows[key, place] = own
@@ -178,15 +178,14 @@ class Costs:
         Lemma: inside a micro-batch, sharding only adds communication, copies and buffers, so that none of it (ZeRO-0) is below all, and
         offload changes nothing; the higher the level, the more ranks share, and with optimizer state on the host, the less weights,
         gradients and optimizer state are held, as much for any micro-batch. What the optimizer takes does not fall from level to level and is left out. No one sharding is below all others:
-        ZeRO-3 holds the least state, but needs buffers of a layer's size. Which layers share a rank is a matter of the schedule.
+        ZeRO-3 holds the least state, but needs buffers of a layer's size. Which layers share a rank is a matter of the schedule. Where ZeRO-2 reduces once a step its gradients stand whole beside shards, so that the least of all levels counts.
         """
-        mesh, key = config.mesh, (config.mesh, self._spare[0] != self._spare[1] and config.ends_together)
+        key = config.mesh, self._spare[0] != self._spare[1] and config.ends_together
         if key not in self._of_mesh:
-            level = max(self.shards) if mesh.data * mesh.context > 1 else 0
-            away = max(self.exchanges.offloads)  # "optimizer" where it may lie on the host, which leaves the least here
-            highest = Config(replace(mesh, micro_batch=1), level, 0, config.schedule, config.chunks, "pipeline", offload=away)
-            places = self.classes(highest, light=True).kinds
-            state = dict(zip(places, self.rows(highest, light=True), strict=True))  # the same at all places
+            state: dict[int, RowLoads] = {}
+            for one in fullest_shardings(config, self.problem.framework, self.shards, self.exchanges.offloads):
+                for kind, own in zip(self.classes(one, light=True).kinds, self.rows(one, light=True), strict=True):
+                    state[kind] = self._priced.joined.least([state[kind], own] if kind in state else [own])
             unsharded = self.without_sharding(config, classes)
             self._of_mesh[key] = [
                 self._priced.joined.with_state(own, state[kind]) for kind, own in zip(classes.kinds, unsharded, strict=True)
@@ -260,15 +259,15 @@ class Costs:
         if any(place[-1] == SILENT for place in classes.keys):
             priced: tuple[StageCost, ...] = self.model.stage_costs(self.problem, plan, ledger=False)
             return priced
-        of_class, row_of = self.rows(config), analytic.rows(self.problem)
-        found = []
+        of_class, row_of, found = self.rows(config), analytic.rows(self.problem), []
+        framework = self.problem.framework.in_pipeline(config.mesh.pipeline)
         for stage, rank in zip(plan.stages, plan.rank_of_stage(), strict=True):
             counts: dict[tuple[int, str], int] = {}
             for op, word in zip(stage.ops, stage.recompute or ("none",) * len(stage.ops), strict=True):
                 counts[row_of[op], word] = counts.pop((row_of[op], word), 0) + 1  # the last layer's stays last
             layers = of_class[classes.of_rank[rank]]
             loads = [(layers[key], count) for key, count in counts.items()]
-            found.append(analytic.combine(loads, self.problem.framework, stage.strategy.shard))
+            found.append(analytic.combine(loads, framework, stage.strategy.shard))
         return tuple(found)
 
     def peaks(self, config: Config, n_microbatches: int) -> Peaks:

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.base.errors import InputError
 from meshwright.core.flops import forward_flops
-from meshwright.core.framework import AXES
+from meshwright.core.framework import AXES, Framework
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import ALTERNATE, CONTEXT_EXCHANGES, MODULES, ON_HOST, RECOMPUTE
@@ -22,6 +22,7 @@ __all__ = [
     "SCHEDULES",
     "Limits",
     "allowed_degrees",
+    "fullest_shardings",
     "inside_framework",
     "largest_degrees",
     "outside",
@@ -241,6 +242,26 @@ def variants(
             if level == 3 and level in framework.hybrid_shards
             else (0,)
         )
+    ]
+
+
+def fullest_shardings(config: Config, framework: Framework, shards: tuple[int, ...], offloads: tuple[str, ...]) -> list[Config]:
+    """Return a configuration with the shardings of which one leaves the least state on a device, one sample at a time.
+
+    Parameters
+    ----------
+    config, framework
+        The configuration and what runs it: where ZeRO-2 reduces once a step it may hold more than lower levels.
+    shards : tuple of int
+        Sharding levels allowed.
+    offloads : tuple of str
+        What may lie on the host: the optimizer's state there leaves the least here.
+    """
+    mesh = replace(config.mesh, micro_batch=1)
+    levels = shards if framework.reduces_once else (max(shards),)
+    return [
+        Config(mesh, level, 0, config.schedule, config.chunks, "pipeline", offload=max(offloads))
+        for level in (levels if mesh.data * mesh.context > 1 else (0,))
     ]
 
 

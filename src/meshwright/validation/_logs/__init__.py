@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.base import files
 from meshwright.base.errors import InputError
-from meshwright.validation._logs import deepspeed, maxtext, megatron, nanotron, nemo, torchtitan, trainer
+from meshwright.validation._logs import beside, deepspeed, maxtext, megatron, nanotron, nemo, torchtitan, trainer
 from meshwright.validation._logs.entries import Line, Reading, TimedLine
 
 __all__ = ["MeasuredRun", "alike", "is_log", "measured_run", "measured_runs"]
@@ -87,6 +87,14 @@ class MeasuredRun:
         Options of Megatron-LM that it prints.
     notes : tuple of str
         What was assumed or left out, each with its line.
+    refused : str
+        What it says of the run that cells of a row cannot, in a sentence; empty for nothing.
+    n_weights : float
+        Weights of the model that it tells; 0 for none.
+    device : tuple of (int, str)
+        The line that names its device, and the kind; (0, "") for none.
+    out_of_memory : int
+        The line at which the run ended for want of memory; 0 where it says no such thing.
     """
 
     file: str
@@ -106,6 +114,10 @@ class MeasuredRun:
     settings: Mapping[str, str]
     options: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
+    refused: str = ""
+    n_weights: float = 0.0
+    device: tuple[int, str] = (0, "")
+    out_of_memory: int = 0
 
     def seconds_of(self, global_batch: int, sequence_length: int, n_devices: int) -> float:
         """Return the seconds of a step of so many samples and tokens on so many devices.
@@ -186,7 +198,7 @@ def measured_run(path: str | Path) -> MeasuredRun:
     InputError
         When it cannot be read, is none of these, times no step, or contradicts itself.
     """
-    found = _reading(path)
+    found, lines = _reading(path)
     if not found.entries:
         raise InputError(f"{path}: times no step: {'; '.join(found.notes[:3]) or 'it has no timed line after the first'}")
     notes = list(found.notes)
@@ -196,7 +208,12 @@ def measured_run(path: str | Path) -> MeasuredRun:
         notes.append(f"{len(found.entries) - len(whole)} lines have another batch than the last ones' {batch}; left out")
     kept = [entry for entry in whole if entry.step > _begun(found.entries) + WARM_UP_STEPS]
     if len(kept) < FEWEST:
-        kept = [entry for entry in whole if entry is not found.entries[0] or len(whole) <= FEWEST]
+        kept = [entry for entry in whole if entry is not found.entries[0]] or whole
+    if kept == found.entries[:1] and kept[0].step == 1:
+        raise InputError(
+            f"{path}: line {kept[0].line}: times the first step alone, in which kernels are chosen and memory is set up; a log "
+            "of a few more steps is needed"
+        )
     seconds = np.array([entry.seconds for entry in kept])
     median = float(np.median(seconds))
     _check_samples(path, kept, batch)
@@ -207,22 +224,29 @@ def measured_run(path: str | Path) -> MeasuredRun:
         _median(entry.samples_per_second for entry in kept), _median(entry.device_tokens_per_second for entry in kept),
         _median(entry.device_flops_per_second for entry in kept), batch, found.allocated_bytes, found.reserved_bytes,
         MappingProxyType(dict(found.settings)), MappingProxyType(dict(found.options)), tuple(notes),
+        found.refused, beside.weights(lines), beside.device(lines), beside.out_of_memory(lines, found.entries[-1].line),
     )  # fmt: skip
 
 
-def _reading(path: str | Path) -> Reading:
-    """Return what the first format that knows the file says; DeepSpeed's and the Trainer's lines also stand in others'."""
+def _reading(path: str | Path) -> tuple[Reading, list[Line]]:
+    """Return what the first format that knows the file says (DeepSpeed's and the Trainer's stand in others'), and its lines."""
     text = _text(path).replace("\r\n", "\n").replace("\r", "\n")
     if "\0" in text[:4096]:
         raise InputError(f"{path}: is a binary file; a log with {KNOWN} is needed")
     if (of_state := trainer.state(text)) is not None:
-        return of_state
+        return of_state, []
     lines = _lines(text)
     for read in READERS:
         found = read(lines)
         if found is not None:
-            return _last_run(read, lines, found)
-    raise InputError(f"{path}: has none of {KNOWN}")
+            return _last_run(read, lines, found), lines
+    out = beside.out_of_memory(lines, 0)
+    why = (
+        f"; by line {out} memory ran out before a step: say oom in the column step_seconds of a row without a log"
+        if out
+        else ""
+    )
+    raise InputError(f"{path}: has none of {KNOWN}{why}")
 
 
 def _text(path: str | Path) -> str:

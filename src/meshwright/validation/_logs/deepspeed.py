@@ -17,7 +17,8 @@ _BREAKDOWN = re.compile(rf"time \(ms\) \| (?:forward|fwd): ({NUMBER}) \| (?:back
 _PIPELINE = re.compile(rf"steps: (\d+) loss: \S+ iter time \(s\): ({NUMBER}) samples/sec: ({NUMBER})")
 _ALLOCATED = re.compile(rf"MaxMemA\s*llocated=({NUMBER})\s*GB")
 _SEEN = re.compile(rf"Max_MA ({NUMBER}) GB .*Max_CA ({NUMBER}) GB")
-_SETTING = re.compile(r"config\.py:\d+:print\]\s+(\w+) \.{2,} (.*?)\s*$")
+_SETTING = re.compile(r"config\.py:\d+:print\]\s+(\w+) \.* (.*?)\s*$")  # dots up to 29 characters
+_AWAY = re.compile(r"(offload_(?:param|optimizer))['\"]?[=:][^}=]*?device['\"]?[=:]\s*['\"]?(?:\w+\.)?(cpu|nvme)")
 _STARTED = re.compile(r"timer\.py:\d+:stop\]")
 
 
@@ -88,13 +89,18 @@ def _settings(found: Reading, said: dict[str, str]) -> None:
         found.settings["shard"] = stage
     elif match := re.search(r"\bstage[\"']?[=:]\s*([0-3])", said.get("zero_config", "")):
         found.settings["shard"] = match[1]
+    if away := _AWAY.search(said.get("zero_config", "")):
+        found.refused = f"{away[1]} lies on {away[2]} by its zero_config, which cells of a row cannot say"
     for name in ("bfloat16_enabled", "bf16_enabled"):
         if said.get(name) == "True":
             found.settings["precision"] = "bf16"
     if said.get("fp16_enabled") == "True":
         found.settings["precision"] = "fp16"
+    enabled = [said[name] for name in ("bfloat16_enabled", "bf16_enabled", "fp16_enabled") if name in said]
+    if len(enabled) > 1 and set(enabled) == {"False"}:
+        found.settings["precision"] = "fp32"
     size = said.get("world_size", "")
     if re.fullmatch(r"[1-9]\d*", size):
         found.settings |= {"devices": size, "data": size, "tensor": "1", "pipeline": "1"}
         if "global_batch" in found.settings:
-            found.notes.append("the log does not tell recomputation, nor other degrees than data: none is assumed")
+            found.notes.append("the log does not tell recomputation, nor other degrees than data: none but what the row says")

@@ -67,6 +67,8 @@ class Reading:
         Lines at which another run begins: its settings are not those that stand before them.
     notes : list of str
         What was assumed or left out, each with its line.
+    refused : str
+        What it says of the run that cells of a row cannot, in a sentence; empty for nothing.
     """
 
     def __init__(self, framework: str) -> None:
@@ -77,6 +79,7 @@ class Reading:
         self.allocated_bytes = self.reserved_bytes = 0.0
         self.begun: list[int] = []
         self.notes: list[str] = []
+        self.refused = ""
 
 
 def number(text: str) -> float:

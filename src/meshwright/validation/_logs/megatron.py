@@ -96,6 +96,7 @@ def _options(arguments: dict[str, str]) -> dict[str, tuple[str, ...]]:
     for name, value in arguments.items():
         if value in ("None", "False", ""):
             continue
+        value = value.removeprefix("AttnBackend.")
         option = _RENAMED.get(name, f"--{name.replace('_', '-')}")
         words = re.findall(r"[^\s,'\"\[\]]+", value) if value.startswith("[") else [value]
         found[option] = () if value == "True" else tuple(words)

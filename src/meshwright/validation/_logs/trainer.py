@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine, clock, number, windows
 
@@ -15,15 +16,21 @@ _HEAD = (
     ("global_batch", re.compile(r"Total train batch size \(w\. parallel, distributed & accumulation\) = ([\d,]+)")),
     ("accumulation", re.compile(r"Gradient Accumulation steps = ([\d,]+)")),
     ("steps", re.compile(r"Total optimization steps = ([\d,]+)")),
+    ("epochs", re.compile(r"Num Epochs = ([\d,]+)")),
+    ("begun", re.compile(r"Continuing training from global step ([\d,]+)")),
 )
 _PROGRESS = re.compile(r"\|\s*(\d+)/(\d+) \[([\d:]+)<[^,\]]*, *[\d.?]+ ?(?:s/it|it/s)")
 _SUMMARY = re.compile(rf"['\"]train_runtime['\"]: ['\"]?({NUMBER})")
 _RATE = re.compile(rf"['\"]train_steps_per_second['\"]: ['\"]?({NUMBER})")
+_SAMPLES = re.compile(rf"['\"]train_samples_per_second['\"]: ['\"]?({NUMBER})")
 
 _FACTORY = re.compile(r'"current_steps": (\d+), .*"elapsed_time": "(?:(\d+) days?, )?([\d:]+)"')
 
 _ROUNDED = 0.0005
 """Steps per second are told to three places: by how much a figure may be off."""
+
+_MANY = 20
+"""So many steps of an epoch make its last batch, which may be small, no matter."""
 
 _WHOLE = (
     "the time is that of the whole run over its steps: warm-up, evaluation and checkpoints are in it (a log with the progress "
@@ -39,7 +46,7 @@ def reading(lines: Sequence[Line]) -> Reading | None:
     found = Reading("accelerate")
     head: dict[str, int] = {}
     moments: list[tuple[TimedLine, float]] = []
-    runtime, rate, last, factory = 0.0, 0.0, 0, False
+    runtime, rate, samples, last, factory = 0.0, 0.0, 0.0, 0, False
     for row, text in lines:
         for name, pattern in _HEAD:
             if match := pattern.search(text):
@@ -52,16 +59,31 @@ def reading(lines: Sequence[Line]) -> Reading | None:
             factory = True
         if match := _SUMMARY.search(text):
             runtime, last = number(match[1]), row
-            rate = number(told[1]) if (told := _RATE.search(text)) else 0.0
+            rate, samples = (number(told[1]) if (told := one.search(text)) else 0.0 for one in (_RATE, _SAMPLES))
     if not (moments or runtime) or not ("micro_batch" in head or runtime or factory):
         return None
     found.entries = windows(moments, found.notes)
     steps = head.get("steps", 0) or _counted(runtime, rate, last, found)
     if len(found.entries) < 3 and runtime > 0.0 and steps:
-        found.entries = [TimedLine(last, steps, runtime / steps)]
-        found.notes.append(_WHOLE)
+        _whole(found, head, TimedLine(last, steps, samples_per_second=samples), runtime)
     _settings(found, head.get("global_batch", 0), head.get("micro_batch", 0), head.get("accumulation", 0))
     return found
+
+
+def _whole(found: Reading, head: Mapping[str, int], entry: TimedLine, runtime: float) -> None:
+    """Say the time of a whole run over the steps that it made: its samples a second are over all steps, resumed or not, and
+    the last batch of an epoch may be smaller.
+    """
+    begun = head.get("begun", 0)
+    if not 0 <= begun < entry.step:
+        found.notes.append(f"line {entry.line}: {entry.step} steps in all, {begun} of them before the run; left out")
+        return
+    ran = (entry.step - begun) / entry.step
+    rate = entry.samples_per_second * ran if entry.step >= _MANY * max(head.get("epochs", 1), 1) else 0.0
+    found.entries = [replace(entry, seconds=runtime / (entry.step - begun), samples_per_second=rate)]
+    found.notes.append(_WHOLE)
+    if begun:
+        found.notes.append(f"the run went on from step {begun}: its time is over the {entry.step - begun} steps after it")
 
 
 def _counted(runtime: float, rate: float, row: int, found: Reading) -> int:

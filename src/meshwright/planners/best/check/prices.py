@@ -231,13 +231,14 @@ class LayerPrices:
         spare: frozenset[int],
     ) -> Table:
         """Return the prices of a rank."""
-        key = (strategy, mesh.micro_batch, inside_only, place, spare)
+        problem = analytic.in_pipeline(self.problem, mesh.pipeline)
+        key = (strategy, mesh.micro_batch, inside_only, place, spare, problem is self.problem)
         if key not in self._tables:
             ids: Sequence[int] = devices.tolist()
             if ids[-1] - ids[0] == len(ids) - 1 and ids == list(range(ids[0], ids[-1] + 1)):
                 ids = range(ids[0], ids[-1] + 1)
             held = {"spare": spare} if spare else {}
-            priced = self.model.row_costs(self.problem, strategy, ids, mesh.micro_batch, inside_only=inside_only, **held)
+            priced = self.model.row_costs(problem, strategy, ids, mesh.micro_batch, inside_only=inside_only, **held)
             self._tables[key] = {row: _layer(load, silent=place[-1] == _SILENT) for row, load in priced.items()}
         return self._tables[key]
 
