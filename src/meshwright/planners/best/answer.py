@@ -258,7 +258,7 @@ def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
             return ""
         n_devices = int(count) * 2**doubling
         larger = replace(problem, cluster=clusters.cluster(f"{kind}:{n_devices}"))
-        if "optimizer" in params.offload and analytic.unknown_host(larger):
+        if any(word != "none" for word in params.offload) and analytic.unknown_host(larger):
             return ""  # the question's devices are others than those of the kind
         state = BestFirstSearch(larger, params, stop)
         state.allow(1)

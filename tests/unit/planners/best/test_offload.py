@@ -121,6 +121,15 @@ def test_where_nothing_fits_the_answer_says_what_would_with_the_host() -> None:
     assert unlike.plan is None and not any("on the host" in note for note in unlike.notes)
 
 
+@pytest.mark.parametrize("offload", ["optimizer", "none,activations"])
+def test_nothing_that_would_fit_is_looked_for_on_devices_whose_hosts_are_unknown(offload: str) -> None:
+    known = api.make_problem("llama-3.1-8b", "flat:2", batch=Batch(16, 0, 8192), framework="megatron", memory_risk=0.5)
+    host = posed().required_cluster.kinds[0].host
+    kinds = tuple(replace(kind, host=host, memory_bytes=4e9) for kind in known.required_cluster.kinds)
+    answer = solved(replace(known, cluster=replace(known.required_cluster, kinds=kinds)), offload=offload).answer
+    assert answer.plan is None and "fits on flat" not in answer.nearest  # flat:4 has no hosts
+
+
 def planned(problem: Problem, strategy: Strategy) -> Result:
     n = len(problem.graph.ops)
     stage = Stage(tuple(range(n)), tuple(range(strategy.n_devices)), strategy, ("none",) * n)
