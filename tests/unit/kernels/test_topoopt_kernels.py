@@ -162,7 +162,9 @@ def test_hops_and_routes(seed: int, n: int, n_switches: int, recorded: Recorded)
             demand, seconds_per_byte = np.ones(len(pairs)), np.ones(len(target))
         for n_passes in (1, 3):
             load = np.zeros(len(target))
-            links = short_routes.routes(first, target, seconds_per_byte, hops, pairs, demand, load, n_passes, forwards)
+            links = np.full((len(pairs), hops.max()), -1)
+            for _ in range(n_passes):
+                short_routes.routes(first, target, seconds_per_byte, hops, pairs, demand, load, links, forwards)
             for row, pair in zip(links, pairs.tolist(), strict=True):
                 way = row[row >= 0]
                 assert source[way[0]] == pair // n and target[way[-1]] == pair % n and len(way) == hops[pair % n, pair // n]

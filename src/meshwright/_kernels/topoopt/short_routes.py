@@ -37,8 +37,8 @@ def distances(first, target, n_servers, forwards):
 
 
 @kernel
-def routes(first, target, seconds_per_byte, hops, order, demand_bytes, load_seconds, n_passes, forwards):
-    """Return one shortest route for every pair, pairs taken in `order`, each the one whose busiest link is least busy.
+def routes(first, target, seconds_per_byte, hops, order, demand_bytes, load_seconds, links, forwards):
+    """Draw one shortest route for every pair, pairs taken in `order`, each the one whose busiest link is least busy.
 
     Parameters
     ----------
@@ -54,69 +54,59 @@ def routes(first, target, seconds_per_byte, hops, order, demand_bytes, load_seco
         Of each pair of `order`.
     load_seconds : ndarray, shape (n_links,), float64
         What links carry already; changed.
-    n_passes : int
-        How often every route is drawn again with all others in place.
+    links : ndarray, shape (n_pairs, most), int64
+        Links of each route, in the order of `order`, -1 after the last; changed. Those that are there already are taken out of
+        the load first, and the route is drawn again with all others in place.
     forwards : bool
         Whether servers pass on traffic.
-
-    Returns
-    -------
-    links : ndarray, shape (n_pairs, most), int64
-        Links of each route, in the order of `order`; -1 after the last.
     """
     n_servers, n_nodes = hops.shape
-    most = 1
-    for pair in order:
-        most = max(most, hops[pair % n_servers, pair // n_servers])
-    links = np.full((len(order), most), -1, np.int64)
     worst = np.empty(n_nodes)
     total = np.empty(n_nodes)
     best = np.empty(n_nodes, np.int64)
     layer = np.empty(n_nodes, np.int64)
     seen = np.zeros(n_nodes, np.int64)
     mark = 0
-    for _ in range(n_passes):
-        for at in range(len(order)):
-            a, b = order[at] // n_servers, order[at] % n_servers
-            amount = demand_bytes[at]
-            for x in links[at]:
-                if x >= 0:
-                    load_seconds[x] -= amount * seconds_per_byte[x]
-            # nodes on shortest ways from a to b, then the least busy way back from b
-            mark += 1
-            layer[0] = a
-            seen[a] = mark
-            head, tail = 0, 1
-            while head < tail:
-                v = layer[head]
-                head += 1
-                for x in range(first[v], first[v + 1]):
-                    w = target[x]
-                    through = forwards or w >= n_servers or w == b
-                    if through and hops[b, w] >= 0 and hops[b, w] == hops[b, v] - 1 and seen[w] != mark:
-                        seen[w] = mark
-                        layer[tail] = w
-                        tail += 1
-            worst[b], total[b] = 0.0, 0.0
-            for k in range(tail - 1, -1, -1):
-                v = layer[k]
-                if v == b:
-                    continue
-                worst[v], total[v], best[v] = np.inf, np.inf, -1
-                for x in range(first[v], first[v + 1]):
-                    w = target[x]
-                    if seen[w] == mark and hops[b, w] == hops[b, v] - 1:
-                        busy = max(worst[w], load_seconds[x] + amount * seconds_per_byte[x])
-                        summed = total[w] + load_seconds[x]
-                        if busy < worst[v] or (busy == worst[v] and summed < total[v]):
-                            worst[v], total[v], best[v] = busy, summed, x
-            v, k = a, 0
-            while v != b:
-                x = best[v]
-                links[at, k] = x
-                load_seconds[x] += amount * seconds_per_byte[x]
-                v, k = target[x], k + 1
-    return links
+    for at in range(len(order)):
+        a, b = order[at] // n_servers, order[at] % n_servers
+        amount = demand_bytes[at]
+        for x in links[at]:
+            if x >= 0:
+                load_seconds[x] -= amount * seconds_per_byte[x]
+        # nodes on shortest ways from a to b, then the least busy way back from b
+        mark += 1
+        layer[0] = a
+        seen[a] = mark
+        head, tail = 0, 1
+        while head < tail:
+            v = layer[head]
+            head += 1
+            for x in range(first[v], first[v + 1]):
+                w = target[x]
+                through = forwards or w >= n_servers or w == b
+                if through and hops[b, w] >= 0 and hops[b, w] == hops[b, v] - 1 and seen[w] != mark:
+                    seen[w] = mark
+                    layer[tail] = w
+                    tail += 1
+        worst[b], total[b] = 0.0, 0.0
+        for k in range(tail - 1, -1, -1):
+            v = layer[k]
+            if v == b:
+                continue
+            worst[v], total[v], best[v] = np.inf, np.inf, -1
+            for x in range(first[v], first[v + 1]):
+                w = target[x]
+                if seen[w] == mark and hops[b, w] == hops[b, v] - 1:
+                    busy = max(worst[w], load_seconds[x] + amount * seconds_per_byte[x])
+                    summed = total[w] + load_seconds[x]
+                    if busy < worst[v] or (busy == worst[v] and summed < total[v]):
+                        worst[v], total[v], best[v] = busy, summed, x
+        v, k = a, 0
+        while v != b:
+            x = best[v]
+            links[at, k] = x
+            load_seconds[x] += amount * seconds_per_byte[x]
+            v, k = target[x], k + 1
 
 
 @kernel

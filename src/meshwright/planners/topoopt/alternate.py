@@ -132,7 +132,7 @@ def improved(
 
     def candidates(plan: Placement) -> Iterator[Fabric]:
         traffic = step.traffic(plan)
-        yield from finder.fabrics(traffic, *args, drawn)
+        yield from finder.fabrics(traffic, *args, drawn, stop.is_asked)
         rings = published.find(*args[:2], traffic.by_group_size() or {wires.n_servers: 1.0})
         yield published.fabric(rings, *args[2:])
 
@@ -186,7 +186,7 @@ def alternate(
             continue
         for fabric in networks.until(stop, candidates(plan)):
             for shape in dict.fromkeys((plan, moves.silent_last(step.space, plan))):
-                found.append((step.seconds(shape, fabric, NEAR_RATIO * limit), n_used, shape, fabric))
+                found.append((step.seconds(shape, fabric, NEAR_RATIO * limit, hurry=bool(found)), n_used, shape, fabric))
                 limit = min(limit, found[-1][0])
                 n_used += 1
         best_seconds = min(entry[0] for entry in found)
@@ -198,6 +198,7 @@ def alternate(
     coarse = step.space.servers.n_servers >= COARSE_SERVERS and step.model_of_traffic in ("queues", "segments")
     larger = (COARSE_SEGMENTS * SEGMENT_BYTES, step.model_of_traffic, MOST_SEGMENTS // COARSE_SEGMENTS)
     walked = Step(step.space, *larger) if coarse else step
+    walked.ends_at_seconds = step.ends_at_seconds
     while n_done < budget and n_idle < 3 and not stop.is_asked():
         part = max(min(budget // N_ROUNDS, budget - n_done) // len(states), 1)
         before = states[0][0]
@@ -222,7 +223,7 @@ def _where_scarce(
         if found and stop.is_asked():
             break
         if plan := columns.narrowed(step.space, shape, capacity):
-            found.append((step.seconds(plan, next(iter(candidates(plan)))), len(found), plan))
+            found.append((step.seconds(plan, next(iter(candidates(plan))), hurry=bool(found)), len(found), plan))
     packed = list(columns.packed(step.space, lambda plan: step.memory_bytes(plan).max() <= capacity))
     return [plan for _, _, plan in sorted(found, key=lambda entry: entry[:2])[:1]] + packed
 
@@ -233,7 +234,7 @@ def _faster(step: Step, plan: Placement, found: list[tuple[float, int, Placement
     if step.compute_seconds(plan) >= limit:
         return False
     traffic = step.traffic(plan)
-    return step.seconds(plan, fabric.refitted(traffic.pair_bytes, traffic.group_bytes), limit) < limit
+    return step.seconds(plan, fabric.refitted(traffic.pair_bytes, traffic.group_bytes), limit, hurry=True) < limit
 
 
 State = tuple[float, Placement, Fabric]
@@ -249,7 +250,7 @@ def _screened(
     """
     if not shapes or stop.is_asked():
         return
-    probe = min(networks.until(stop, candidates(shapes[0])), key=lambda fabric: step.seconds(shapes[0], fabric))
+    probe = min(networks.until(stop, candidates(shapes[0])), key=lambda fabric: step.seconds(shapes[0], fabric, hurry=True))
     order: list[tuple[float, int, Fabric]] = []
     for k, plan in enumerate(shapes):
         if stop.is_asked():
@@ -257,7 +258,7 @@ def _screened(
         traffic = step.traffic(plan)
         wide = MOST_WAYS if traffic.pair_bytes.max() >= finder.WIDE_BYTES else 1
         fitted = probe.refitted(traffic.pair_bytes, traffic.group_bytes, wide)
-        order.append((step.seconds(plan, fitted) + step.compute_seconds(plan), k, fitted))
+        order.append((step.seconds(plan, fitted, hurry=True) + step.compute_seconds(plan), k, fitted))
     order.sort(key=lambda entry: entry[:2])
     lower = [_descend(step, shapes[k], fitted, budget, stop) for _, k, fitted in order[: 3 * SCREENED_STARTS]]
     ordered = sorted(lower, key=lambda entry: entry[1])
@@ -284,7 +285,7 @@ def _round(
     start, _, n_played = _descend(walked, plan, fabric, budget, stop) if descend else (plan, 0.0, 0)
     tried, tried_seconds = _anneal(walked, start, fabric, rng, max(budget - n_played, 1), placement, stop)
     if walked is not step:
-        tried_seconds = step.seconds(tried, fabric)
+        tried_seconds = step.seconds(tried, fabric, hurry=True)
     if tried_seconds < seconds:
         plan, seconds = tried, tried_seconds
     elif not descend:
@@ -292,14 +293,14 @@ def _round(
     if stop.is_asked():
         return seconds, plan, fabric
     for other in networks.until(stop, candidates(plan)):
-        other_seconds = step.seconds(plan, other, seconds)
+        other_seconds = step.seconds(plan, other, seconds, hurry=True)
         if other_seconds < seconds:
             fabric, seconds = other, other_seconds
     seconds, fabric = networks.spread(step, plan, fabric, seconds, stop)
     for late in list(moves.last(step.space, plan)):
         if stop.is_asked():
             break
-        late_seconds = step.seconds(late, fabric, seconds)
+        late_seconds = step.seconds(late, fabric, seconds, hurry=True)
         if late_seconds < seconds:
             plan, seconds = late, late_seconds
     return seconds, plan, fabric
@@ -309,9 +310,9 @@ def _descend(step: Step, plan: Placement, fabric: Fabric, budget: int, stop: Sto
     """Let operators copy the servers of those they exchange tensors with while that helps;
     return also seconds and plans played.
     """
-    now, n_played, last_change, i = step.seconds(plan, fabric), 1, 0, 0
+    now, n_played, last_change, i = step.seconds(plan, fabric, hurry=True), 1, 0, 0
     n_ops, capacity = len(plan.choice), step.space.servers.memory_bytes
-    while i - last_change < n_ops and n_played < budget and not stop.is_asked():
+    while math.isfinite(now) and i - last_change < n_ops and n_played < budget and not stop.is_asked():
         for k, servers in moves.near(step.space, plan, i % n_ops):
             proposal = plan.with_op(i % n_ops, k, servers)
             if step.compute_seconds(proposal) > now or step.memory_bytes(proposal).max() > capacity:
@@ -319,7 +320,7 @@ def _descend(step: Step, plan: Placement, fabric: Fabric, budget: int, stop: Sto
             if stop.is_asked():
                 break
             n_played += 1
-            tried = step.seconds(proposal, fabric, now)
+            tried = step.seconds(proposal, fabric, now, hurry=True)
             if tried < now * (1 - 1e-6):
                 now, plan, last_change = tried, proposal, i
         i += 1
@@ -350,7 +351,9 @@ def _anneal(
     space = step.space
     capacity, groups = space.servers.memory_bytes, moves.chains(space.workload)
     current = best = plan
-    now = least = step.seconds(plan, fabric)
+    now = least = step.seconds(plan, fabric, hurry=True)
+    if not math.isfinite(now):
+        return plan, now
     for iteration in range(budget):
         if stop.is_asked():
             break
@@ -359,7 +362,7 @@ def _anneal(
         threshold = now - temperature * math.log(max(rng.random(), 1e-300))
         if proposal == current or step.memory_bytes(proposal).max() > capacity or step.compute_seconds(proposal) > threshold:
             continue
-        tried = step.seconds(proposal, fabric, threshold)
+        tried = step.seconds(proposal, fabric, threshold, hurry=True)
         if tried <= threshold:
             current, now = proposal, tried
             if tried < least:

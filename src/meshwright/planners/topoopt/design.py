@@ -4,6 +4,7 @@ and keep the proofs beside the answers.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -158,6 +159,7 @@ def design(
             if entries and stop.is_asked():
                 left_out.append(name)
             else:
+                step.ends_at_seconds = started + (i + 1) / len(names) * stop.seconds if stop.seconds else math.inf
                 entries += _entries(name, step, wires, params, known, entries, budget, seed, until((i + 1) / len(names)))
         if missing_plan := _unfit(step, entries):
             missing, entries = missing_plan, []

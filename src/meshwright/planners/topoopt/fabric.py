@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.planners.topoopt.rings import DRAWN_RATIO, Flow, Ring, along, by_member, drawn_rings, over_paths
+from meshwright.planners.topoopt.routing.shortest import hops, routes
 from meshwright.solvers.graph.min_max_split import even_out
 
 if TYPE_CHECKING:
@@ -51,17 +52,22 @@ class Fabric:
         Rings laid in the topology, as servers in order; groups inside one may use it.
     demand_bytes : ndarray or None, shape (n_servers, n_servers), float64
         From row to column: routes are chosen for it. None for the same between all.
+    asked : callable
+        Whether to give up choosing routes, which takes seconds in networks of hundreds of servers.
 
     Raises
     ------
+    GivenUp
+        When that was asked.
     InputError
         When a server cannot reach another.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what it is made of, what for, and until when
         self, name: str, n_servers: int, count: Mapping[tuple[int, int], float], bytes_per_second: float,
         latency_seconds: float, *, forwards: bool = True, paths: Mapping[int, tuple[tuple[int, ...], ...]] | None = None,
         cycles: Sequence[tuple[int, ...]] = (), demand_bytes: NDArray[np.float64] | None = None,
+        asked: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.name, self.n_servers, self.forwards = name, n_servers, forwards
         self.bytes_per_second, self.latency_seconds = bytes_per_second, latency_seconds
@@ -77,15 +83,11 @@ class Fabric:
         self.groups: dict[tuple[int, ...], int] = {}
         self._flows: list[list[Flow]] = []
         self._network: RoutedLinks | None = None
-        self.route(np.ones((n_servers, n_servers)) if demand_bytes is None else demand_bytes)
+        self.route(np.ones((n_servers, n_servers)) if demand_bytes is None else demand_bytes, asked=asked)
 
     def _hops(self) -> NDArray[np.int64]:
         """Return hops from every node (column) to every server (row)."""
-        from meshwright._kernels.topoopt import short_routes
-
-        order = np.argsort(self.target, kind="stable")
-        first = np.searchsorted(self.target[order], np.arange(self.n_nodes + 1)).astype(np.int64)
-        found = short_routes.distances(first, np.ascontiguousarray(self.source[order]), self.n_servers, self.forwards)
+        found = hops(self.source, self.target, self.n_servers, self.n_nodes, forwards=self.forwards)
         lost = np.argwhere(found[:, : self.n_servers] < 0)
         if len(lost):
             raise InputError(
@@ -94,28 +96,31 @@ class Fabric:
             )
         return np.ascontiguousarray(found)
 
-    def route(self, demand_bytes: NDArray[np.float64], n_passes: int = 2, n_ways: int = 1) -> None:
+    def route(
+        self, demand_bytes: NDArray[np.float64], n_passes: int = 2, n_ways: int = 1,
+        asked: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
         """Choose shortest routes for every pair so that a demand loads links evenly; larger demands choose first.
 
         `demand_bytes`, shape (n_servers, n_servers), float64: bytes from row to column.
         `n_passes`: how often every pair chooses.
         `n_ways`: routes of a pair at most: more than the first are shortest ways that share no link with those before.
         """
-        from meshwright._kernels.topoopt import short_routes
-
         n = self.n_servers
         pairs = np.flatnonzero(~np.eye(n, dtype=bool).ravel())
         amount = np.maximum(demand_bytes.ravel()[pairs], 1.0)
         sequence = np.lexsort((pairs, -amount))
         order = pairs[sequence]
         first = np.searchsorted(self.source, np.arange(self.n_nodes + 1)).astype(np.int64)
-        links = short_routes.routes(
-            first, self.target, self.seconds_per_byte, self.hops, order, amount[sequence],
-            np.zeros(len(self.source)), n_passes, self.forwards,
+        links = routes(
+            first, self.target, self.seconds_per_byte, self.hops, order, amount[sequence], n_passes,
+            forwards=self.forwards, asked=asked,
         )  # fmt: skip
         n_found = np.ones(len(order), dtype=np.int64)
         ways = links[:, None, :]
         if n_ways > 1:
+            from meshwright._kernels.topoopt import short_routes
+
             ways, n_found = short_routes.widen(
                 first, self.source, self.target, self.hops, order, links, n_ways, LONGER_HOPS, self.forwards
             )

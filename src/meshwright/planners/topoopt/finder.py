@@ -13,6 +13,7 @@ from meshwright.base.errors import InputError
 from meshwright.planners.topoopt import grids
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.rings import mean_hops
+from meshwright.planners.topoopt.routing.shortest import GivenUp
 from meshwright.planners.topoopt.step import PlacementTraffic
 from meshwright.solvers.graph import matching
 from meshwright.solvers.graph.circulants import best_jumps
@@ -33,6 +34,7 @@ def fabrics(
     bytes_per_second: float,
     latency_seconds: float,
     drawn: Sequence[tuple[int, ...]],
+    asked: Callable[[], bool] = lambda: False,
 ) -> Iterator[Fabric]:
     """Yield topologies worth trying for a traffic, no server with more than `degree` interfaces.
 
@@ -40,6 +42,7 @@ def fabrics(
     `degree`: interfaces of a server.
     `bytes_per_second`, `latency_seconds`: of one link.
     `drawn`: rings through all servers from `random_cycles`, ``degree // 2`` of them.
+    `asked`: whether to end, with the network that is being made left out; the first is made in any case.
     Yields: connected topologies, routes chosen for the traffic.
 
     Notes
@@ -48,35 +51,45 @@ def fabrics(
     is tried, with rings of the best jumps and with rings drawn at random: the union of random rings all-reduces as fast as any
     and has about the mean distance of a random regular graph. TopoOpt fixes the split by the traffic's proportions.
     """
-    most_rings = degree // 2 if n > 2 else degree
+    made: Fabric | None = None
+    for count, cycles in _layouts(traffic, n, degree, drawn):
+        try:
+            made = Fabric(
+                "topoopt", n, count, bytes_per_second, latency_seconds, cycles=cycles, demand_bytes=traffic.pair_bytes,
+                asked=asked if made else lambda: False,
+            )  # fmt: skip
+        except InputError:
+            continue  # not connected
+        except GivenUp:
+            return
+        made.balance(traffic.pair_bytes, traffic.group_bytes)
+        yield made
+        if n <= LONGEST_MATCHING and traffic.pair_bytes.max() >= WIDE_BYTES:
+            yield made.refitted(traffic.pair_bytes, traffic.group_bytes, degree)
+
+
+Layout = tuple[dict[tuple[int, int], float], Sequence[tuple[int, ...]]]
+"""Directed links, and rings that lie on them."""
+
+
+def _layouts(traffic: PlacementTraffic, n: int, degree: int, drawn: Sequence[tuple[int, ...]]) -> Iterator[Layout]:
+    """Yield different networks of `fabrics`, not all of them connected."""
     seen: set[tuple[tuple[tuple[int, int], float], ...]] = set()
     for rings in grids.grids(traffic, n, degree):
         laid: dict[tuple[int, int], float] = {}
-        free = np.full(n, degree, dtype=np.int64)
         for ring in rings:
-            _close(ring, laid, free)
-        made = Fabric("topoopt", n, laid, bytes_per_second, latency_seconds, cycles=rings, demand_bytes=traffic.pair_bytes)
-        made.balance(traffic.pair_bytes, traffic.group_bytes)
-        yield made
+            _close(ring, laid, np.full(n, degree, dtype=np.int64))
+        yield laid, rings
+    most_rings = degree // 2 if n > 2 else degree
     for style in ("jumps", "random"):
         orders = hamiltonian(n, most_rings) if style == "jumps" else drawn
         for n_full in range(most_rings, -1, -1):
             for n_matched in range(0, degree - 2 * n_full + 1) if n <= LONGEST_MATCHING else (0, degree - 2 * n_full):
                 count, cycles = lay(traffic, n, degree, orders[:n_full], n_matched)
                 key = tuple(sorted(count.items()))
-                if key in seen:
-                    continue
-                seen.add(key)
-                try:
-                    made = Fabric(
-                        "topoopt", n, count, bytes_per_second, latency_seconds, cycles=cycles, demand_bytes=traffic.pair_bytes
-                    )
-                except InputError:
-                    continue  # not connected
-                made.balance(traffic.pair_bytes, traffic.group_bytes)
-                yield made
-                if n <= LONGEST_MATCHING and traffic.pair_bytes.max() >= WIDE_BYTES:
-                    yield made.refitted(traffic.pair_bytes, traffic.group_bytes, degree)
+                if key not in seen:
+                    seen.add(key)
+                    yield count, cycles
 
 
 def lay(

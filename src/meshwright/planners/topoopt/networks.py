@@ -185,7 +185,7 @@ def networks_only(
     """Return the fastest of the topologies worth trying for the only plan there is."""
     best, best_seconds, first_seconds = None, math.inf, math.inf
     for fabric in until(stop, candidates(plan)):
-        seconds = step.seconds(plan, fabric, best_seconds)
+        seconds = step.seconds(plan, fabric, best_seconds, hurry=best is not None)
         if best is None or seconds < best_seconds:
             best, best_seconds = fabric, seconds
             first_seconds = min(first_seconds, seconds)
@@ -201,7 +201,7 @@ def spread(step: Step, plan: Placement, fabric: Fabric, seconds: float, stop: St
         if stop.is_asked():
             break
         spread = fabric.spread(traffic.pair_bytes, traffic.group_bytes, together=together)
-        spread_seconds = step.seconds(plan, spread, seconds) if spread else math.inf
+        spread_seconds = step.seconds(plan, spread, seconds, hurry=True) if spread else math.inf
         if spread and spread_seconds < seconds:
             fabric, seconds = spread, spread_seconds
     return seconds, fabric

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -127,9 +129,12 @@ class Step:
     ----------
     given : Placement or None
         The only placement there is; None where they are searched.
+    ends_at_seconds : float
+        When, by `time.perf_counter`, nobody waits any more for what is asked in a hurry.
     """
 
     given: Placement | None = None
+    ends_at_seconds: float = math.inf
 
     def __init__(
         self, space: SplitSpace, segment_bytes: int = SEGMENT_BYTES, traffic: str = "queues",
@@ -140,6 +145,7 @@ class Step:
         operations, batch = space.workload.operations, space.workload.global_batch
         self.space, self.segment_bytes, self.model_of_traffic = space, segment_bytes, traffic
         self.most_segments = most_segments
+        self._pace_seconds = 0.0
         size = space.workload.element_bytes
         inputs = [[p for p in operation.inputs if p != DATA] for operation in operations]
         weights = [[size * w for w in operation.weights] for operation in operations]
@@ -220,11 +226,15 @@ class Step:
             played = flow_simulation.play(tasks, split, network, size, traffic == "queues", self.inside(), limit_seconds)
         return played
 
-    def seconds(self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf"), traffic: str = "") -> float:
+    def seconds(
+        self, placement: Placement, fabric: Fabric, limit_seconds: float = float("inf"), traffic: str = "", *,
+        hurry: bool = False,
+    ) -> float:  # fmt: skip
         """Return the time of a step; infinite where a proven bound of it, or the simulation, passes the limit.
 
         `limit_seconds`: longer steps are of no interest.
         `traffic`: another way to find the time of traffic than the step's own.
+        `hurry`: a step that could not be played before `ends_at_seconds`, as the last one went, counts as infinitely long.
         Returns: seconds.
 
         Notes
@@ -243,7 +253,14 @@ class Step:
             n_links = fabric.longest_route() * (sent > 0) + fabric.longest_flow(set(tasks.reduce_group.tolist()))
             inner = self._inner_seconds(tasks, fabric)
             return float(compute + sent + reduced + inner + n_links * fabric.latency_seconds)
-        return float(self._played(split, tasks, fabric, limit_seconds, traffic, on_links).seconds)
+        n_served = on_links / self.segment_bytes_of(on_links) + np.count_nonzero(tasks.edge_bytes) * (1.0 + fabric.mean_hops())
+        started = time.perf_counter()
+        if hurry and started + n_served * self._pace_seconds > self.ends_at_seconds:
+            return math.inf
+        found = float(self._played(split, tasks, fabric, limit_seconds, traffic, on_links).seconds)
+        if math.isfinite(found):
+            self._pace_seconds = (time.perf_counter() - started) / max(n_served, 1.0)
+        return found
 
     def _inner_seconds(self, tasks: Tasks, fabric: Fabric) -> float:
         """Return how long the devices of a server add up gradients among themselves, a mean over servers."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,9 +13,11 @@ import pytest
 from meshwright import api
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Stop
+from meshwright.planners.topoopt import finder
 from meshwright.planners.topoopt.design import Design
 from meshwright.planners.topoopt.fabric import Fabric
-from meshwright.planners.topoopt.step import Step
+from meshwright.planners.topoopt.routing import shortest
+from meshwright.planners.topoopt.step import Step, data_parallel
 
 SPEC = "topoopt:dlrm,tables=3,rows=1000,width=8,bottom=16-16,top=16-16-1,batch=48"
 
@@ -95,3 +100,49 @@ def test_a_time_limit_is_shared_by_the_topologies_and_nothing_changes_without_on
 def test_a_limit_that_is_no_time_is_refused() -> None:
     with pytest.raises(InputError, match="must be numbers of at least 0"):
         Stop(seconds=-1.0)
+
+
+def test_what_could_not_be_played_in_time_as_the_last_step_went_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock by which every step takes three seconds: of ten only three begin, and with a second topology's half one each."""
+    clock, played = [100.0], list[float]()
+
+    def slow(self: Step, *args: Any, **more: Any) -> Any:
+        clock[0] += 3.0
+        played.append(clock[0])
+        return whole(self, *args, **more)
+
+    whole = Step._played
+    monkeypatch.setattr(Step, "_played", slow)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    late = designed(Stop(seconds=10.0), ("topoopt",))
+    assert len(played) == 3 and clock[0] == 109.0 and math.isfinite(late.entry.found.seconds)
+    played.clear()
+    both = designed(Stop(seconds=10.0), ("topoopt", "fat-tree"))
+    assert [name for name, _ in both.entries] == ["topoopt", "fat-tree"] and len(played) in (2, 3)
+    assert all(math.isfinite(entry.found.seconds) for _, entry in both.entries)
+
+
+def test_a_step_that_is_not_asked_for_in_a_hurry_is_played_whatever_the_time(small: Callable[..., Step]) -> None:
+    step = small()
+    plan = data_parallel(step.space)
+    fabric = next(finder.fabrics(step.traffic(plan), 4, 2, 1e9, 1e-6, [tuple(range(4))]))
+    seconds = step.seconds(plan, fabric)
+    assert step.seconds(plan, fabric, hurry=True) == seconds
+    step.ends_at_seconds = time.perf_counter() - 1.0
+    assert step.seconds(plan, fabric) == seconds and step.seconds(plan, fabric, hurry=True) == math.inf
+
+
+def test_a_network_is_given_up_while_its_routes_are_chosen_but_the_first_never(
+    small: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shortest, "ROUTED_TOGETHER", 3)
+    step = small(n=8)
+    traffic, drawn = step.traffic(data_parallel(step.space)), finder.hamiltonian(8, 2)
+    every = list(finder.fabrics(traffic, 8, 4, 1e9, 1e-6, drawn))
+    assert len(every) == 3
+    asked = itertools.count()
+    some = list(finder.fabrics(traffic, 8, 4, 1e9, 1e-6, drawn, lambda: next(asked) >= 50))
+    assert len(some) == 2 and next(asked) == 51  # 56 pairs, twice: 38 questions for the second network, 13 for the third
+    for one, other in zip(some, every, strict=False):
+        assert (one.pair_link == other.pair_link).all()
+    assert len(list(finder.fabrics(traffic, 8, 4, 1e9, 1e-6, drawn, lambda: True))) == 1

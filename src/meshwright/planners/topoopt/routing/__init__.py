@@ -1,0 +1,1 @@
+"""Which way from server to server."""
