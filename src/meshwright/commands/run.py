@@ -37,6 +37,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     from meshwright.runtime.ranks import meshes, message_order
     from meshwright.runtime.ranks.layout import layout
     from meshwright.runtime.step import autocast
+    from meshwright.runtime.step.effects import effects_of
 
     places = layout(read.plan, job.order)
     meshes.check(places)
@@ -58,7 +59,7 @@ def prepare(job: Job, read: PlanFile, predicted: Result | None) -> list[str]:
     tp_plan = tensor_parallel.wishes_of(model)
     priced = [] if predicted is None else preflight.priced_otherwise(read.entry, read.plan, units, tp_plan)
     return [*places.notes(), *read.notes(), *autocast.difference(read, model, job.precision), *differing,
-            *preflight.notes_of(units, read.plan, sample),
+            *effects_of(model, units, read.names, read.plan, sample, job.plan),
             *priced, *(vocabulary.of_own_loss(units, read.plan, tp_plan) if job.loss else [])]  # fmt: skip
 
 

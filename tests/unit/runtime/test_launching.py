@@ -146,6 +146,19 @@ def test_a_failure_is_that_of_who_left_its_error_first(tmp_path: pathlib.Path) -
     assert launch._failure(ended, tmp_path, 1) == Failure(0, "zero", True)
 
 
+def test_who_left_without_a_word_is_the_cause_of_what_others_missed(tmp_path: pathlib.Path) -> None:
+    processes: Any = [Process(1), Process(7), Process(0)]
+    for one in processes:
+        one.poll()
+    left(tmp_path, (3, 5.0, "connection closed by peer"))
+    found = launch._failure(processes, tmp_path, 0, {1: 7, 2: 0, 3: 1})
+    assert found == Failure(1, "ended with status 7 and left no traceback", False)
+    found = launch._failure(processes, tmp_path, 0, {2: 0, 3: 1})
+    assert found == Failure(3, "connection closed by peer\nrank 2 had ended before, with status 0", False)
+    left(tmp_path, (0, 1.0, "wrong"))
+    assert launch._failure(processes, tmp_path, 0, {0: 2, 2: 0, 3: 1}) == Failure(0, "wrong", True)
+
+
 def played(monkeypatch: pytest.MonkeyPatch, *processes: Process, result: dict[str, Any] | None = None) -> list[Any]:
     """Let these processes be what is started, the first of which leaves a result; return what was started."""
     started: list[Any] = []

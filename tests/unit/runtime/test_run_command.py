@@ -177,12 +177,12 @@ def test_layers_that_cannot_train_as_in_one_process_are_told() -> None:
 
     from meshwright.core.plan import Plan, Stage
     from meshwright.core.strategy import Strategy
-    from meshwright.runtime.job.preflight import notes_of
+    from meshwright.runtime.model.cut import _Whole
+    from meshwright.runtime.step.effects import effects_of
 
     def told(model: torch.nn.Module, data: int, sample: torch.Tensor) -> list[str]:
-        return notes_of(
-            [model], Plan((Stage((0,), tuple(range(data)), Strategy(data=data)),), 4, 1, "1f1b", 4 * data), (sample,)
-        )
+        plan = Plan((Stage((0,), tuple(range(data)), Strategy(data=data)),), 4, 1, "1f1b", 4 * data)
+        return effects_of(model, [_Whole(model)], ["all"], plan, (sample,), "the plan")
 
     image, tokens = torch.zeros(1, 3, 8, 8), torch.zeros(1, 4, dtype=torch.long)
     images = zoo.Images()

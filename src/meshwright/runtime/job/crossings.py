@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.as_given import evaluating
 from meshwright.runtime.model.data import Sample
 from meshwright.runtime.ranks.layout import Layout
 from meshwright.runtime.step.executor import StageRun
@@ -33,10 +34,8 @@ def crossings_of(places: Layout, runs: dict[int, StageRun], sample: Sample) -> l
             carried: Sequence[torch.Tensor] = sample
             if stage > 0:
                 carried = [entry.blank(n_rows, device).zero_() for entry in crossings[-1]]
-            module.eval()
-            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            with torch.no_grad(), evaluating(module):
                 result = module(*carried)
-            module.train()
             for part in module.modules():
                 if isinstance(part, FSDPModule):
                     part.reshard()  # what follows asks for the weights of a stage as they are held, not as they are gathered

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from meshwright.base import files
@@ -113,6 +114,7 @@ def _run(
                 prefix = list(prefixes[rank]) if prefixes else []
                 processes.append(_start(module, rank, n_ranks, path, prefix, prints=is_script))
             failed = _watch(processes, timeout_seconds, asked)
+            ended = {rank: code for rank, process in enumerate(processes) if (code := process.poll()) is not None}
             if failed == -1:
                 _ask_where(processes)
         finally:
@@ -121,7 +123,7 @@ def _run(
         return Failure(-1, f"asked to stop by {asked[0].name}, it had not done so after {_GRACE_SECONDS:g} s", False)
     if asked and failed is not None and failed >= 0 and processes[failed].returncode == -signal.SIGTERM:
         return Failure(-1, f"asked to stop by {asked[0].name}{'' if is_script else ' before the first step'}", False)
-    failure = _failure(processes, path.parent, failed)
+    failure = _failure(processes, path.parent, failed, ended)
     if failure is not None:
         return failure
     result: dict[str, Any] = json.loads((path.parent / "result.json").read_text())
@@ -229,8 +231,14 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
             process.stdin.close()
 
 
-def _failure(processes: list[subprocess.Popen[bytes]], folder: Path, failed: int | None) -> Failure | None:
-    """Return who failed first, by the time at which each left its error; processes that were killed leave none."""
+def _failure(
+    processes: list[subprocess.Popen[bytes]], folder: Path, failed: int | None, ended: Mapping[int, int] = MappingProxyType({})
+) -> Failure | None:
+    """Return who failed first, by the time at which each left its error; processes that were killed leave none, nor do those
+    that left without a word, which others can only have missed.
+
+    `ended`: exit status of those that ended by themselves.
+    """
     if failed is None:
         return None
     errors = []
@@ -244,9 +252,15 @@ def _failure(processes: list[subprocess.Popen[bytes]], folder: Path, failed: int
         code = processes[failed].returncode
         if code is not None and code < 0 and not any(rank == failed for _, rank, _ in errors):
             return Failure(failed, f"killed by signal {-code} ({signal.Signals(-code).name})", False, lost=True)
+    known = {rank for _, rank, _ in errors}
+    silent = next((rank for rank, code in ended.items() if code > 0 and rank not in known), None)
+    if silent is not None:
+        return Failure(silent, f"ended with status {ended[silent]} and left no traceback", False)
     if errors:
         _, rank, content = min(errors, key=lambda error: error[:2])
-        return Failure(rank, content["text"], content["wrong_input"])
+        gone = ", ".join(str(other) for other, code in ended.items() if code == 0)
+        told = f"\nrank {gone} had ended before, with status 0" if gone and not content["wrong_input"] else ""
+        return Failure(rank, content["text"].rstrip() + told, content["wrong_input"])
     if failed < 0:
         return Failure(-1, f"the time given is up{_where(folder)}", False)
     return Failure(failed, f"ended with status {processes[failed].returncode} and left no traceback", False)

@@ -16,6 +16,7 @@ from meshwright.core.optimizers import OPTIMIZERS
 from meshwright.core.plan import Plan, Stage
 from meshwright.runtime.job.job import Job
 from meshwright.runtime.model import meta, routers
+from meshwright.runtime.model.as_given import evaluating
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, repeated
 from meshwright.runtime.parallel import shard_equivalence, tensor_parallel, vocabulary
@@ -33,7 +34,6 @@ __all__ = [
     "check_same_model",
     "free_queues",
     "most_processes",
-    "notes_of",
     "priced_otherwise",
     "with_backend",
 ]
@@ -228,9 +228,8 @@ def _check_boundaries(
     first_of_stage = {stage.ops[0]: i for i, stage in enumerate(plan.stages)}
     carried: Any = repeated(sample)
     n_rows = len(carried[0])
-    modes = [(unit, unit.training) for unit in units]
     entering = []
-    with torch.random.fork_rng([]):
+    with evaluating(*units):
         for i, unit in enumerate(units):
             begins = first_of_stage.get(i, -1) if i else -1
             if begins >= 0:
@@ -239,13 +238,11 @@ def _check_boundaries(
             entering.append(carried)
             try:
                 with meta.filled(unit):
-                    carried = unit.eval()(*carried)
+                    carried = unit(*carried)
             except Exception as error:
                 raise InputError(
                     f"{place}: layer '{names[i]}' cannot run on {_shapes(carried)}: {type(error).__name__}: {error}"
                 ) from error
-    for unit, training in modes:
-        unit.train(training)
     return entering
 
 
@@ -306,32 +303,6 @@ def check_optimizer(entry: Mapping[str, Any], given: str, place: str) -> None:
         )
 
 
-def notes_of(units: Sequence[nn.Module], plan: Plan, sample: Sample) -> list[str]:
-    """Return sentences about layers that cannot train as in one process.
-
-    `sample`: one sample of every input.
-    """
-    found = []
-    modules = {op: list(unit.modules()) for op, unit in enumerate(units)}
-    if _draws(units, sample):
-        found.append(
-            "the model draws random numbers when it trains, as for dropout: processes draw them for other rows and layers than "
-            "one "
-            "process does, so losses differ from its"
-        )
-    routing = getattr(units[-1], "routing", None)
-    if routing is not None:
-        found.append(
-            f"the loss of the model's routers (output_router_logits), times {routing.coefficient_ratio:g}, is added to that of "
-            "every micro-batch"
-        )
-    split = [op for stage in plan.stages if stage.strategy.data > 1 for op in stage.ops]
-    norms = (nn.modules.batchnorm._BatchNorm,)
-    if any(isinstance(module, norms) and module.training for op in split for module in modules[op]):
-        found.append("the model has batch norms: every replica takes the statistics of its own rows, so losses differ a little")
-    return found
-
-
 def priced_otherwise(entry: Mapping[str, Any], plan: Plan, units: Sequence[nn.Module], tp_plan: Mapping[str, str]) -> list[str]:
     """Return sentences about what analytic costs price otherwise than it runs here.
 
@@ -352,21 +323,6 @@ def priced_otherwise(entry: Mapping[str, Any], plan: Plan, units: Sequence[nn.Mo
         if there
     ]
     return [*found, *vocabulary.left_whole(units, plan, tp_plan)]
-
-
-def _draws(units: Sequence[nn.Module], sample: Sample) -> bool:
-    """Whether layers draw random numbers when they train."""
-    buffers = [(buffer, buffer.clone()) for unit in units for buffer in unit.buffers()]
-    carried: Any = repeated(sample)
-    with torch.no_grad(), torch.random.fork_rng([]):
-        before = torch.get_rng_state()
-        for unit in units:
-            with meta.filled(unit):
-                carried = unit(*carried)
-        after = torch.get_rng_state()
-        for buffer, value in buffers:
-            buffer.copy_(value)
-    return not torch.equal(before, after)
 
 
 def _shapes(values: Sequence[Any]) -> str:

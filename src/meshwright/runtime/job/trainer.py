@@ -28,6 +28,7 @@ from meshwright.runtime.ranks.meshes import StageGroups, stage_groups
 from meshwright.runtime.ranks.plan_file import read_plan
 from meshwright.runtime.ranks.random_numbers import TensorRandom
 from meshwright.runtime.step.autocast import autocast
+from meshwright.runtime.step.effects import effects_of
 from meshwright.runtime.step.executor import Executor, Span, StageRun
 from meshwright.runtime.step.feed import Feed
 from meshwright.runtime.step.loss_scale import LossScale
@@ -152,7 +153,7 @@ class Trainer:
         if unlike >= 0:
             who = f"processes of data rank {unlike}" if self.n_parts > 1 else "processes"
             raise InputError(
-                f"the {who} were given unlike samples for one step (random numbers without a seed?): all of them need the same"
+                f"the {who} were given unlike samples for one step (no common seed, or other data?): all of them need the same"
             )
         self.stopping, self.skipped, self.gradient_norm = n_asking > 0, n_broken > 0, math.sqrt(squares)
         if self.skipped and not self.skip_non_finite:
@@ -284,15 +285,14 @@ def apply(
     places = layout(read.plan)
     if places.n_ranks != dist.get_world_size():
         raise InputError(f"{plan_file}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
-    given = () if example is None else (example,) if isinstance(example, torch.Tensor) else tuple(example)
+    given = (example,) if isinstance(example, torch.Tensor) else tuple(example or ())
     sample = example_of(model, given, read.sequence_length)
     message_order.check(places, plan_file)
     optimizer_probe.check(optimizer, read.plan, "apply(optimizer=...)")
     units = preflight.check_model(model, read.names, read.plan, sample, plan_file)
-    told = (*read.notes(), *preflight.notes_of(units, read.plan, sample))
+    told = effects_of(model, units, read.names, read.plan, sample, plan_file)
     trainer = assemble(model, read.names, places, sample, optimizer=optimizer, loss=loss, precision=precision)
-    trainer.notes += told
-    trainer.clip_norm = clip_norm
+    trainer.notes, trainer.clip_norm = (*trainer.notes, *read.notes(), *told), clip_norm
     if trainer.executor.device.type == "cpu" and torch.cuda.is_available():
         trainer.notes += ("the process group has no NCCL: training runs on the CPU, though there are GPUs",)
     return trainer
@@ -387,7 +387,7 @@ def _stage_run(
     strategy = plan.stages[stage].strategy
     ops, n_layers = plan.stages[stage].ops, sum(len(part.ops) for part in plan.stages)
     split = split_layers(units, [(op, n_layers) for op in ops], strategy, groups, tp_plan)
-    module = StageModule(split.layers, plan.stages[stage].recompute, split.before).train()
+    module = StageModule(split.layers, plan.stages[stage].recompute, split.before)
     later = DeferredWeightGrad()
     sharded = strategy.shard == 3 and groups.data.shard is not None
     if sharded:

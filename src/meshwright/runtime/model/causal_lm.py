@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.as_given import evaluating
 from meshwright.runtime.model.grafts import graft
 from meshwright.runtime.model.meta import device_of, on_meta
 from meshwright.runtime.model.routers import Routing, routing_of
@@ -102,16 +103,15 @@ def _gives_tuples(model: nn.Module, layer: nn.Module) -> bool:
     def stop(_: nn.Module, __: Any, output: Any) -> None:
         raise _Stopped(output)
 
-    handle, training = layer.register_forward_hook(stop), model.training
+    handle = layer.register_forward_hook(stop)
     try:
-        with torch.no_grad(), torch.random.fork_rng([]):
+        with torch.no_grad(), evaluating(model):
             ids = torch.zeros(1, 2, dtype=torch.long, device=device_of(next(model.parameters())))
-            _decoder(model.eval())(input_ids=ids, **_quiet(model))
+            _decoder(model)(input_ids=ids, **_quiet(model))
     except _Stopped as stopped:
         return isinstance(stopped.hidden, tuple)
     finally:
         handle.remove()
-        model.train(training)
     raise InputError(f"{type(model).__name__}: runs none of its layers")
 
 
@@ -351,11 +351,8 @@ def _drop_unused(part: nn.Module, given: torch.Tensor) -> None:
     """
     used: set[nn.Module] = set()
     handles = [module.register_forward_pre_hook(lambda module, _: used.add(module)) for module in part.modules()]
-    training = part.training
-    part.eval()
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(part):
         part(given)
-    part.train(training)
     for handle in handles:
         handle.remove()
     for module in list(part.modules()):

@@ -8,6 +8,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from meshwright.runtime.model.in_place import changeable
+
 __all__ = ["as_classes", "number", "whole"]
 
 
@@ -20,7 +22,7 @@ def whole(value: torch.Tensor) -> torch.Tensor:
     """Return a tensor put together from the parts of all ranks; one that is whole as it is."""
     if not isinstance(value, DTensor):
         return value
-    made: torch.Tensor = value.redistribute(placements=[Replicate()]).to_local(grad_placements=[Replicate()])
+    made: torch.Tensor = changeable(value.redistribute(placements=[Replicate()]).to_local(grad_placements=[Replicate()]))
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,7 @@ from meshwright.runtime.model import causal_lm, seq2seq, stacked
 from meshwright.runtime.model.data import Sample
 from meshwright.runtime.model.meta import filled_in_turn
 from meshwright.runtime.model.naming import first_tensor, resolve
+from meshwright.runtime.model.tracing import alike, traced
 
 __all__ = ["Segment", "cut"]
 
@@ -33,33 +35,46 @@ class Segment(nn.Module):
     ) -> None:
         super().__init__()
         self.plan_nodes, self.plan_inputs, self.plan_outputs = tuple(nodes), tuple(inputs), tuple(outputs)
+        self.__dict__["in_evaluation"] = None  # of the same weights, which would be named twice
         self.parts = nn.Module()
         for node in nodes:
             if node.op in ("call_module", "get_attr"):
                 _register(self.parts, root, str(node.target))
 
     @property
+    def calm(self) -> Segment | None:
+        """What is run in evaluation instead; None for the same."""
+        found: Segment | None = self.__dict__["in_evaluation"]
+        return found
+
+    @property
     def token_table(self) -> str:
         """Path of the first table that is looked up by what comes in; empty where there is none."""
         tables = (node for node in self.plan_nodes if self._is_call(node, nn.Embedding))
-        return next((f"parts.{node.target}" for node in tables if set(node.all_input_nodes) <= set(self.plan_inputs)), "")
+        found = next((f"parts.{node.target}" for node in tables if set(node.all_input_nodes) <= set(self.plan_inputs)), "")
+        return found if self.calm is None or self.calm.token_table == found else ""
 
     @property
     def class_product(self) -> str:
         """Path of the linear layer whose result is the first that goes out; empty where that is another's."""
         node = self.plan_outputs[0] if self.plan_outputs else None
-        return f"parts.{node.target}" if node is not None and self._is_call(node, nn.Linear) else ""
+        found = f"parts.{node.target}" if node is not None and self._is_call(node, nn.Linear) else ""
+        return found if self.calm is None or self.calm.class_product == found else ""
 
     def _is_call(self, node: fx.Node, kind: type[nn.Module]) -> bool:
         return node.op == "call_module" and isinstance(self.parts.get_submodule(str(node.target)), kind)
 
     def forward(self, *carried: torch.Tensor) -> tuple[Any, ...]:
         """Return the values that later segments need, from those that earlier ones left."""
+        if self.calm is not None and not self.training:
+            found: tuple[Any, ...] = self.calm(*carried)
+            return found
         values: dict[fx.Node, Any] = dict(zip(self.plan_inputs, carried, strict=True))
         for node in self.plan_nodes:
             arguments = fx.node.map_arg(node.args, lambda used: values[used])
             named = fx.node.map_arg(node.kwargs, lambda used: values[used])
-            values[node] = _run(node, arguments, named, self.parts)
+            with nullcontext() if node.meta.get("grad", True) else torch.no_grad():
+                values[node] = _run(node, arguments, named, self.parts)
         return tuple(first_tensor(values[node]) if node.meta.get("result") else values[node] for node in self.plan_outputs)
 
 
@@ -97,19 +112,6 @@ class _Assignment:
     layer_of: Mapping[fx.Node, int]
 
 
-class _Tracer(fx.Tracer):
-    """Looks into the modules that hold a named layer, and into no other."""
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        super().__init__()
-        self.proxy_buffer_attributes = True  # slices of buffers, as of weights, may depend on sizes of the input
-        self.opened = {path[:i] for path in paths for i, letter in enumerate(path) if letter == "."}
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Return whether a module is run as a whole."""
-        return module_qualified_name not in self.opened
-
-
 def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.Module]:
     """Return one module per layer of a plan; run one after the other they are the model.
 
@@ -141,36 +143,43 @@ def _cut(model: nn.Module, names: Sequence[str], sample: Sample) -> list[nn.Modu
     paths = resolve(model, names)
     if len(names) == 1:
         return [_Whole(model)]
-    tracer = _Tracer([path for path in paths if path])
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    if any(getattr(model, kind) for kind in kinds):
+        raise InputError(
+            f"{type(model).__name__} cannot be cut between its layers: the model as a whole has hooks, which would not be "
+            "called; hook its layers, or plan with a single stage of one layer"
+        )
     n_inputs = max(1, len(sample))
     try:
-        graph = tracer.trace(model, concrete_args=_defaults(model, n_inputs))
-    except Exception as error:
+        graph, calm = traced(model, [path for path in paths if path], n_inputs)
+    except InputError:
         if len(sample) == 1 and stacked.fits(paths):
             return stacked.cut(model, paths, sample[0])
-        opened = ", ".join(sorted(tracer.opened)) or "the model itself"
-        raise InputError(
-            f"{type(model).__name__} cannot be cut between its layers: its forward (of {opened}) depends on values that are "
-            "only "
-            f"known while it runs ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
-            "move that into the layers, or plan with a single stage of one layer"
-        ) from None
-    _forget_defaults(graph, n_inputs)
-    assigned = _assign(graph, paths, names, model)
-    return _segments(graph, assigned, model, n_inputs)
+        raise
+    segments = _segments(graph, _assign(graph, paths, names, model), model, n_inputs)
+    if not alike(graph, calm, model):
+        _with_evaluation(segments, _segments(calm, _assign(calm, paths, names, model, skips=True), model, n_inputs), model)
+    return list(segments)
 
 
-def _forget_defaults(graph: fx.Graph, n_inputs: int) -> None:
-    """Take the arguments after the inputs out of a graph,
-    and what looks whether they still have the values it was traced with.
+def _with_evaluation(segments: Sequence[Segment], calm: Sequence[Segment], model: nn.Module) -> None:
+    """Give segments what they run in evaluation instead.
+
+    Raises `InputError` when that has weights of other layers, or hands on other values.
     """
-    fixed = {node for node in graph.nodes if node.op == "placeholder"} - set(list(graph.nodes)[:n_inputs])
-    for node in graph.nodes:
-        if not fixed.isdisjoint(node.all_input_nodes):
-            fixed.add(node)
-    for node in reversed(list(graph.nodes)):
-        if node in fixed:
-            graph.erase_node(node)
+    for segment, other in zip(segments, calm, strict=True):
+        held = set(segment.parameters())
+        if len(segment.plan_outputs) != len(other.plan_outputs) or any(weight not in held for weight in other.parameters()):
+            raise InputError(
+                f"{type(model).__name__} cannot be cut between its layers: if self.training, its forward runs other layers, or "
+                "hands on more or fewer values, than in evaluation; move that into the layers, or plan with a single stage of "
+                "one layer"
+            )
+        for node in other.plan_nodes:
+            if node.op in ("call_module", "get_attr"):
+                _register(segment.parts, model, str(node.target))
+        other.parts = segment.parts  # what is split, sharded or moved later is so in both
+        segment.__dict__["in_evaluation"] = other
 
 
 class _Whole(nn.Module):
@@ -185,17 +194,12 @@ class _Whole(nn.Module):
         return (first_tensor(self.model(*inputs)),)
 
 
-def _defaults(model: nn.Module, n_inputs: int) -> dict[str, Any]:
-    """Return the arguments after the inputs, which keep their default values."""
-    import inspect
-
-    parameters = list(inspect.signature(model.forward).parameters.values())[n_inputs:]
-    return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
-
-
-def _assign(graph: fx.Graph, paths: Sequence[str], names: Sequence[str], model: nn.Module) -> _Assignment:
+def _assign(
+    graph: fx.Graph, paths: Sequence[str], names: Sequence[str], model: nn.Module, *, skips: bool = False
+) -> _Assignment:
     """Return the layer of every node.
 
+    `skips`: whether layers may be left out.
     Raises `InputError` when the model runs layers in another order than the plan, one twice, or not at all.
     """
     module_of = dict(model.named_modules(remove_duplicate=False))
@@ -228,12 +232,12 @@ def _assign(graph: fx.Graph, paths: Sequence[str], names: Sequence[str], model: 
         layer_of[node] = current
         nodes[current].append(node)
     for i, done in enumerate(called):
-        if not done and not nodes[i] and paths[i]:
+        if not done and not nodes[i] and paths[i] and not skips:
             raise InputError(f"{type(model).__name__}: its forward never runs the plan's layer '{names[i]}'")
     return _Assignment(tuple(tuple(part) for part in nodes), MappingProxyType(layer_of))
 
 
-def _segments(graph: fx.Graph, assigned: _Assignment, model: nn.Module, n_inputs: int) -> list[nn.Module]:
+def _segments(graph: fx.Graph, assigned: _Assignment, model: nn.Module, n_inputs: int) -> list[Segment]:
     """Return the segments, each with the values that cross its ends."""
     n_layers = len(assigned.nodes)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -244,7 +248,7 @@ def _segments(graph: fx.Graph, assigned: _Assignment, model: nn.Module, n_inputs
             place = n_layers if node is result else assigned.layer_of.get(node, 0)
             last_use[used] = max(last_use.get(used, 0), place)
     returned = _returned(result)
-    segments: list[nn.Module] = []
+    segments: list[Segment] = []
     carried: tuple[fx.Node, ...] = tuple(placeholders[:n_inputs])
     order = {node: i for i, node in enumerate(graph.nodes)}
     for i, nodes in enumerate(assigned.nodes):

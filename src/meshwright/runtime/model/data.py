@@ -11,6 +11,7 @@ from torch import nn
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.model import causal_lm
+from meshwright.runtime.model.as_given import evaluating
 from meshwright.runtime.model.classes import number, whole
 from meshwright.runtime.model.meta import filled_in_turn
 from meshwright.runtime.model.naming import first_tensor
@@ -170,11 +171,8 @@ def _random(like: torch.Tensor, n_rows: int, words: int, generator: torch.Genera
 
 def _output_sizes(model: nn.Module, sample: Sample) -> tuple[int, ...]:
     """Return the sizes of one sample's output."""
-    training = model.training
-    model.eval()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), filled_in_turn(model):
+    with torch.no_grad(), evaluating(model), filled_in_turn(model):
         sizes = tuple(first_tensor(model(*sample)).shape[1:])
-    model.train(training)
     return sizes
 
 

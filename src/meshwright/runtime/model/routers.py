@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.as_given import evaluating
 
 __all__ = ["Routing", "check", "own_loss", "routing_of"]
 
@@ -138,16 +139,11 @@ def check(model: nn.Module, units: Sequence[nn.Module], sample: Sequence[torch.T
     `units`: its layers, of which the last one returns logits and sums.
     Raises `InputError`.
     """
-    modes = [(part, part.training) for part in model.modules()]
-    try:
-        with torch.no_grad(), torch.random.fork_rng([]):
-            wanted = float(own_loss(model, model.eval()(*sample)))
-            carried: Any = tuple(sample)
-            for unit in units:
-                carried = unit(*carried)
-    finally:
-        for part, training in modes:
-            part.training = training
+    with torch.no_grad(), evaluating(model, *units):
+        wanted = float(own_loss(model, model(*sample)))
+        carried: Any = tuple(sample)
+        for unit in units:
+            carried = unit(*carried)
     routing, sums = units[-1].routing, carried[1].double()
     n_experts = (len(sums) - 1) // 2
     ours = float((sums[:n_experts] * sums[n_experts:-1]).sum() / sums[-1] ** 2) * n_experts * routing.coefficient_ratio  # type: ignore[union-attr,operator]

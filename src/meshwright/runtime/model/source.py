@@ -89,11 +89,13 @@ def build(name: str, seed: int, *, empty: bool = False) -> tuple[Any, tuple[Any,
     example inputs.
     `empty`: whether no weights are made: they are on the meta device.
 
-    Returns `model`: in training mode; `examples`: empty where the callable gives none.
+    Returns `model`: in training mode, or in the modes of its modules where these differ.
+    Returns `examples`: empty where the callable gives none.
     Raises `InputError` when the call fails or returns something else.
     """
     import torch
 
+    from meshwright.runtime.model.as_given import to_train
     from meshwright.runtime.model.meta import weights_on_meta
 
     maker = load(name, "--model")
@@ -113,4 +115,4 @@ def build(name: str, seed: int, *, empty: bool = False) -> tuple[Any, tuple[Any,
         made = made[0]
     if not isinstance(made, torch.nn.Module):
         raise InputError(f"--model {name}: returned a {type(made).__name__}; it must return a torch.nn.Module")
-    return made.train(), tuple(example for example in examples if isinstance(example, torch.Tensor))
+    return to_train(made), tuple(example for example in examples if isinstance(example, torch.Tensor))

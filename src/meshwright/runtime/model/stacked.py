@@ -12,7 +12,10 @@ import torch
 from torch import nn
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.as_given import evaluating, untouched
+from meshwright.runtime.model.data import repeated
 from meshwright.runtime.model.naming import first_tensor
+from meshwright.runtime.model.tracing import autocast_state
 
 __all__ = ["cut", "fits"]
 
@@ -35,6 +38,7 @@ def cut(model: nn.Module, paths: Sequence[str], row: torch.Tensor) -> list[nn.Mo
     """
     for sample in _others(model, row):  # a forward that goes by values shows it on some sample, and is refused
         _watch(model, paths[1:-1], sample)
+    _watch(model, paths[1:-1], repeated((row,))[0], evaluated=False)  # for what it does if self.training, and around layers
     seen = _watch(model, paths[1:-1], row)
     first = _part(model, {**_unused(model, seen.before), **dict.fromkeys(paths[1:-1], _Stop)})
     blanks = {path: _Blank(model.get_submodule(path), shape) for path, shape in seen.made.items()}
@@ -63,9 +67,10 @@ class _Seen:
         self.handed: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self.tuples: dict[str, bool] = {}
         self.carried: list[Any] = []
+        self.around: tuple[Any, ...] = ()
 
 
-def _watch(model: nn.Module, layers: Sequence[str], row: torch.Tensor) -> _Seen:
+def _watch(model: nn.Module, layers: Sequence[str], row: torch.Tensor, *, evaluated: bool = True) -> _Seen:
     """Send a sample through the model and return what happens around its layers."""
     seen, order = _Seen(), list(layers)
 
@@ -74,12 +79,11 @@ def _watch(model: nn.Module, layers: Sequence[str], row: torch.Tensor) -> _Seen:
         if path:
             handles.append(module.register_forward_pre_hook(_entering(model, path, order, seen), with_kwargs=True))
             handles.append(module.register_forward_hook(_leaving(path, order, seen)))
-    training = model.training
     try:
-        with torch.no_grad(), torch.random.fork_rng([]):
-            model.eval()(row)
+        with torch.set_grad_enabled(not evaluated), evaluating(model) if evaluated else untouched(model):
+            seen.around = (torch.is_grad_enabled(), autocast_state())
+            model(row)
     finally:
-        model.train(training)
         for handle in handles:
             handle.remove()
     if list(seen.handed) != order:
@@ -134,6 +138,11 @@ def _check(model: nn.Module, path: str, expected: str, arguments: tuple[Any, ...
         raise InputError(
             f"{type(model).__name__}: computes something before '{path}' that belongs to no layer; it cannot be cut between "
             "its layers"
+        )
+    if (torch.is_grad_enabled(), autocast_state()) != seen.around:
+        raise InputError(
+            f"{type(model).__name__}: runs '{path}' without gradients, or under autocast; do that inside its layers, or plan "
+            "with a single stage of one layer"
         )
     if any(isinstance(value, torch.Tensor) for value in (*arguments[1:], *named.values())):
         raise InputError(

@@ -21,6 +21,7 @@ from meshwright.core.result import Result
 from meshwright.runtime.job import preflight, weight_files
 from meshwright.runtime.job.trainer import assemble
 from meshwright.runtime.model import causal_lm, meta, seq2seq, source
+from meshwright.runtime.model.as_given import to_train
 from meshwright.runtime.model.data import Sample, default_loss, example_of, rows_of_inputs
 from meshwright.runtime.open.engine import Engine
 from meshwright.runtime.open.names import Names, Tensors
@@ -30,6 +31,7 @@ from meshwright.runtime.parallel import tensor_parallel, vocabulary
 from meshwright.runtime.ranks import meshes, message_order
 from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.plan_file import PlanFile, plan_file_of, read_plan
+from meshwright.runtime.step.effects import effects_of
 
 __all__ = ["Example", "Model", "PlanSource", "build"]
 
@@ -68,7 +70,9 @@ def build(
     if places.n_ranks != dist.get_world_size():
         raise InputError(f"{place}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
     with meta.weights_on_meta() if weights is not None else nullcontext():
-        module = _module(model, seed)
+        given = _module(model, seed)
+    came = not any(part.training for part in given.modules())
+    module = to_train(given)
     empty = meta.on_meta(module)
     named = _in_order(module, example) if isinstance(example, Mapping) else {}
     given = tuple(named.values()) if named else () if example is None else _tuple(example)
@@ -77,7 +81,7 @@ def build(
     names = Names(module)
     units = preflight.check_model(module, read.names, read.plan, sample, place)
     of_stages = names.of_stages(units, places)
-    notes = (*read.notes(), *preflight.notes_of(units, read.plan, sample))
+    notes = (*read.notes(), *effects_of(module, units, read.names, read.plan, sample, place))
     tp_plan = tensor_parallel.wishes_of(module)
     if read.entry.get("costs") == "analytic":
         notes += tuple(vocabulary.left_whole(units, read.plan, tp_plan))
@@ -86,6 +90,8 @@ def build(
     trainer = assemble(
         module, read.names, places, sample, optimizer=partial(torch.optim.SGD, lr=0.0), loss=default_loss, precision=precision
     )
+    if came:
+        notes += ("the model came in evaluation mode; it trains in training mode, as after model.train()",)
     if names.left_out:
         notes += (f"state_dict leaves out what is no tensor: {', '.join(names.left_out)}",)
     if trainer.executor.device.type == "cpu" and torch.cuda.is_available():
@@ -166,14 +172,14 @@ def _module(model: Model, seed: int) -> nn.Module:
     Raises `InputError` when it is, or builds, no module.
     """
     if isinstance(model, nn.Module):
-        return model.train()
+        return model
     if not callable(model):
         raise InputError(f"the model is a {type(model).__name__}; give a torch.nn.Module, or a function that builds one")
     with torch.random.fork_rng([]), source.seeded(seed):
         made = model()
     if not isinstance(made, nn.Module):
         raise InputError(f"the model's function gave a {type(made).__name__}; it must give a torch.nn.Module")
-    return made.train()
+    return made
 
 
 def _in_order(model: nn.Module, example: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

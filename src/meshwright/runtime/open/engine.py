@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.job import checkpoints, whole_state
@@ -233,9 +233,16 @@ class Engine:
         return self.trainer.stopping
 
     def own(self, batch: Any) -> Any:
-        """Return the samples of this process out of a batch that holds all samples of a step, for data that comes whole."""
-        from torch.utils._pytree import tree_map_only
+        """Return the samples of this process out of a batch that holds all samples of a step, for data that comes whole.
 
+        Raises `InputError` when the batch has another number of samples.
+        """
+        for value in tree_leaves(batch):
+            if isinstance(value, torch.Tensor) and (value.dim() == 0 or len(value) != self.global_batch):
+                raise InputError(
+                    f"own: a tensor of the batch has shape {tuple(value.shape)}, but a step of the plan takes "
+                    f"{self.global_batch} samples: its first dimension must be all of them"
+                )
         index = torch.tensor(self.rows)
         return tree_map_only(torch.Tensor, lambda value: value[index.to(value.device)], batch)
 

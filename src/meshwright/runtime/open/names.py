@@ -65,6 +65,16 @@ class Names:
         return tuple((weights, buffers) for weights, buffers in found)
 
 
+def _buffers_of(module: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Return where buffers stand, in the order of ``module.buffers()``."""
+    found: dict[int, tuple[nn.Module, str]] = {}
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                found.setdefault(id(buffer), (part, name))
+    return list(found.values())
+
+
 class Tensors:
     """The tensors of one rank under their names, and the whole model's put together from those of all ranks.
 
@@ -91,10 +101,20 @@ class Tensors:
             for name in (name for part in found for name in part if name):
                 self.home.setdefault(name, stage)
         self.held: dict[int, dict[str, torch.Tensor]] = {}
+        self.buffers: dict[int, dict[str, tuple[nn.Module, str]]] = {}
         for stage, held in weights.items():
-            tensors = (held.module.parameters(), held.module.buffers())
-            pairs = [pair for part, own in zip(of_stages[stage], tensors, strict=True) for pair in zip(part, own, strict=True)]
+            pairs = zip(of_stages[stage][0], held.module.parameters(), strict=True)
             self.held[stage] = {name: tensor for name, tensor in pairs if name}
+            places = zip(of_stages[stage][1], _buffers_of(held.module), strict=True)
+            self.buffers[stage] = {name: place for name, place in places if name}
+
+    def _found(self, stage: int, name: str) -> torch.Tensor:
+        """Return a tensor that this rank holds; of a buffer what stands there now, which a pass may have replaced."""
+        if name in self.held[stage]:
+            return self.held[stage][name]
+        part, attribute = self.buffers[stage][name]
+        found: torch.Tensor = getattr(part, attribute)
+        return found
 
     def name_of(self) -> dict[nn.Parameter, str]:
         """Return the names of the weights that this rank trains."""
@@ -120,7 +140,7 @@ class Tensors:
             source = self.places.ranks_of_stage[stage][0]
             value = torch.empty(entry.shape, dtype=entry.dtype, device=self.device)
             if stage in self.held:
-                value = self._put_together(stage, self.held[stage][name]).to(entry.dtype).contiguous()
+                value = self._put_together(stage, self._found(stage, name)).to(entry.dtype).contiguous()
             if self.places.n_ranks > 1:
                 dist.broadcast(value, source)
             if everywhere or self.rank == 0:

@@ -177,6 +177,22 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
     `layer`, `entering`, `place`: see `check_sum`.
     Raises `InputError` when its ranks compute something else than the whole layer, in outputs or in gradients.
     """
+    for given in _unmasked(entering):
+        _check_context(layer, given, degree, place)
+
+
+def _unmasked(entering: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
+    """Return what a layer takes with all tokens there, and as it is: a sample that is padding for the most part hides what
+    tokens make of one another.
+    """
+    kinds = (torch.bool, torch.int32, torch.int64)
+    masks = [v.dtype in kinds and v.dim() > 1 and bool(((v == 0) | (v == 1)).all()) and bool((v == 0).any()) for v in entering]
+    whole = [torch.ones_like(value) if masked else value for value, masked in zip(entering, masks, strict=True)]
+    return [whole, entering] if any(masks) else [entering]
+
+
+def _check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, place: str) -> None:
+    """Do what `check_context` does, for values as they are."""
     whole, values, expected = _whole(layer, entering)
     parts = [copy.deepcopy(whole) for _ in range(degree)]
 

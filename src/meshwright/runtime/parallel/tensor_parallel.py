@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.in_place import changeable, let_change
 from meshwright.runtime.parallel.products import (
     Owner,
     RankOrder,
@@ -221,6 +222,8 @@ def parallelize(
         if not isinstance(layer.get_submodule(path), nn.Linear):
             layouts[path] = TransposedParallel(style, sequence=sequence if style == "row" else path in each)
     parallelize_module(layer, mesh, layouts)
+    for path in chosen:
+        let_change(layer.get_submodule(path))
     for path, n_shared in shared_columns(layer, tp_plan).items():
         layer.get_submodule(path).register_forward_hook(sum_shared(n_shared, _summed(mesh)))
     for parent in once:
@@ -300,7 +303,8 @@ def _relay(mesh: DeviceMesh, before: Any, after: Any) -> Any:
         if tensor.dim() < 3 or not tensor.is_floating_point():
             return tensor
         whole = DTensor.from_local(tensor, mesh, [before], run_check=False)
-        return whole.redistribute(placements=[after]).to_local(grad_placements=[after])
+        made: torch.Tensor = changeable(whole.redistribute(placements=[after]).to_local(grad_placements=[after]))
+        return made
 
     def relay(carried: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return tuple(one(tensor) for tensor in carried)

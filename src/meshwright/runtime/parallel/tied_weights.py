@@ -24,14 +24,19 @@ def _holders(places: Layout, units: Sequence[nn.Module]) -> dict[nn.Parameter, l
 
 
 def ties_of(places: Layout, rank: int, units: Sequence[nn.Module]) -> tuple[set[nn.Parameter], list[Tie]]:
-    """Return the weights that several stages hold, and this rank's share in them; makes a group for each set of ranks."""
+    """Return the weights that several stages hold, and this rank's share in them; makes a group for each set of ranks.
+
+    Scalar weights of stages that are sharded fully are such weights too: `fully_shard` takes no scalars, so all ranks of the
+    stage hold them whole.
+    """
     tied, ties = set(), []
     made: dict[tuple[int, ...], Any] = {}
     order = [parameter for unit in units for parameter in unit.parameters()]
     holders = _holders(places, units)
     for parameter in dict.fromkeys(order):
         stages = holders.get(parameter, [])
-        if len(stages) < 2:
+        alone = len(stages) < 2 and not (parameter.dim() == 0 and _is_sharded_fully(places, stages))
+        if alone:
             continue
         tied.add(parameter)
         ranks = tuple(sorted({r for stage in stages for r in places.ranks_of_stage[stage]}))
@@ -41,6 +46,10 @@ def ties_of(places: Layout, rank: int, units: Sequence[nn.Module]) -> tuple[set[
             first = next(stage for stage in stages if stage in places.stages_of(rank))
             ties.append(Tie(parameter, made[ranks], places.seat(rank, first).inner == 0))
     return tied, ties
+
+
+def _is_sharded_fully(places: Layout, stages: Sequence[int]) -> bool:
+    return any(places.plan.stages[stage].strategy.shard == 3 for stage in stages)
 
 
 def first_holder(places: Layout, rank: int, units: Sequence[nn.Module], tie: Tie) -> int:

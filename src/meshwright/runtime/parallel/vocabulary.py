@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
+from meshwright.runtime.model.in_place import let_change
 from meshwright.runtime.parallel import tensor_parallel
 
 __all__ = ["VocabularySplit", "check_classes", "left_whole", "of_own_loss", "split", "vocabulary_split"]
@@ -155,6 +156,7 @@ def split(first: nn.Module, last: nn.Module, found: VocabularySplit, mesh: Devic
     shared = table is not None and head is not None and table.weight is head.weight
     if head is not None:
         parallelize_module(last, mesh, {found.head: ColwiseParallel()})
+        let_change(head)
     if table is None:
         return
     assert isinstance(table, nn.Embedding)
@@ -166,6 +168,7 @@ def split(first: nn.Module, last: nn.Module, found: VocabularySplit, mesh: Devic
         table.weight = nn.Parameter(part, requires_grad=table.weight.requires_grad)
     kind = type(table)  # what a class of the model's own does with rows, it does with those of all ranks
     table.__class__ = _SplitTable if kind is nn.Embedding else type(kind.__name__, (kind, _SplitTable), {})
+    let_change(table)
     table.words = (mesh, mesh.get_local_rank() * (table.num_embeddings // mesh.size()))  # type: ignore[assignment]
 
 

@@ -18,6 +18,7 @@ from meshwright.base.errors import InputError
 from meshwright.runtime.job.allocator import keep_freed_memory
 from meshwright.runtime.job.memory import SavedBytes
 from meshwright.runtime.model import causal_lm, source
+from meshwright.runtime.model.as_given import evaluating
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, example_of
 from meshwright.runtime.model.naming import layer_names
@@ -164,9 +165,8 @@ def profile_layers(
     carried: Any = sample
     for i, (unit, name) in enumerate(zip(units, names, strict=True)):
         entering = tuple(tensor_.detach() for tensor_ in carried)
-        with torch.no_grad():
-            carried = unit.eval()(*entering)
-        unit.train()
+        with torch.no_grad(), evaluating(unit):
+            carried = unit(*entering)
         like = seen.setdefault(structure(unit, entering), name)
         parameters = list(unit.parameters())
         layers.append(

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["DeferredWeightGrad", "WaitingGradient", "delay_weight_gradients"]
+from meshwright.runtime.model.in_place import as_own
+
+__all__ = ["DeferredWeightGrad", "WaitingGradient", "delay_weight_gradients", "is_hooked"]
 
 WaitingGradient = tuple[Callable[[], None], tuple[nn.Parameter, ...]]
 """What computes the gradients of some weights, and which."""
@@ -40,7 +42,7 @@ class _Product(torch.autograd.Function):
         """Return the product."""
         ctx.save_for_backward(x, weight)
         ctx.parameters, ctx.later = (weight, bias), later
-        return nn.functional.linear(x, weight, bias)
+        return as_own(nn.functional.linear(x, weight, bias))  # of a view, autograd lets nobody change what comes out
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
@@ -72,17 +74,25 @@ class _Product(torch.autograd.Function):
         return of_input, None, None, None
 
 
+def is_hooked(weight: torch.Tensor | None) -> bool:
+    """Whether something is called with the gradient of a weight, or once it has one."""
+    return bool(getattr(weight, "_backward_hooks", None)) or bool(getattr(weight, "_post_accumulate_grad_hooks", None))
+
+
 def delay_weight_gradients(module: nn.Module, later: DeferredWeightGrad) -> int:
     """Let the linear layers of a module keep their weight gradients for later.
 
     `module`: changed in place: its ``nn.Linear`` modules whose weights are plain tensors. Other weights (tables, norms,
-    tensor-parallel products) keep computing their gradients together with those of their inputs.
+    tensor-parallel products) keep computing their gradients together with those of their inputs, and so do layers whose weights
+    have hooks, which are called then.
     `later`: where the waiting gradients go.
     Returns: number of linear layers found.
     """
     found = 0
     for part in module.modules():
-        if type(part) is nn.Linear and type(part.weight) is nn.Parameter and part.weight.requires_grad:
+        if type(part) is not nn.Linear or is_hooked(part.weight) or is_hooked(part.bias):
+            continue
+        if type(part.weight) is nn.Parameter and part.weight.requires_grad:
             part.forward = _forward_of(part, later)  # type: ignore[method-assign, assignment]
             found += 1
     return found

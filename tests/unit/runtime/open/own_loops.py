@@ -142,6 +142,35 @@ def pairs(step: int, n_samples: int) -> dict[str, torch.Tensor]:
     return {"input_ids": given["input_ids"], "attention_mask": mask, "decoder_input_ids": decoded, "labels": labels}
 
 
+class OddLayer(nn.Module):
+    """Changes what its products give in place, drops nothing, since that was set to evaluation, and has a scalar weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.fc1, self.fc2, self.drop = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16), nn.Dropout(0.5)
+        self.scale = nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc2(nn.functional.relu_(self.fc1(self.norm(x))))
+        y += x
+        return x + self.scale * self.drop(y)
+
+
+class Odd(nn.Module):
+    """Runs its second layer when it trains only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, 16), nn.Linear(16, 50)
+        self.layers = nn.ModuleList(OddLayer() for _ in range(2))
+        for layer in self.layers:
+            layer.drop.eval()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.layers[0](self.embed(tokens))
+        return self.head(self.layers[1](x) if self.training else x)
+
+
 KINDS = {"masked": llama, "routers": mixture, "adapters": adapted, "sequences": t5}
 
 
@@ -149,6 +178,8 @@ def parts_of(case: dict[str, Any]) -> tuple[Any, Any, Any, tuple[str, ...]]:
     """Return what builds a case's model, its batches, its loss, and the names of its inputs."""
     if case["loss"] == "sequences":
         return t5, pairs, token_loss, ("input_ids", "attention_mask", "decoder_input_ids")
+    if case["loss"] == "odd":
+        return Odd, batch, token_loss, ("tokens",)
     if case["loss"] in KINDS:
         return KINDS[case["loss"]], padded, next_token_loss, ("input_ids", "attention_mask", "position_ids")
     return build, batch, token_loss if case["loss"] == "token" else mean_loss, ("tokens",)

@@ -70,6 +70,13 @@ SEQUENCES = {
 }
 """A T5 with masks, under plans of its configuration and of its capture."""
 
+ODD = {
+    "replicas of sharded weights": plan_of([(4, [0, 1], {"shard": 3, "recompute": ["full"] * 4})]),
+    "split products": plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True})]),
+    "a pipeline, zero-bubble": plan_of([(2, [0], {}), (2, [1], {})], schedule="zb_h1"),
+}
+"""Layers with scalar weights that work in place, some of which evaluation leaves out."""
+
 FOUR = {
     "a pipeline of replicas": plan_of([(1, [0, 1], {"shard": 1}), (3, [2, 3], {})]),
     "a pipeline of unlike numbers of replicas": plan_of([(2, [0, 1, 2], {"shard": 3}), (2, [3], {})]),
@@ -78,7 +85,7 @@ FOUR = {
 
 def write_cases(plans: dict[str, Any], folder: pathlib.Path) -> None:
     """Write which loops are run under plans, and alone."""
-    kinds = ("masks and positions", "routers", "adapters", "sequences")
+    kinds = ("masks and positions", "routers", "adapters", "sequences", "odd")
     losses = {
         name: next((kind for kind in kinds if name.startswith(kind)), "mean" if "mean" in name else "token") for name in plans
     }
@@ -98,7 +105,7 @@ def write_cases(plans: dict[str, Any], folder: pathlib.Path) -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
     """By number of processes, what loops under plans say; all are forked from one that has imported everything."""
     pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
-    more = {"masks and positions": MASKED, "routers": ROUTERS, "adapters": ADAPTERS, "sequences": SEQUENCES}
+    more = {"masks and positions": MASKED, "routers": ROUTERS, "adapters": ADAPTERS, "sequences": SEQUENCES, "odd": ODD}
     two = TWO | {f"{kind}, {name}": plan for kind, found in more.items() for name, plan in found.items()}
     folders = {}
     for n_ranks, plans in ((2, two), (4, FOUR)):
@@ -136,8 +143,9 @@ def test_two_processes_train_as_one(results: dict[int, dict[str, Any]]) -> None:
         assert ranks == ((0, 1) if found["n_data_ranks"] == 2 else (0, 0)), name
         n_samples = 13 if "divide" in name else 16
         assert sorted(rows if found["n_data_ranks"] == 2 else first["rows"]) == list(range(n_samples)), name
-        told = [kind for kind in ("routers", "tensor") if kind in name and "DTensors" not in name]
-        assert len(found["notes"]) == len(told), name
+        told = [kind for kind in ("routers", "tensor", "odd, split") if kind in name and "DTensors" not in name]
+        frozen = [note for note in found["notes"] if "in evaluation mode, as the model was given" in note]
+        assert bool(frozen) == name.startswith("odd") and len(found["notes"]) - len(frozen) == len(told), name
         assert "tensor" not in told or "a loss of your own is given all logits" in found["notes"][0]
         assert "routers" not in name or "times 0.5, is added" in found["notes"][0]
 

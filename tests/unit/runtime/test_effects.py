@@ -1,0 +1,212 @@
+"""What layers do beside giving a result, and whether a plan can bear it; no process is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
+pytestmark = pytest.mark.torch
+
+from torch import nn  # noqa: E402
+
+from meshwright.base.errors import InputError  # noqa: E402
+from meshwright.core.plan import Plan, Stage  # noqa: E402
+from meshwright.core.strategy import Strategy  # noqa: E402
+from meshwright.runtime.model.as_given import evaluating, untouched  # noqa: E402
+from meshwright.runtime.model.in_place import changeable  # noqa: E402
+from meshwright.runtime.parallel.shard_equivalence import check_context  # noqa: E402
+from meshwright.runtime.step.effects import effects_of  # noqa: E402
+from meshwright.runtime.step.split_backward import DeferredWeightGrad, delay_weight_gradients  # noqa: E402
+
+TOKENS = (torch.zeros(1, 4, dtype=torch.long),)
+
+
+class Unit(nn.Module):
+    """A layer as a cut model has them."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *given: Any) -> Any:
+        return (self.inner(*given),)
+
+
+def told(*inner: nn.Module, recompute: str = "none", sample: Any = TOKENS, **degrees: int) -> list[str]:
+    units = [Unit(part) for part in inner]
+    strategy = Strategy(**degrees)  # type: ignore[arg-type]
+    stage = Stage(tuple(range(len(units))), tuple(range(strategy.n_devices)), strategy, (recompute,) * len(units))
+    names = [f"layers.{i}" for i in range(len(units))]
+    return effects_of(nn.ModuleList(inner), units, names, Plan((stage,), 4, 1, "1f1b", 8), sample, "the plan")
+
+
+@pytest.mark.parametrize(
+    "kind, degrees, why",
+    [
+        ({"sparse": True}, {}, "has sparse gradients"),
+        ({"max_norm": 1.0}, {"data": 2}, "has max_norm, which goes by the words of a whole step, and with data degree"),
+        ({"max_norm": 1.0}, {"context": 2}, "has max_norm, .* with context degree"),
+        ({"scale_grad_by_freq": True}, {"data": 2, "shard": 2}, "has scale_grad_by_freq, .* with data degree"),
+    ],
+)
+def test_tables_that_do_more_than_look_up_are_refused_where_ranks_see_other_words(kind: Any, degrees: Any, why: str) -> None:
+    table = nn.Embedding(5, 4, **kind)
+    with pytest.raises(InputError, match=why):
+        told(table, **degrees)
+    assert kind.get("sparse") or told(table) == []
+
+
+def test_looking_leaves_a_table_as_it_is() -> None:
+    table = nn.Embedding(5, 4, max_norm=0.1)
+    before = table.weight.detach().clone()
+    assert told(table, nn.Linear(4, 4)) == [] and torch.equal(table.weight, before)
+    with pytest.raises(InputError, match="with weights shared with another layer"):
+        head = nn.Linear(4, 5, bias=False)
+        head.weight = table.weight
+        told(table, head)
+
+
+@pytest.mark.parametrize("degrees, why", [({"shard": 3, "data": 2}, "shard 3"), ({"tensor": 2}, "tensor degree")])
+def test_hooks_on_weights_are_refused_where_ranks_hold_other_tensors(degrees: Any, why: str) -> None:
+    linear = nn.Linear(4, 4)
+    linear.bias.register_hook(lambda gradient: gradient * 2)
+    with pytest.raises(InputError, match=f"weight '0.bias' has a hook, which is lost with {why}"):
+        told(linear, sample=(torch.zeros(1, 4),), **degrees)
+    assert "called in every replica" in told(linear, sample=(torch.zeros(1, 4),), data=2, shard=2)[0]
+    linear.weight.register_post_accumulate_grad_hook(lambda weight: None)
+    with pytest.raises(InputError, match=r"weight '0\.weight' has a hook .* after every micro-batch"):
+        told(linear, sample=(torch.zeros(1, 4),), data=2, shard=2)
+
+
+class Remembering(nn.Module):
+    """Adds what it saw before."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.last, self.state = how, torch.zeros(1), {"n": 0}
+        self.weight = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Any) -> Any:
+        if self.how == "cache":
+            self.last = x.mean()
+        if self.how == "state":
+            self.state = {"n": self.state["n"] + 1}
+        if self.how == "weight":
+            self.weight.data.mul_(0.5)
+        if self.how == "buffer":
+            self.seen += 1
+        if self.how == "outside":
+            OUTSIDE.append(1)
+            return x * len(OUTSIDE)
+        return x * self.weight
+
+
+OUTSIDE: list[int] = []
+
+
+def test_what_a_layer_remembers_is_told_or_refused() -> None:
+    rows = (torch.ones(1, 4),)
+    for how in ("full", "none"):
+        assert told(Remembering("cache"), recompute=how, data=2, sample=rows) == [], "the same on every pass"
+    assert (
+        "changes 0.seen: every replica keeps its own" in told(Remembering("buffer"), recompute="full", data=2, sample=rows)[0]
+    )
+    assert "changes 0.state" in told(Remembering("state"), data=2, sample=rows)[0]
+    with pytest.raises(InputError, match=r"'layers\.0' changes its attribute '0\.state' in every pass, and recompute full"):
+        told(Remembering("state"), recompute="full", sample=rows)
+    with pytest.raises(InputError, match=r"'layers\.0' changes its weight '0\.weight' as it runs"):
+        told(Remembering("weight"), sample=rows)
+    assert told(Remembering("outside"), sample=rows) == []
+    with pytest.raises(InputError, match="gives something else when it runs again"):
+        told(Remembering("outside"), recompute="selective", sample=rows)
+
+
+def test_a_pass_that_looks_leaves_no_trace() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), Remembering("buffer"))
+    model[1].eval()
+    model[2].box, model[2].table = [1], torch.zeros(2)
+    numbers, state = torch.get_rng_state(), {name: value.clone() for name, value in model.state_dict().items()}
+    with untouched(model) as traces:
+        model(torch.randn(8, 4))
+        model[2].box.append(2)
+        model[2].table += 1
+        model[2].new = 3
+    assert {"0.running_mean", "0.num_batches_tracked", "2.seen"} <= traces.buffers
+    assert traces.attributes == {"2.box", "2.table", "2.new"} and traces.drew
+    with evaluating(model):
+        assert not any(part.training for part in model.modules())
+    assert [part.training for part in model] == [True, False, True]
+    assert model[2].box == [1] and not model[2].table.any() and not hasattr(model[2], "new")
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_products_whose_weight_gradients_wait_may_be_changed_in_place_and_those_with_hooks_do_not_wait() -> None:
+    model, later = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4)), DeferredWeightGrad()
+    rows = torch.randn(2, 3, 4)
+    model(rows).sum().backward()
+    expected = [weight.grad.clone() for weight in model.parameters()]
+    model.zero_grad()
+    called: list[Any] = []
+    model[2].weight.register_hook(called.append)
+    assert delay_weight_gradients(model, later) == 1
+    later.collecting = []
+    model(rows).sum().backward()
+    assert len(called) == len(later.collecting) == 1 and model[0].weight.grad is None
+    later.collecting[0][0]()
+    assert all(torch.allclose(weight.grad, one) for weight, one in zip(model.parameters(), expected, strict=True))
+
+
+class _View(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+        return gradient
+
+
+def test_what_a_function_gives_as_a_view_may_be_changed_in_place() -> None:
+    given = torch.ones(3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+        _View.apply(given * 2).mul_(3)
+    result = changeable(_View.apply(given * 2))
+    result.mul_(3)
+    result.sum().backward()
+    assert torch.equal(given.grad, torch.full((3,), 6.0)) and torch.equal(result, given * 6)
+
+
+class Summing(nn.Module):
+    """Adds up tokens from the first one on, padding apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        return self.linear(x * mask.unsqueeze(-1)).mul(mask.unsqueeze(-1)).cumsum(1), mask
+
+
+def test_a_sample_that_is_padding_for_the_most_part_does_not_hide_that_tokens_are_not_alike() -> None:
+    mask = torch.zeros(3, 8, dtype=torch.long)
+    mask[:, -1] = 1
+    with pytest.raises(InputError, match="on parts of a sequence, it computes something else than whole"):
+        check_context(_Masked(), [torch.randn(3, 8, 4), mask], 2, "layer")
+
+
+class _Masked(Summing):
+    """Takes its part of the mask, as layers of Hugging Face models are handed it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = (0, 1)
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        from meshwright.runtime.model.sequence import part_of_sequence
+
+        rank, degree = self.positions
+        return super().forward(x, mask if degree == 1 else part_of_sequence(mask, 1, rank, degree))[:1]
