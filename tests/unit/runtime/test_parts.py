@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch", reason="running plans needs PyTorch: pip in
 pytestmark = pytest.mark.torch
 
 from meshwright.base.errors import InputError  # noqa: E402
-from meshwright.runtime.parallel import shard_equivalence, tensor_parallel  # noqa: E402
+from meshwright.runtime.model.sequence import part_of_sequence  # noqa: E402
+from meshwright.runtime.parallel import apart, shard_equivalence, tensor_parallel  # noqa: E402
 
 
 class Attention(torch.nn.Module):
@@ -135,3 +136,57 @@ def test_layers_that_mix_tokens_are_refused_parts_of_sequences() -> None:
         shard_equivalence.check_context(Direct(mixes=True), values, 2, "x")
     shard_equivalence.check_context(Direct(mixes=False), values, 2, "x")
     shard_equivalence.check_context(Residual(), values, 4, "x")
+
+
+class Carries(torch.nn.Module):
+    """Carries something of every token that is there to the next one."""
+
+    def __init__(self, scale: float = 1.0, shift: int = 1) -> None:
+        super().__init__()
+        self.attention, self.shift, self.layer_idx = Attention(32, 4), shift, 0
+        self.positions = (0, 1)
+        self.share, self.out = torch.nn.Parameter(torch.full((32,), scale)), torch.nn.Parameter(torch.full((32,), scale))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        there = part_of_sequence(mask, 1, *self.positions)[..., None].to(x.dtype)
+        carried = torch.nn.functional.pad(x * there, (0, 0, self.shift, 0))[:, : x.shape[1]]
+        return (x + self.attention(x) + self.out * (self.share * carried if self.shift else 0.0), mask)
+
+
+def _mask(n_tokens: int, *, left: bool = False) -> torch.Tensor:
+    mask = torch.zeros(2, 16, dtype=torch.long)
+    mask[:, 16 - n_tokens if left else 0 : 16 if left else n_tokens] = 1
+    return mask
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_what_is_carried_along_the_sequence_is_refused_though_the_sample_is_padding_where_parts_meet(left: bool) -> None:
+    told = "context degree 2: on parts of a sequence, it computes something else than whole"
+    with pytest.raises(InputError, match=told):
+        shard_equivalence.check_context(Carries(), [torch.randn(2, 16, 32), _mask(3, left=left)], 2, "x")
+    shard_equivalence.check_context(Carries(shift=0), [torch.randn(2, 16, 32), _mask(3, left=left)], 2, "x")
+
+
+def test_what_is_carried_along_the_sequence_is_refused_though_weights_of_zero_leave_nothing_of_it_yet() -> None:
+    with pytest.raises(InputError, match="tokens meet outside attention; layers must treat tokens alike"):
+        shard_equivalence.check_context(Carries(scale=0.0), [torch.randn(2, 16, 32), _mask(16)], 2, "x")
+
+
+def test_samples_of_one_piece_have_no_padding_and_begin_once() -> None:
+    hidden = torch.randn(1, 6, 4)
+    mask, places = torch.tensor([[1, 1, 0, 0, 0, 0]]), torch.tensor([[0, 1, 2, 0, 1, 2]])
+    lengths, table = torch.tensor([2]), torch.tensor([[True, False, True, False, True, False]])
+    found = apart.unbroken([hidden, mask, places, lengths, table])
+    ones = torch.ones(1, 6, dtype=torch.long)
+    for values, of_places in zip(found[:2], (ones, torch.arange(6)[None]), strict=True):
+        assert torch.equal(values[1], ones) and torch.equal(values[2], of_places)
+        assert torch.equal(values[3], torch.tensor([6])) and bool(values[4].all())
+    assert len(found) == 3 and found[2][1] is mask
+    assert len(apart.unbroken([hidden, ones])) == 1, "what is full is tried once"
+
+
+def test_layers_of_unlike_settings_are_not_taken_for_alike() -> None:
+    assert apart.settings(Carries(), 1) == apart.settings(Carries(), 2) != apart.settings(Carries(shift=2), 5)
+    later = Carries()
+    later.layer_idx = 7
+    assert apart.settings(later, 4) == apart.settings(Carries(), 4)

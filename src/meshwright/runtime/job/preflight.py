@@ -19,7 +19,7 @@ from meshwright.runtime.model import meta, routers
 from meshwright.runtime.model.as_given import evaluating
 from meshwright.runtime.model.cut import cut
 from meshwright.runtime.model.data import Sample, repeated
-from meshwright.runtime.parallel import shard_equivalence, tensor_parallel, vocabulary
+from meshwright.runtime.parallel import apart, shard_equivalence, tensor_parallel, vocabulary
 from meshwright.runtime.parallel.context_parallel import spans_context
 from meshwright.runtime.parallel.experts import experts_of
 from meshwright.runtime.ranks.layout import Layout
@@ -151,7 +151,7 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
         if strategy.tensor > 1:
             _check_tensor(units, names, entering, tp_plan, stage, stage_place)
         for op in stage.ops if strategy.context > 1 else ():
-            alike = shard_equivalence.structure(units[op], entering[op])
+            alike = shard_equivalence.structure(units[op], entering[op]) + apart.settings(units[op], op)
             if spans_context(len(units), op) and (strategy.context, alike) not in seen:
                 _check_lengths([entering[op]], strategy.context, f"{stage_place}: context")
                 shard_equivalence.check_context(
@@ -213,7 +213,7 @@ def _check_tensor(
     seen = set()
     for op in able:
         tensor_parallel.check(units[op], names[op], degree, tp_plan)
-        alike = shard_equivalence.structure(units[op], entering[op])
+        alike = shard_equivalence.structure(units[op], entering[op]) + apart.settings(units[op], op)
         if alike not in seen:
             shard_equivalence.check_sum(units[op], entering[op], degree, tp_plan, f"{place}: layer '{names[op]}'")
             if stage.strategy.sequence_parallel:

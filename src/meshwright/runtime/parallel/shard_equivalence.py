@@ -6,7 +6,8 @@ The ranks are threads of this process, which add up as collectives would: wrong 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import nn
 from meshwright.base.errors import InputError
 from meshwright.runtime.model.meta import fill
 from meshwright.runtime.model.sequence import in_order, part_of_sequence
-from meshwright.runtime.parallel import tensor_parallel
+from meshwright.runtime.parallel import apart, tensor_parallel
 from meshwright.runtime.parallel.context_parallel import InContext
 from meshwright.runtime.parallel.experts import experts_of, spread
 from meshwright.runtime.parallel.products import axis_of, in_rank_order, size_of
@@ -23,6 +24,9 @@ from meshwright.runtime.parallel.threaded_autograd import Gather, Scatter, SumBa
 from meshwright.runtime.parallel.threaded_collectives import ThreadedCollectives, cause, together
 
 __all__ = ["check_context", "check_experts", "check_sequence", "check_sum", "part_of", "structure"]
+
+_Trial = tuple[nn.Module, list[torch.Tensor], list[torch.Tensor]]
+"""A layer that has gradients, values of what it takes, and what it gives for them."""
 
 _TOLERANCE_RATIO = 1e-4
 """Of the largest value: far above the rounding of fp32, far below what a wrong split does."""
@@ -175,25 +179,20 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
     """Refuse a layer that cannot work on parts of a sequence.
 
     `layer`, `entering`, `place`: see `check_sum`.
-    Raises `InputError` when its ranks compute something else than the whole layer, in outputs or in gradients.
+    Raises `InputError` when its ranks compute something else than the whole layer, in outputs or in gradients, for the sample
+    or one without padding, or what it makes of a token hangs on others but by attention.
     """
-    for given in _unmasked(entering):
-        _check_context(layer, given, degree, place)
+    kind = f"{place}: context degree {degree}: on parts of a sequence"
+    help_ = "layers must treat tokens alike, but for scaled_dot_product_attention; plan again with --set context=1"
+    for trial in _trials(layer, entering):
+        _check_context(trial, degree, f"{kind}, #; {help_}")
+        if apart.meet_outside_attention(layer, trial[1]):
+            raise InputError(f"{kind}, it computes something else than whole: tokens meet outside attention; {help_}")
 
 
-def _unmasked(entering: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
-    """Return what a layer takes with all tokens there, and as it is: a sample that is padding for the most part hides what
-    tokens make of one another.
-    """
-    kinds = (torch.bool, torch.int32, torch.int64)
-    masks = [v.dtype in kinds and v.dim() > 1 and bool(((v == 0) | (v == 1)).all()) and bool((v == 0).any()) for v in entering]
-    whole = [torch.ones_like(value) if masked else value for value, masked in zip(entering, masks, strict=True)]
-    return [whole, entering] if any(masks) else [entering]
-
-
-def _check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: int, place: str) -> None:
-    """Do what `check_context` does, for values as they are."""
-    whole, values, expected = _whole(layer, entering)
+def _check_context(trial: _Trial, degree: int, told: str) -> None:
+    """Do what `check_context` does, for one sample."""
+    whole, values, expected = trial
     parts = [copy.deepcopy(whole) for _ in range(degree)]
 
     def run(rank: int, meeting: ThreadedCollectives) -> list[torch.Tensor]:
@@ -202,10 +201,7 @@ def _check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: i
         inside = InContext(parts[rank], lambda value: Gather.apply(value, meeting, rank, -2), rank, degree)  # type: ignore[no-untyped-call]
         return _outputs(inside, values, degree, lambda value: part_of_sequence(value, 1, rank, degree))
 
-    kind = f"{place}: context degree {degree}: on parts of a sequence"
-    help_ = "layers must treat tokens alike, but for scaled_dot_product_attention; plan again with --set context=1"
     everything = list(range(len(list(whole.parameters()))))
-    told = f"{kind}, #; {help_}"
     _compare(together(degree, run), parts, whole, (expected, everything), told, lambda value: in_order(value, 1, degree))
 
 
@@ -301,7 +297,19 @@ def _gradients(part: nn.Module) -> list[torch.Tensor]:
     return [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in part.parameters()]
 
 
-def _whole(layer: nn.Module, entering: Sequence[torch.Tensor]) -> tuple[nn.Module, list[torch.Tensor], list[torch.Tensor]]:
+def _trials(layer: nn.Module, entering: Sequence[torch.Tensor]) -> Iterator[_Trial]:
+    """Yield trials of a layer with samples of one piece without padding, as far as it takes them, and with the one given."""
+    *read, given = apart.unbroken(entering)
+    for values in read:
+        trial = None
+        with suppress(Exception):  # numbers may be no masks, places or lengths but, say, entries of a table
+            trial = _whole(layer, values)
+        if trial is not None:
+            yield trial
+    yield _whole(layer, given)
+
+
+def _whole(layer: nn.Module, entering: Sequence[torch.Tensor]) -> _Trial:
     """Return a copy of a layer that has gradients, values of what it takes, and what it gives for them.
 
     What has rows of the batch is random, since a sample of equal tokens would hide much, unless the layer cannot take it so.
