@@ -120,12 +120,18 @@ def _take(folder: Path, stem: str, other: str) -> None:
 
 def _fields(record: interval.TimeInterval | peaks.PeakRoom) -> str:
     """Return the fields of a record as TOML."""
-    found = dataclasses.asdict(record)
-    return "".join(f"{name} = {_shown(value)}\n" for name, value in found.items() if name != "basis")
+    found = {field.name: (getattr(record, field.name), field.default) for field in dataclasses.fields(record)}
+    told = {name: value for name, (value, usual) in found.items() if name != "basis" and (value != usual or name == "n_ran")}
+    return "".join(
+        f"{name} = {value:.3g}\n" if name.endswith("_seconds") else f"{name} = {_shown(value)}\n"
+        for name, value in told.items()
+    )
 
 
-def _shown(value: float | int | tuple[float, ...]) -> str:
+def _shown(value: float | int | str | tuple[float, ...] | tuple[str, ...]) -> str:
     """Return a figure as TOML: floats with three places."""
+    if isinstance(value, str):
+        return f'"{value}"'
     if isinstance(value, tuple):
         return f"[{', '.join(map(_shown, value))}]"
     return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -13,8 +13,8 @@ from meshwright.core.plan import Plan
 from meshwright.core.stage_cost import StageCost
 
 __all__ = [
-    "ALL", "COVERAGE_RATIO", "FEWEST_NEAR_RUNS", "FEWEST_SETS", "MEASURED_COSTS", "UNMEASURED", "Interval", "Kind",
-    "TimeInterval", "around", "factors", "kind_of",
+    "ALL", "COVERAGE_RATIO", "FAR", "FAR_RATIO", "FEWEST_NEAR_RUNS", "FEWEST_SETS", "MEASURED_COSTS", "UNMEASURED", "Interval",
+    "Kind", "TimeInterval", "around", "factors", "kind_of",
 ]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
@@ -43,6 +43,14 @@ ALL = "all runs"
 UNMEASURED = "kinds of device taken as not measured"
 """The class of runs predicted with the shares of another kind of device, as kinds are that nobody measured."""
 
+FAR = "the sets furthest off"
+"""The class of runs that are like none of the runs of their framework on their kind of cluster: between the tenths of the two
+sets that are furthest off.
+"""
+
+FAR_RATIO = 2.0
+"""So many times the devices or tokens of any measured run are far from it, and layers so many times shorter."""
+
 DATA = Path(__file__).parent / "data"
 
 
@@ -66,6 +74,12 @@ class Kind:
         What runs it, by `Framework.name`; empty where none is known.
     cluster : str
         What kind of cluster it runs on: its name without a number of devices.
+    n_devices : int
+        Devices of the plan; 0 where they do not count.
+    precision : str
+        Of products; empty where it does not count.
+    offloaded : bool
+        Whether anything lies on the host.
     """
 
     devices: tuple[str, ...]
@@ -75,6 +89,9 @@ class Kind:
     layer_seconds: float
     framework: str = ""
     cluster: str = ""
+    n_devices: int = 0
+    precision: str = ""
+    offloaded: bool = False
 
     @property
     def near(self) -> str:
@@ -102,7 +119,9 @@ class Kind:
         return f"{self.work}, on {self.on}", self.work, ALL
 
 
-def kind_of(graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[StageCost], framework: str = "") -> Kind:
+def kind_of(
+    graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[StageCost], framework: str = "", precision: str = ""
+) -> Kind:  # fmt: skip
     """Return what kind of run a plan is.
 
     Parameters
@@ -117,6 +136,8 @@ def kind_of(graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[St
         What its stages do.
     framework : str
         The name of what runs it.
+    precision : str
+        Of products; empty where it does not count.
     """
     used = {stage.devices for stage in plan.stages} if len(cluster.kinds) > 1 else ((0,),)
     devices = {cluster.device(device).name for own in used for device in own}
@@ -124,7 +145,10 @@ def kind_of(graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[St
     seconds = sum(load.forward_seconds for load in stage_costs) / sum(len(stage.ops) for stage in plan.stages)
     shard = max(stage.strategy.shard for stage in plan.stages)
     on = cluster.name.partition(":")[0]
-    return Kind(tuple(sorted(devices)), mixture, shard, graph.sequence_length, seconds, framework, on)
+    away = plan.n_offloaded > 0 or any(stage.strategy.offload != "none" for stage in plan.stages)
+    return Kind(
+        tuple(sorted(devices)), mixture, shard, graph.sequence_length, seconds, framework, on, plan.n_devices, precision, away
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +161,34 @@ class TimeInterval:
         Ends.
     n_runs, n_sets : int
         What they rest on.
+    most_devices, most_tokens : int
+        Of the runs of a nearest class: devices, and tokens of a sample; 0 where any are near.
+    least_layer_seconds : float
+        Of these runs, as `Kind.layer_seconds`.
+    precisions : tuple of str
+        Of these runs; empty where any is near.
     """
 
     low_ratio: float
     high_ratio: float
     n_runs: int
     n_sets: int
+    most_devices: int = 0
+    most_tokens: int = 0
+    least_layer_seconds: float = 0.0
+    precisions: tuple[str, ...] = ()
+
+    def far(self, kind: Kind) -> str:
+        """Return what sets a run apart from all those of its nearest class, in words; empty for nothing."""
+        if self.most_devices and kind.n_devices > FAR_RATIO * self.most_devices:
+            return f"on so many devices ({self.most_devices:,} at most)"
+        if self.most_tokens and kind.n_tokens > FAR_RATIO * self.most_tokens:
+            return f"of so many tokens a sample ({self.most_tokens:,} at most)"
+        if kind.layer_seconds < self.least_layer_seconds / FAR_RATIO:
+            return f"with so little work a layer (forward {self.least_layer_seconds * 1e3:.3g} ms at least)"
+        if self.precisions and kind.precision and kind.precision not in self.precisions:
+            return f"in {kind.precision} (only {', '.join(self.precisions)})"
+        return "with anything on the host" if kind.offloaded else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +224,7 @@ def factors() -> Mapping[str, TimeInterval]:
     runs, each predicted as ``plan`` would.
     """
     entries = files.read_toml(DATA / "intervals.toml")
-    return {name: TimeInterval(**entry) for name, entry in entries.items()}
+    return {name: TimeInterval(**entry | {"precisions": tuple(entry.get("precisions", ()))}) for name, entry in entries.items()}
 
 
 def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None = None) -> Interval:
@@ -198,10 +244,12 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
     Interval
         Of the framework's runs on the kind of cluster where there are enough; else of the nearest of the wider classes that
         enough sets measured, widened by nearer ones that fewer did; on kinds of device that no set measured the widest of all
-        classes it belongs to and of what other kinds would be off by if nobody had measured them.
+        classes it belongs to and of what other kinds would be off by if nobody had measured them. A question that is far from
+        every run of its nearest class (`TimeInterval.far`) has the widest of the wider classes and of the sets furthest off.
     """
     known = factors() if known is None else known
-    if kind.near in known:
+    far = known[kind.near].far(kind) if kind.near in known else ""
+    if kind.near in known and not far:
         ends = known[kind.near]
         basis = f"{_counted(ends)} ({kind.near})"
         return Interval(seconds * ends.low_ratio, seconds * ends.high_ratio, basis, ends.n_runs, ends.n_sets)
@@ -214,20 +262,29 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
                 break
     if not device_measured and UNMEASURED in known:
         found.append((UNMEASURED, known[UNMEASURED]))
+    if far and FAR in known:
+        found.append((FAR, known[FAR]))
     low, high = min(ends.low_ratio for _, ends in found), max(ends.high_ratio for _, ends in found)
     last = found[-1][1]
     basis, unmeasured = _basis(kind, found, device_measured), "" if device_measured else kind.on
+    if far:
+        basis = f"no run of {kind.near} {far} was measured; interval from {'; '.join(_said(*one) for one in found)}"
     return Interval(seconds * low, seconds * high, basis, last.n_runs, last.n_sets, unmeasured)
 
 
 def _basis(kind: Kind, found: Sequence[tuple[str, TimeInterval]], device_measured: bool) -> str:
     """Say which runs an interval rests on."""
-    rests = "; ".join(f"{_counted(ends)} ({name})" for name, ends in found)
+    rests = "; ".join(_said(*one) for one in found)
     if found[0][0] == kind.classes[0]:
         return rests
     if not device_measured:
         return f"no run on {kind.on} was measured; interval from {rests}"
     return f"no run like this on {kind.on} was measured; interval from {rests}"
+
+
+def _said(name: str, ends: TimeInterval) -> str:
+    """Return how many runs a class has, and which."""
+    return f"{_counted(ends)} ({name})"
 
 
 def _counted(ends: TimeInterval) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from meshwright.core.interval import COVERAGE_RATIO, FEWEST_NEAR_RUNS, Kind, TimeInterval, around
+from meshwright.core.interval import ALL as ALL_RUNS
+from meshwright.core.interval import COVERAGE_RATIO, FAR, FEWEST_NEAR_RUNS, Kind, TimeInterval, around
 from meshwright.core.peaks import ALL, FEWEST_RAN, FEWEST_RUNS, REFUSED_RATIO, RISK, SHARES, PeakRoom
 from meshwright.validation._points import Point
 
@@ -53,8 +55,30 @@ def ends(sets: Sets) -> dict[str, TimeInterval]:
     for word, own in near.items():
         n_runs = sum(map(len, own.values()))
         if n_runs >= FEWEST_NEAR_RUNS:
-            found[word] = _ends(own, n_runs)
+            found[word] = _reach(
+                _ends(own, n_runs), [_kind(point) for points in sets.values() for point in _timed(points)], word
+            )
+    if ALL_RUNS in wide:
+        found[FAR] = _furthest(wide[ALL_RUNS])
     return dict(sorted(found.items()))
+
+
+def _reach(ends: TimeInterval, kinds: Sequence[Kind], word: str) -> TimeInterval:
+    """Return the ends of a nearest class with how far its runs reach."""
+    own = [kind for kind in kinds if kind.near == word]
+    return replace(
+        ends, most_devices=max(kind.n_devices for kind in own), most_tokens=max(kind.n_tokens for kind in own),
+        least_layer_seconds=float(f"{min(kind.layer_seconds for kind in own):.3g}"),
+        precisions=tuple(sorted({kind.precision for kind in own} - {""})),
+    )  # fmt: skip
+
+
+def _furthest(residuals: Mapping[str, Sequence[float]]) -> TimeInterval:
+    """Return the tenth of the set that runs quickest beside its predictions, and the last tenth of the slowest one."""
+    tail = (1.0 - COVERAGE_RATIO) / 2.0
+    low = min(_quantile({name: own}, tail) for name, own in residuals.items())
+    high = max(_quantile({name: own}, 1.0 - tail) for name, own in residuals.items())
+    return TimeInterval(math.exp(low), math.exp(high), sum(map(len, residuals.values())), len(residuals))
 
 
 def of_families(families: Mapping[str, Sets]) -> TimeInterval:

@@ -18,9 +18,9 @@ from meshwright.core.plan import Plan
 from meshwright.core.plan_forms import inner_words
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.run_config import RunConfig
-from meshwright.validation._logs import MeasuredRun, alike, measured_run
+from meshwright.validation._logs import AGREEMENT, MeasuredRun, alike, measured_run
 from meshwright.validation._logs.beside import kind_word
-from meshwright.validation._points import CellError, count, counts
+from meshwright.validation._points import CellError, count, counts, ratio
 from meshwright.writers import plan_json
 
 __all__ = ["Said", "check_device", "check_seconds", "check_work", "configured", "of_log"]
@@ -73,6 +73,7 @@ def of_log(fields: Mapping[str, str]) -> Said:
         log = measured_run(path)
     except InputError as error:
         raise CellError("log", str(error)) from None
+    _check_measured(fields, log, path)
     if log.refused and not fields.get("config", "").strip():
         raise CellError("log", f"{path}: {log.refused}; give the program's configuration in the column config")
     taken = ("precision",) if fields.get("config", "").strip() else set(log.settings) - {"devices"}
@@ -115,6 +116,8 @@ def configured(said: Said, word: str, graph: Graph, n_devices: int) -> RunConfig
     n_devices = said.n_devices or n_devices
     if path:
         found = _of_file(path, word, graph, n_devices)
+        if said.log and "--num-layers" in said.log.options:
+            _check_options(said.log, found, graph, path)
     elif said.log and "--num-layers" in said.log.options:
         from meshwright.frameworks.megatron import told
 
@@ -131,6 +134,57 @@ def configured(said: Said, word: str, graph: Graph, n_devices: int) -> RunConfig
         except CellError as error:
             raise CellError("config", f"by {said.log.file} {error}") from None
     return found
+
+
+def _check_options(log: MeasuredRun, found: RunConfig, graph: Graph, path: str) -> None:
+    """Refuse a configuration whose plan or precision is not that of the options in the log beside it, as far as these are a
+    plan's; and options of another model.
+    """
+    from meshwright.frameworks.megatron import sizes, told
+
+    sizes.check(log.options, log.file, graph)
+    try:
+        own = told.config_of(log.options, log.file, graph, found.plan.n_devices)
+    except InputError:
+        return
+    for name, value in _words(own.plan, graph).items():
+        other = _words(found.plan, graph)[name]
+        if value != other:
+            raise CellError("config", f"by {log.file} {name} is {value}, but {path} says {other}; correct one of them")
+    if own.precision and found.precision and own.precision != found.precision:
+        said = f"precision is {own.precision}, but {path} says {found.precision}; correct one of them"
+        raise CellError("config", f"by {log.file} {said}")
+
+
+def _words(plan: Plan, graph: Graph) -> dict[str, object]:
+    """Return what the columns of a row say of a plan whose stages are alike."""
+    one, n_ranks = plan.stages[0].strategy, len(plan.ranks())
+    every = sorted({word for stage in inner_words(plan, graph) for word in stage})
+    return {
+        "micro_batch": plan.micro_batch, "tensor": one.tensor, "pipeline": n_ranks, "context": one.context,
+        "expert": one.expert, "data": one.data, "virtual": len(plan.stages) // n_ranks, "shard": one.shard,
+        "recompute": " and ".join(every),
+    }  # fmt: skip
+
+
+def _check_measured(fields: Mapping[str, str], log: MeasuredRun, path: str) -> None:
+    """Refuse cells of what was measured that the log beside them contradicts."""
+    text = fields.get("step_seconds", "").strip()
+    if text.isalpha() and not log.out_of_memory:
+        raise CellError(
+            "step_seconds", f"step_seconds is {text}, but the log {path} times {log.n_entries} lines and no such end"
+        )
+    told = {
+        "step_seconds": log.step_seconds,
+        "reserved_gib": log.reserved_bytes / 2.0**30,
+        "allocated_gib": log.allocated_bytes / 2.0**30,
+    }
+    for name, value in told.items():
+        own = fields.get(name, "").strip()
+        if value and own and not own.isalpha() and abs(ratio(fields, name) / value - 1.0) > AGREEMENT:
+            raise CellError(
+                name, f"{name} is {own}, but the log {path} says {value:.4g}; correct one of them, or leave it empty"
+            )
 
 
 def _of_file(path: str, word: str, graph: Graph, n_devices: int) -> RunConfig:
@@ -265,5 +319,6 @@ def check_seconds(seconds: float, graph: Graph, run: tuple[int, int, str], clust
     if seconds < least:
         raise InputError(
             f"{place}: a step of {seconds:.4g} s is shorter than the {least:.4g} s that the products of {global_batch} samples "
-            f"of {graph.name} take at the {precision} peak of {n_devices} devices of {cluster.name}: another unit, model, batch or cluster?"
+            f"of {graph.name} take at the {precision} peak of {n_devices} devices of {cluster.name}: another unit, model, "
+            "batch or cluster?"
         )

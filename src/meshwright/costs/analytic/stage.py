@@ -294,6 +294,8 @@ def _state_bytes(
     both = framework.reduces_once and strategy.shard in (1, 2)
     gradients = training.gradient_bytes * (share if strategy.shard >= 2 and not both else whole) + lookup
     gradients += training.gradient_bytes * share if both else 0.0
+    if framework.holds_whole_gradients and strategy.shard >= 2 and share < whole:
+        gradients += training.weight_bytes * whole
     if strategy.shard < 3 and training.weight_bytes < 4:
         gradients += framework.gradient_copy_bytes * (share if strategy.shard else whole)
     if strategy.offload == "optimizer":

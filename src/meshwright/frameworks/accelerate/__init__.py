@@ -66,7 +66,9 @@ def program(result: Result, path: str) -> StartCommand:
 
     from meshwright.frameworks import _one_config
 
-    options = _one_config.started(result.plan, result.problem, checkpointing=False)
+    options = _one_config.started(
+        result.plan, result.problem, checkpointing=False, shards=result.plan.stages[0].strategy.shard > 0
+    )
     return StartCommand(
         f'accelerate launch --config_file {shlex.quote(Path(path).name)} --machine_rank "$NODE_RANK" '
         f'--main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" {options} "$@"',

@@ -84,7 +84,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     if one.context > 1:
         word = next(word for word, kind in _EXCHANGES.items() if kind == one.context_exchange)
         content["parallelism_config"]["parallelism_config_cp_comm_strategy"] = word
-    command = " ".join(_one_config.script_options(plan, problem, checkpointing=False))
+    command = " ".join(_one_config.script_options(plan, problem, checkpointing=False, shards=plan.stages[0].strategy.shard > 0))
     where = " --machine_rank N --main_process_ip HOST" if nodes > 1 else ""
     head = [
         f"# {problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for Accelerate 1.15.",
@@ -120,7 +120,10 @@ def read(path: str, graph: Graph) -> RunConfig:
     words = _exact.layer_words(graph, "full" if full else "none")
     length = _one_config.arguments(said, "--block_size", path) if "--block_size" in said else 0
     plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
-    return RunConfig(plan, precision_of(content, path), length, tuple(warnings))
+    whole = strategy.shard >= 2 and counts[0] > 1 and not _one_config.is_synced(said.get("--accelerator_config", ""))
+    if whole:
+        warnings.append(_one_config.whole_gradients(graph, strategy, path))
+    return RunConfig(plan, precision_of(content, path), length, tuple(warnings), f"+{_one_config.WHOLE}" * whole)
 
 
 def unknown(content: dict[str, Any], text: str, path: str) -> list[str]:

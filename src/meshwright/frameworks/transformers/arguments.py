@@ -70,17 +70,22 @@ def _said(result: Result, family: str) -> dict[str, Any]:
         return said | {"activation_checkpointing": full, "deepspeed": _deepspeed(result)}
     if not one.shard:
         return said | {"activation_checkpointing": full, "ddp_find_unused_parameters": False}
-    return said | {
-        "fsdp": True,
-        "fsdp_config": {
-            "version": 2,
-            "reshard_after_forward": one.shard == 3,
-            "activation_checkpointing": full,
-            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "transformer_layer_cls_to_wrap": [_exact.DECODERS[family][1]],
-            "state_dict_type": "SHARDED_STATE_DICT",
-        },
-    }
+    synced = {"accelerator_config": json.loads(_one_config.SYNCED)} if plan.n_microbatches > 1 else {}
+    return (
+        said
+        | synced
+        | {
+            "fsdp": True,
+            "fsdp_config": {
+                "version": 2,
+                "reshard_after_forward": one.shard == 3,
+                "activation_checkpointing": full,
+                "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+                "transformer_layer_cls_to_wrap": [_exact.DECODERS[family][1]],
+                "state_dict_type": "SHARDED_STATE_DICT",
+            },
+        }
+    )
 
 
 def _pairs(result: Result) -> dict[str, Any]:

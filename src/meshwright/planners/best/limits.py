@@ -251,14 +251,14 @@ def fullest_shardings(config: Config, framework: Framework, shards: tuple[int, .
     Parameters
     ----------
     config, framework
-        The configuration and what runs it: where ZeRO-2 reduces once a step it may hold more than lower levels.
+        The configuration and what runs it: where gradients stand whole, higher levels may hold more than lower ones.
     shards : tuple of int
         Sharding levels allowed.
     offloads : tuple of str
         What may lie on the host: the optimizer's state there leaves the least here.
     """
     mesh = replace(config.mesh, micro_batch=1)
-    levels = shards if framework.reduces_once else (max(shards),)
+    levels = shards if framework.reduces_once or framework.holds_whole_gradients else (max(shards),)
     return [
         Config(mesh, level, 0, config.schedule, config.chunks, "pipeline", offload=max(offloads))
         for level in (levels if mesh.data * mesh.context > 1 else (0,))

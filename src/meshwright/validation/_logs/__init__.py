@@ -17,7 +17,7 @@ from meshwright.base.errors import InputError
 from meshwright.validation._logs import beside, deepspeed, maxtext, megatron, nanotron, nemo, torchtitan, trainer
 from meshwright.validation._logs.entries import Line, Reading, TimedLine
 
-__all__ = ["MeasuredRun", "alike", "is_log", "measured_run", "measured_runs"]
+__all__ = ["AGREEMENT", "MeasuredRun", "alike", "is_log", "measured_run", "measured_runs"]
 
 WARM_UP_STEPS = 10
 """First steps that are left out: kernels are chosen and compiled, the allocator and communicators set up in them."""
