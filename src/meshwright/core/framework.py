@@ -259,6 +259,14 @@ class Framework:
     keeps_gathered : bool
         Whether ZeRO-1 and 2 are FSDP whose weights stay gathered through a step, beside a pipeline that reduces gradients after
         its last micro-batch only: these stand whole, then beside their shards, with buffers of the largest layer as in ZeRO-3.
+    whole_gradients : bool
+        Whether FSDP (ZeRO-2 and 3) leaves the gradients of all layers whole, in the precision of products' weights, until the
+        last micro-batch of a step scatters them (Accelerate's ``no_sync``), or every micro-batch scatters its own.
+    narrow_scatter : bool
+        Whether FSDP scatters gradients, and adds them up over replicas, in the precision of products' weights
+        (Accelerate's ``reduce_dtype``), though shards are held in that of gradients.
+    reduces_replicas_each : bool
+        Whether hybrid sharding adds gradients up over replicas in every micro-batch that scatters them, or once a step.
     keeps_gathered_inputs : bool
         Whether what sequence parallelism gathers for a product is kept for the backward pass (PyTorch's DTensor, whose linear
         layers save their input as it came), or gathered again there (Megatron-LM).
@@ -316,6 +324,9 @@ class Framework:
     gradient_copy_bytes: float = 0.0
     n_gathered_weights: float = 0.0
     keeps_gathered: bool = False
+    whole_gradients: bool = False
+    narrow_scatter: bool = False
+    reduces_replicas_each: bool = False
     keeps_gathered_inputs: bool = False
     copies_gathered: bool = True
     compute_ratio: float = 1.0

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
+from meshwright.core.strategy import Strategy
 
-__all__ = ["MODEL_PARTS", "NEEDS", "arguments", "model_parts", "of_so_many", "options", "script_options", "started"]
+__all__ = [
+    "MODEL_PARTS", "NEEDS", "arguments", "model_parts", "of_so_many", "options", "script_options", "started", "synchronised",
+    "unsynchronised",
+]  # fmt: skip
 
 MODEL_PARTS = "the training script is transformers' run_clm.py; MODEL is a folder with the model's config.json"
 
@@ -23,6 +31,8 @@ def model_parts(problem: Problem) -> str:
     twin = _exact.TWINS.get(str(huggingface.said_of(problem.model_spec.spec).get("model_type")), "")
     return f"{MODEL_PARTS}{f', in which model_type is {twin}, whose layers it has' if twin else ''}"
 
+
+_SYNCHRONISED: Mapping[str, Any] = MappingProxyType({"gradient_accumulation_kwargs": {"sync_each_batch": True}})
 
 NEEDS = (("MODEL", "a folder with the config.json of the model"),)
 """What a launcher's script asks for (`Program.needs`)."""
@@ -40,6 +50,39 @@ def script_options(plan: Plan, problem: Problem, *, checkpointing: bool) -> list
         *([f"--{precision}", "True"] if precision in ("bf16", "fp16") else []),
         *(["--gradient_checkpointing", "True"] if checkpointing else []),
     ]  # fmt: skip
+
+
+def synchronised(plan: Plan, problem: Problem) -> dict[str, Any]:
+    """Return the Trainer's ``accelerator_config`` with which FSDP's gradients stay sharded between micro-batches; empty where
+    there is one micro-batch, nothing sharded, or a plan priced with whole gradients.
+    """
+    if plan.n_microbatches == 1 or plan.stages[0].strategy.shard < 2 or problem.framework.whole_gradients:
+        return {}
+    return dict(_SYNCHRONISED)
+
+
+def unsynchronised(config: Mapping[str, Any], strategy: Strategy, n_microbatches: int, path: str) -> tuple[str, ...]:
+    """Return a warning where FSDP's gradients stand whole between micro-batches, as the Trainer leaves them by default.
+
+    `config`: the Trainer's ``accelerator_config``, empty for none. `n_microbatches`: of a step.
+
+    Raises
+    ------
+    InputError
+        When an entry is of another kind.
+    """
+    kept = config.get("gradient_accumulation_kwargs") or {}
+    if not isinstance(kept, dict) or kept.get("sync_each_batch", False) not in (True, False):
+        raise InputError(
+            f"{path}: accelerator_config.gradient_accumulation_kwargs is {kept!r}; it must be a table with sync_each_batch "
+            "true or false"
+        )
+    if n_microbatches == 1 or strategy.shard < 2 or kept.get("sync_each_batch"):
+        return ()
+    return (
+        f"{path}: {n_microbatches} micro-batches without sync_each_batch: every device holds whole gradients of all layers "
+        f"between them, and is priced so; accelerator_config with {json.dumps(dict(_SYNCHRONISED))} keeps them sharded",
+    )
 
 
 def started(plan: Plan, problem: Problem, *, checkpointing: bool) -> str:

@@ -63,13 +63,15 @@ def _said(result: Result, family: str) -> dict[str, Any]:
         said["optim_args"] = _optimizers.TRAINER[optimizer][1]
     if precision in PRECISIONS:
         said[PRECISIONS[precision]] = True
-    if _variant(result) == "compiled":
+    if "compiled" in _variant(result).split("+"):
         said["torch_compile"] = True
     said |= _pairs(result)
     if _variant(result).startswith("deepspeed"):
         return said | {"activation_checkpointing": full, "deepspeed": _deepspeed(result)}
     if not one.shard:
         return said | {"activation_checkpointing": full, "ddp_find_unused_parameters": False}
+    kept = _one_config.synchronised(plan, result.problem)
+    said |= {"accelerator_config": kept} if kept else {}
     return said | {
         "fsdp": True,
         "fsdp_config": {

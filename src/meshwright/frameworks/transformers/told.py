@@ -16,7 +16,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import ModelSpec
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
-from meshwright.frameworks import _adapters, _exact, _optimizers, _python_file
+from meshwright.frameworks import _adapters, _exact, _one_config, _optimizers, _python_file
 from meshwright.frameworks.accelerate import config
 from meshwright.frameworks.deepspeed import config as zero_config
 from meshwright.frameworks.transformers import adapters, command, pairs
@@ -28,6 +28,7 @@ _PLANNED = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "tf32", "activation_checkpointing",
     "gradient_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "fsdp", "fsdp_config",
     "deepspeed", "parallelism_config", "optim", "optim_args", "torch_compile", "use_liger_kernel", "auto_find_batch_size",
+    "accelerator_config",
 )  # fmt: skip
 """Arguments that decide what a plan is or what it takes."""
 
@@ -62,7 +63,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     if objective:
         own_length = said.pop("max_length", None) or pairs.USUAL_LENGTH
         length = length or _exact.whole({"max_length": own_length}, "max_length", path)
-    for name in ("deepspeed", "fsdp_config"):
+    for name in ("deepspeed", "fsdp_config", "accelerator_config"):
         if isinstance(said.get(name), str):
             said[name] = command.table(said[name], name, path)
     own, of_file = _launched(said, path, started)
@@ -92,6 +93,9 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
     variant = _zero_variant(said, strategy, path) if by_deepspeed else "compiled" if said.get("torch_compile") else ""
     variant = variant or ("context" if strategy.context > 1 else "")
+    kept = {} if by_deepspeed else _table(said, "accelerator_config", path)
+    if not by_deepspeed and (whole := _one_config.unsynchronised(kept, strategy, counts[0], path)):
+        variant, warnings = f"{variant}+no_sync", [*warnings, *whole]
     precision = _precision(said, path) or config.precision_of(said if "mixed_precision" in said else own, path)
     optimizer, notes = _optimizers.of_trainer(said, path)
     if by_deepspeed and said["deepspeed"].get("optimizer"):
