@@ -261,9 +261,14 @@ class Framework:
     reduces_once : bool
         Whether in a pipeline gradients of ZeRO-2 stand whole until a stage's last micro-batch is through and scattered then,
         whole ones beside shards (FSDP under PyTorch's pipelines), or every micro-batch scatters its own.
-    holds_whole_gradients : bool
-        Whether gradients of ZeRO-2 and 3 stand whole, in the precision of weights, until the last of several micro-batches,
-        beside their shards (FSDP2 without gradient synchronisation, the Trainer's way to accumulate).
+    whole_gradients : bool
+        Whether FSDP (ZeRO-2 and 3) leaves the gradients of all layers whole, in the precision of products' weights, until the
+        last micro-batch of a step scatters them (Accelerate's ``no_sync``), or every micro-batch scatters its own.
+    narrow_scatter : bool
+        Whether FSDP scatters gradients, and adds them up over replicas, in the precision of products' weights
+        (Accelerate's ``reduce_dtype``), though shards are held in that of gradients.
+    reduces_replicas_each : bool
+        Whether hybrid sharding adds gradients up over replicas in every micro-batch that scatters them, or once a step.
     keeps_gathered_inputs : bool
         Whether what sequence parallelism gathers for a product is kept for the backward pass (PyTorch's DTensor, whose linear
         layers save their input as it came), or gathered again there (Megatron-LM).
@@ -322,7 +327,9 @@ class Framework:
     n_gathered_weights: float = 0.0
     keeps_gathered: bool = False
     reduces_once: bool = False
-    holds_whole_gradients: bool = False
+    whole_gradients: bool = False
+    narrow_scatter: bool = False
+    reduces_replicas_each: bool = False
     keeps_gathered_inputs: bool = False
     copies_gathered: bool = True
     compute_ratio: float = 1.0

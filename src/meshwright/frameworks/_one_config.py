@@ -5,28 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 from meshwright.base.errors import InputError
-from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
 
 __all__ = [
-    "MODEL_PARTS",
-    "NEEDS",
-    "SYNCED",
-    "WHOLE",
-    "arguments",
-    "is_synced",
-    "model_parts",
-    "of_so_many",
-    "options",
-    "script_options",
-    "started",
-    "whole_gradients",
-]
+    "MODEL_PARTS", "NEEDS", "arguments", "model_parts", "of_so_many", "options", "script_options", "started", "synchronised",
+    "unsynchronised",
+]  # fmt: skip
 
 MODEL_PARTS = "the training script is transformers' run_clm.py; MODEL is a folder with the model's config.json"
 
@@ -40,48 +32,14 @@ def model_parts(problem: Problem) -> str:
     return f"{MODEL_PARTS}{f', in which model_type is {twin}, whose layers it has' if twin else ''}"
 
 
+_SYNCHRONISED: Mapping[str, Any] = MappingProxyType({"gradient_accumulation_kwargs": {"sync_each_batch": True}})
+
 NEEDS = (("MODEL", "a folder with the config.json of the model"),)
 """What a launcher's script asks for (`Program.needs`)."""
 
 
-SYNCED = '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'
-"""The Trainer's ``accelerator_config`` with which FSDP2 scatters the gradients of every micro-batch [1]_; without it they stand
-whole on every device until the last one [2]_.
-
-References
-----------
-.. [1] accelerate/utils/dataclasses.py: GradientAccumulationPlugin.sync_each_batch.
-.. [2] transformers/trainer.py: no_sync around all micro-batches but the last; accelerate/accelerator.py, no_sync:
-       set_requires_gradient_sync(False).
-"""
-
-WHOLE = "accumulates"
-"""The variant that holds whole gradients for want of it."""
-
-
-def is_synced(text: str) -> bool:
-    """Tell whether an ``accelerator_config`` as JSON has `SYNCED`."""
-    try:
-        own = json.loads(text)
-    except ValueError:
-        return False
-    kwargs = own.get("gradient_accumulation_kwargs") if isinstance(own, dict) else None
-    return isinstance(kwargs, dict) and kwargs.get("sync_each_batch") is True
-
-
-def whole_gradients(graph: Graph, strategy: Strategy, place: str) -> str:
-    """Return what is to be said of a run that accumulates gradients whole."""
-    n_bytes = 2.0 * sum(op.n_trained_parameters for op in graph.ops) / strategy.tensor
-    return (
-        f"{place}: gradient_accumulation_steps: FSDP2 holds whole gradients until the last micro-batch, about "
-        f"{n_bytes / 2.0**30:.3g} GiB on every device, which is priced; accelerator_config with gradient_accumulation_kwargs "
-        "{sync_each_batch: true} scatters each"
-    )
-
-
-def script_options(plan: Plan, problem: Problem, *, checkpointing: bool, shards: bool = False) -> list[str]:
-    """Return the options of transformers' training script that a plan decides; `checkpointing`: whether layers recompute;
-    `shards`: whether by FSDP.
+def script_options(plan: Plan, problem: Problem, *, checkpointing: bool) -> list[str]:
+    """Return the options of transformers' training script that a plan decides; `checkpointing`: whether layers recompute.
 
     The script's own precision has to be that of DeepSpeed's file, which it compares.
     """
@@ -91,13 +49,45 @@ def script_options(plan: Plan, problem: Problem, *, checkpointing: bool, shards:
         "--per_device_train_batch_size", str(plan.micro_batch), "--gradient_accumulation_steps", str(plan.n_microbatches),
         *([f"--{precision}", "True"] if precision in ("bf16", "fp16") else []),
         *(["--gradient_checkpointing", "True"] if checkpointing else []),
-        *(["--accelerator_config", shlex.quote(SYNCED)] if shards and plan.n_microbatches > 1 else []),
     ]  # fmt: skip
 
 
-def started(plan: Plan, problem: Problem, *, checkpointing: bool, shards: bool = False) -> str:
+def synchronised(plan: Plan, problem: Problem) -> dict[str, Any]:
+    """Return the Trainer's ``accelerator_config`` with which FSDP's gradients stay sharded between micro-batches; empty where
+    there is one micro-batch, nothing sharded, or a plan priced with whole gradients.
+    """
+    if plan.n_microbatches == 1 or plan.stages[0].strategy.shard < 2 or problem.framework.whole_gradients:
+        return {}
+    return dict(_SYNCHRONISED)
+
+
+def unsynchronised(config: Mapping[str, Any], strategy: Strategy, n_microbatches: int, path: str) -> tuple[str, ...]:
+    """Return a warning where FSDP's gradients stand whole between micro-batches, as the Trainer leaves them by default.
+
+    `config`: the Trainer's ``accelerator_config``, empty for none. `n_microbatches`: of a step.
+
+    Raises
+    ------
+    InputError
+        When an entry is of another kind.
+    """
+    kept = config.get("gradient_accumulation_kwargs") or {}
+    if not isinstance(kept, dict) or kept.get("sync_each_batch", False) not in (True, False):
+        raise InputError(
+            f"{path}: accelerator_config.gradient_accumulation_kwargs is {kept!r}; it must be a table with sync_each_batch "
+            "true or false"
+        )
+    if n_microbatches == 1 or strategy.shard < 2 or kept.get("sync_each_batch"):
+        return ()
+    return (
+        f"{path}: {n_microbatches} micro-batches without sync_each_batch: every device holds whole gradients of all layers "
+        f"between them, and is priced so; accelerator_config with {json.dumps(dict(_SYNCHRONISED))} keeps them sharded",
+    )
+
+
+def started(plan: Plan, problem: Problem, *, checkpointing: bool) -> str:
     """Return transformers' training script and its options in shell words; the model's folder is the variable MODEL."""
-    words = " ".join(script_options(plan, problem, checkpointing=checkpointing, shards=shards))
+    words = " ".join(script_options(plan, problem, checkpointing=checkpointing))
     return "run_clm.py " + words.replace("--config_name MODEL ", '--config_name "$MODEL" ')
 
 

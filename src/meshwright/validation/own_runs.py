@@ -176,7 +176,8 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
             graphs[model] = models.read(model[0], sequence_length=model[1]).graph
         graph, cluster = graphs[model], place(fields["cluster"].strip())
         found = _said.configured(said, word, graph, cluster.n_devices)
-        which = ""
+        which, left = ("", "") if found else _left_whole(word, plain)
+        notes += [left]
         if found is not None:
             graph, training = _as_configured(fields, found, graph, training)
             notes += found.warnings
@@ -343,6 +344,19 @@ def named(fields: Mapping[str, str]) -> str:
     """Return the framework that a row names in its columns; empty for none."""
     word, program = (fields.get(name, "").strip() for name in ("framework", "program"))
     return word or (program if _known(program) else "")
+
+
+def _left_whole(word: str, plain: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the variant of a framework that leaves gradients whole between micro-batches by default, as a row without a
+    configuration ran it, and a note; empty where that is no matter.
+    """
+    name, one = frameworks.writer(word), plain["strategies"][0] if plain else None
+    if ":" in word or name not in frameworks.names() or one is None or one.shard < 2:
+        return "", ""
+    found = next((each.framework.variant for each in frameworks.variants(name) if each.framework.whole_gradients), "")
+    if not found or plain["global_batch"] <= plain["micro_batch"] * one.data:
+        return "", ""
+    return f"+{found}", "no configuration says sync_each_batch: gradients stand whole between micro-batches, as by default"
 
 
 def _known(program: str) -> bool:

@@ -103,6 +103,31 @@ def test_replicas_reduce_every_gradient_once_a_step_dense_and_experts() -> None:
     assert load(Strategy(data=4), axes).gather_seconds == 0.0
 
 
+@pytest.mark.parametrize("shard", [2, 3])
+def test_accelerate_scatters_gradients_in_the_precision_of_weights_and_adds_replicas_up_each_time(shard: int) -> None:
+    """200 bytes scattered instead of 400, and the 100 of a shard all-reduced, at 2 s a byte, in every micro-batch or once."""
+    axes = mesh(shard=Line(), replicate=Line(), n_shards=2, n_expert_shards=1)
+    strategy, gathers = Strategy(data=4, shard=shard, shard_degree=2), 200.0 if shard == 3 else 0.0
+    copies = (2 * 280 * (shard == 3) + 4 * 140) / MEMORY_RATE
+    for each, seconds in ((True, 200.0 + 2 * 100.0), (False, 200.0)):
+        how = Framework(narrow_scatter=True, reduces_replicas_each=each)
+        found = load(strategy, axes, framework=how)
+        assert dict(found.backward_communication)["gather"] == pytest.approx(gathers + seconds - 50.0 + copies)
+        assert found.reduce_seconds == pytest.approx(0.0 if each else 2 * 100.0)
+        assert found.gradient_bytes == pytest.approx(4 * (100 / 2 + 40))
+
+
+@pytest.mark.parametrize("shard", [2, 3])
+def test_gradients_that_stand_whole_are_scattered_once_a_step(shard: int) -> None:
+    axes = mesh(shard=Line(), n_shards=4, n_expert_shards=1)
+    found = load(Strategy(data=4, shard=shard), axes, framework=Framework(narrow_scatter=True, whole_gradients=True))
+    assert found.gradient_bytes == 2 * 140
+    assert found.reduce_seconds == pytest.approx(200.0 + 4 * 140 / MEMORY_RATE)
+    assert dict(found.backward_communication).get("gather", 0.0) == pytest.approx(
+        200.0 - 50.0 + 2 * 280 / MEMORY_RATE if shard == 3 else 0.0
+    )
+
+
 @pytest.mark.parametrize("shard", [1, 2, 3])
 def test_with_hsdp_replicas_add_up_their_shards(shard: int) -> None:
     """Four ranks, two shards: the 400 bytes of dense gradients are halved, and the 200 of a shard are all-reduced between replicas."""  # noqa: E501
@@ -136,9 +161,9 @@ def test_zero_2_scatters_gradients_every_micro_batch_and_gathers_weights_once_a_
 
 def test_copies_that_nothing_hides_are_of_all_weights_dense_and_experts() -> None:
     """Weights out and in again at 2 bytes, gradients from 2 bytes to 4: 560 and 840 bytes of 140 weights at a terabyte a second."""  # noqa: E501
-    seconds = stage._copy_seconds(WORK, Strategy(shard=3), device(memory_ratio=0.5), TRAINING)
+    seconds = stage._copy_seconds(WORK, Strategy(shard=3), device(memory_ratio=0.5), TRAINING, Framework())
     assert seconds == pytest.approx((560 / 0.5e12, 840 / 0.5e12))
-    assert stage._copy_seconds(WORK, Strategy(shard=2), device(), TRAINING) == pytest.approx((0.0, 840e-12))
+    assert stage._copy_seconds(WORK, Strategy(shard=2), device(), TRAINING, Framework()) == pytest.approx((0.0, 840e-12))
 
 
 def test_a_rate_of_their_own_takes_all_weights_whatever_the_axes() -> None:

@@ -92,7 +92,7 @@ def copied_seconds(problem: Problem, plan: Plan) -> dict[str, float]:
         ]
         slow = priced.index(joined_loads.slowest_kind(priced))
         if any(_stage.sharded_seconds(works[slow], axes, *costs)):
-            unpack, pack = _stage._copy_seconds(works[slow], stage.strategy, devices[slow], problem.training)
+            unpack, pack = _stage._copy_seconds(works[slow], stage.strategy, devices[slow], problem.training, problem.framework)
             found["forward"] += unpack
             found["backward"] += unpack + pack
     return found

@@ -15,7 +15,17 @@ from meshwright.costs.analytic.layer import LayerWork, Repeat, Transfer
 from meshwright.costs.analytic.offload import exposed_seconds, host_update
 from meshwright.costs.analytic.update import EXCHANGED_BYTES, shaped_update
 
-__all__ = ["exchanges", "exposed", "layer_load", "layer_loads", "repeated", "scatters", "sharded_seconds"]
+__all__ = [
+    "exchanges",
+    "exposed",
+    "layer_load",
+    "layer_loads",
+    "repeated",
+    "replica_bytes",
+    "scatter_width",
+    "scatters",
+    "sharded_seconds",
+]
 
 
 def layer_load(
@@ -36,8 +46,9 @@ def layer_load(
     Sharded weights (ZeRO-3) are gathered before the forward and again before the backward pass of every micro-batch, each
     beside the compute of the neighbouring layer: only what exceeds one layer's compute is exposed. Gradients sharded over the
     micro-batches (ZeRO-2 and 3) are reduced at once, beside the same compute; with HSDP the replicas add up their shards once a
-    step. Taking gathered weights apart and laying gradients out for the scattering are copies, which nothing hides. ZeRO-2
-    that reduces once a step (`Framework.reduces_once`) has none of this in a micro-batch.
+    step, or then too. Taking gathered weights apart and laying gradients out for the scattering are copies, which nothing
+    hides. Gradients that stand whole till a step's last micro-batch (`Framework.whole_gradients`, and `reduces_once` of ZeRO-2)
+    are laid out and scattered once.
     """
     return layer_loads(work, (recompute,), mesh, strategy, device, training, framework)[0]
 
@@ -58,19 +69,20 @@ def layer_loads(
     fragmentation = 0.0 if framework.expandable_segments else training.fragmentation_ratio
     with_waste = 1.0 + fragmentation
     splits = framework.splits_transfers and not strategy.sequence_parallel
-    update_seconds, host_bytes = _update(work, mesh, strategy, device, training, (weights, gradients, optimizer))
+    update_seconds, host_bytes = _update(work, mesh, strategy, device, training, framework, (weights, gradients, optimizer))
     output_bytes = work.output_bytes / (strategy.tensor if splits else 1)
-    reduce_seconds = _reduce_seconds(work, mesh, strategy, training, scattered=scatters(strategy, framework))
-    if reduce_seconds and framework.copies_gathered and framework.reduces_once and strategy.shard == 2:
-        reduce_seconds += _copy_seconds(work, strategy, device, training)[1]
+    reduce_seconds = _reduce_seconds(work, mesh, strategy, training, framework)
+    unpack, pack = _copy_seconds(work, strategy, device, training, framework)
+    if framework.copies_gathered and strategy.shard >= 2 and not scatters(strategy, framework):
+        reduce_seconds += pack if reduce_seconds else 0.0
     gather_seconds = _gather_seconds(work, mesh, strategy, training)
     weight_bytes = weights - _packed_saving(work, mesh, strategy, training)
     forward = _communication(work.forward, mesh, strategy, framework)
     gather, reduce = sharded_seconds(work, mesh, strategy, training, framework)
-    unpack = pack = 0.0
+    if not framework.copies_gathered or not (gather or reduce):
+        unpack = pack = 0.0
+    pack = pack if scatters(strategy, framework) else 0.0
     if gather or reduce:
-        if framework.copies_gathered:
-            unpack, pack = _copy_seconds(work, strategy, device, training)
         forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds) + unpack)
     found = []
     for recompute in settings:
@@ -121,6 +133,7 @@ def _update(
     strategy: Strategy,
     device: Device,
     training: MixedPrecision,
+    framework: Framework,
     state: tuple[float, float, float],
 ) -> tuple[float, float]:
     """Return the seconds of the optimizer and the bytes on the host; `state`: bytes of weights, gradients, optimizer state."""
@@ -129,6 +142,9 @@ def _update(
         n_updated = share if strategy.shard else float(work.n_trained_dense + work.n_trained_expert)
         return host_update(n_updated, device, training)
     weights, gradients, optimizer = state
+    if framework.whole_gradients and strategy.shard >= 2:
+        share = work.n_trained_dense / mesh.n_shards + work.n_trained_expert / mesh.n_expert_shards
+        gradients = training.gradient_bytes * share
     n_frozen = work.n_dense_parameters - work.n_trained_dense, work.n_expert_parameters - work.n_trained_expert
     updated = weights - _weight_bytes(*n_frozen, mesh, strategy, training)
     moved = 2.0 * gradients + 2.0 * optimizer + updated
@@ -207,49 +223,67 @@ def _add(causes: tuple[tuple[str, float], ...], cause: str, seconds: float) -> t
     return tuple(sorted(together.items()))
 
 
-def _copy_seconds(work: LayerWork, strategy: Strategy, device: Device, training: MixedPrecision) -> tuple[float, float]:
+def _copy_seconds(
+    work: LayerWork, strategy: Strategy, device: Device, training: MixedPrecision, framework: Framework
+) -> tuple[float, float]:
     """Return the seconds of taking gathered weights apart (ZeRO-3), and of laying out gradients for their scattering."""
     rate = device.memory_bytes_per_second * device.memory_ratio
     gathered = work.gathered_bytes(training.weight_bytes) + training.weight_bytes * work.n_expert_parameters
     unpack = 2.0 * gathered / rate if strategy.shard == 3 else 0.0
     n_trained = work.n_trained_dense + work.n_trained_expert
-    return unpack, (training.weight_bytes + training.gradient_bytes) * n_trained / rate
+    return unpack, (training.weight_bytes + scatter_width(strategy, training, framework)) * n_trained / rate
 
 
 def scatters(strategy: Strategy, framework: Framework) -> bool:
     """Tell whether every micro-batch scatters its gradients: else they are reduced once a step."""
-    return strategy.shard == 3 or (strategy.shard == 2 and not framework.reduces_once)
+    once = framework.whole_gradients or (framework.reduces_once and strategy.shard == 2)
+    return strategy.shard >= 2 and not once
+
+
+def scatter_width(strategy: Strategy, training: MixedPrecision, framework: Framework) -> int:
+    """Return the bytes of a gradient on its way between ranks: `MixedPrecision.gradient_bytes` unless FSDP narrows it."""
+    return training.weight_bytes if framework.narrow_scatter and strategy.shard >= 2 else training.gradient_bytes
+
+
+def replica_bytes(
+    work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework
+) -> tuple[float, float]:
+    """Return the bytes that replicas of shards add up of a layer's gradients in every micro-batch, and once a step."""
+    n_bytes = work.n_trained_dense * scatter_width(strategy, training, framework) / mesh.n_shards
+    return (n_bytes, 0.0) if framework.reduces_replicas_each and scatters(strategy, framework) else (0.0, n_bytes)
 
 
 def sharded_seconds(
     work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework
 ) -> tuple[float, float]:
     """Return the seconds of gathering weights (ZeRO-3) and of scattering gradients (ZeRO-2 and 3) of every micro-batch."""
-    if not scatters(strategy, framework):
+    if strategy.shard < 2:
         return 0.0, 0.0
+    width = scatter_width(strategy, training, framework) if scatters(strategy, framework) else 0
     if framework.shard_bytes_per_second:
         gathered = work.gathered_bytes(training.weight_bytes) + training.weight_bytes * work.n_expert_parameters
         gather = gathered / framework.shard_bytes_per_second if strategy.shard == 3 else 0.0
         n_trained = work.n_trained_dense + work.n_trained_expert
-        return gather, n_trained * training.gradient_bytes / framework.shard_bytes_per_second
+        return gather, n_trained * width / framework.shard_bytes_per_second
     gather = 0.0
     if strategy.shard == 3:
         gather = bucket_seconds(mesh.shard, "all_gather", work.gathered_bytes(training.weight_bytes))
         gather += bucket_seconds(mesh.expert_data, "all_gather", work.n_expert_parameters * training.weight_bytes)
-    reduce = bucket_seconds(mesh.shard, "reduce_scatter", work.n_trained_dense * training.gradient_bytes)
-    reduce += bucket_seconds(mesh.expert_data, "reduce_scatter", work.n_trained_expert * training.gradient_bytes)
+    reduce = bucket_seconds(mesh.shard, "reduce_scatter", work.n_trained_dense * width)
+    reduce += bucket_seconds(mesh.expert_data, "reduce_scatter", work.n_trained_expert * width)
+    reduce += bucket_seconds(mesh.replicate, "all_reduce", replica_bytes(work, mesh, strategy, training, framework)[0])
     return gather, reduce
 
 
-def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, *, scattered: bool) -> float:
-    """Return the seconds of the gradient reduction that happens once a step; `scattered`: after what micro-batches scatter."""
-    dense = work.n_trained_dense * training.gradient_bytes
-    replicas = bucket_seconds(mesh.replicate, "all_reduce", dense / mesh.n_shards)
-    if scattered:
+def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework) -> float:
+    """Return the seconds of the gradient reduction that happens once a step."""
+    replicas = bucket_seconds(mesh.replicate, "all_reduce", replica_bytes(work, mesh, strategy, training, framework)[1])
+    if scatters(strategy, framework):
         return replicas
+    width = scatter_width(strategy, training, framework)
     kind = "reduce_scatter" if strategy.shard else "all_reduce"
-    seconds = replicas + bucket_seconds(mesh.shard, kind, dense)
-    return seconds + bucket_seconds(mesh.expert_data, kind, work.n_trained_expert * training.gradient_bytes)
+    seconds = replicas + bucket_seconds(mesh.shard, kind, work.n_trained_dense * width)
+    return seconds + bucket_seconds(mesh.expert_data, kind, work.n_trained_expert * width)
 
 
 def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
@@ -294,8 +328,8 @@ def _state_bytes(
     both = framework.reduces_once and strategy.shard in (1, 2)
     gradients = training.gradient_bytes * (share if strategy.shard >= 2 and not both else whole) + lookup
     gradients += training.gradient_bytes * share if both else 0.0
-    if framework.holds_whole_gradients and strategy.shard >= 2 and share < whole:
-        gradients += training.weight_bytes * whole
+    if framework.whole_gradients and strategy.shard >= 2:  # in the last backward pass shards take their places
+        gradients = max(gradients, training.weight_bytes * whole)
     if strategy.shard < 3 and training.weight_bytes < 4:
         gradients += framework.gradient_copy_bytes * (share if strategy.shard else whole)
     if strategy.offload == "optimizer":
@@ -341,15 +375,16 @@ def _unit_bytes(
     dense = work.gathered_bytes(training.weight_bytes) * (mesh.n_shards > 1)
     unit = dense + training.weight_bytes * work.n_expert_parameters * (mesh.n_expert_shards > 1)
     trained = work.n_trained_dense * (mesh.n_shards > 1) + work.n_trained_expert * (mesh.n_expert_shards > 1)
+    width = scatter_width(strategy, training, framework)
     if strategy.shard < 3:  # in place of the next layer's weights and of gradients: these stand whole
-        return float(training.weight_bytes * trained), float(unit + training.gradient_bytes * trained)
+        return float(training.weight_bytes * trained), float(unit + width * trained)
     if not framework.copies_gathered:
         return 2.0 * unit + training.gradient_bytes * trained, 0.0
     if framework.n_gathered_weights:
         live = min(2.0 * unit, training.weight_bytes * (framework.n_gathered_weights + work.n_largest_parameters))
         gradient = float(training.weight_bytes * min(trained, work.n_largest_parameters))
         return live + gradient, gradient
-    return 2.0 * unit + training.weight_bytes * trained, float(unit + training.gradient_bytes * trained)
+    return 2.0 * unit + training.weight_bytes * trained, float(unit + width * trained)
 
 
 def _activation_bytes(work: LayerWork, recompute: str) -> tuple[float, float]:

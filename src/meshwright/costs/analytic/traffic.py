@@ -10,7 +10,15 @@ from meshwright.core.stage_cost import Collective
 from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import BUCKET_BYTES, Axis, Mesh
 from meshwright.costs.analytic.layer import LayerWork, Transfer
-from meshwright.costs.analytic.stage import exchanges, exposed, repeated, scatters, sharded_seconds
+from meshwright.costs.analytic.stage import (
+    exchanges,
+    exposed,
+    repeated,
+    replica_bytes,
+    scatter_width,
+    scatters,
+    sharded_seconds,
+)
 
 __all__ = ["collectives"]
 
@@ -48,11 +56,13 @@ def collectives(
         )
         kind = "reduce_scatter" if strategy.shard else "all_reduce"
         lasting = once.get(key[0], work)
-        per_batch = work if scatters(strategy, framework) else lasting
+        each = scatters(strategy, framework)
+        per_batch, width = work if each else lasting, scatter_width(strategy, training, framework)
         n_dense, n_expert = lasting.n_trained_dense, lasting.n_trained_expert
         reduced = (
-            ("shard", kind, float(per_batch.n_trained_dense * training.gradient_bytes)),
-            ("expert_data", kind, float(n_expert * training.gradient_bytes)),
+            ("shard", kind, float(per_batch.n_trained_dense * width)),
+            ("expert_data", kind, float(n_expert * width)),
+            ("replicate", "all_reduce", replica_bytes(per_batch, mesh, strategy, training, framework)[0]),
         )
         updated = (
             ("shard", "all_gather", float(n_dense * training.weight_bytes)),
@@ -67,11 +77,12 @@ def collectives(
                 "forward", gathered, gather, min(1.0, work.forward_seconds / gather) if gather > 0.0 else 0.0, n_layers
             )
             ledger.beside("backward", gathered, gather, hidden, n_layers * work.has_backward)
-        if scatters(strategy, framework):
+        if each:
             ledger.beside("backward", reduced, scatter, hidden if framework.overlaps_scatter else 0.0, n_layers)
         else:
             ledger.once("reduce", reduced, n_layers)
-        ledger.once("reduce", (("replicate", "all_reduce", n_dense * training.gradient_bytes / mesh.n_shards),), n_layers)
+        replicas = replica_bytes(lasting, mesh, strategy, training, framework)[1]
+        ledger.once("reduce", (("replicate", "all_reduce", replicas),), n_layers)
         if strategy.shard in (1, 2):
             ledger.once("gather", updated, n_layers)
         for name, axis, n_bytes in exchanges(lasting, mesh, strategy):

@@ -65,10 +65,10 @@ def program(result: Result, path: str) -> StartCommand:
     import shlex
 
     from meshwright.frameworks import _one_config
+    from meshwright.frameworks.accelerate import config
 
-    options = _one_config.started(
-        result.plan, result.problem, checkpointing=False, shards=result.plan.stages[0].strategy.shard > 0
-    )
+    kept = config.synchronised(result.plan, result.problem)
+    options = " ".join([_one_config.started(result.plan, result.problem, checkpointing=False), *kept])
     return StartCommand(
         f'accelerate launch --config_file {shlex.quote(Path(path).name)} --machine_rank "$NODE_RANK" '
         f'--main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" {options} "$@"',

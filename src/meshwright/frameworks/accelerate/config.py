@@ -4,7 +4,9 @@ launch command, in the file's comments, from where it is read back.
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -15,12 +17,14 @@ import yaml
 from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
+from meshwright.core.plan import Plan
+from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact, _one_config
 
-__all__ = ["degrees", "precision_of", "read", "unknown", "write"]
+__all__ = ["degrees", "precision_of", "read", "synchronised", "unknown", "write"]
 
 _PRECISIONS: Mapping[str, str] = MappingProxyType({"bf16": "bf16", "fp16": "fp16", "fp32": "no"})
 
@@ -84,7 +88,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     if one.context > 1:
         word = next(word for word, kind in _EXCHANGES.items() if kind == one.context_exchange)
         content["parallelism_config"]["parallelism_config_cp_comm_strategy"] = word
-    command = " ".join(_one_config.script_options(plan, problem, checkpointing=False, shards=plan.stages[0].strategy.shard > 0))
+    command = " ".join([*_one_config.script_options(plan, problem, checkpointing=False), *synchronised(plan, problem)])
     where = " --machine_rank N --main_process_ip HOST" if nodes > 1 else ""
     head = [
         f"# {problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for Accelerate 1.15.",
@@ -94,6 +98,12 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     ]
     files.write(path, "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False))
     return ()
+
+
+def synchronised(plan: Plan, problem: Problem) -> list[str]:
+    """Return the option of the training script, in shell words, that keeps gradients sharded between micro-batches."""
+    kept = _one_config.synchronised(plan, problem)
+    return ["--accelerator_config", shlex.quote(json.dumps(kept))] if kept else []
 
 
 def read(path: str, graph: Graph) -> RunConfig:
@@ -120,10 +130,21 @@ def read(path: str, graph: Graph) -> RunConfig:
     words = _exact.layer_words(graph, "full" if full else "none")
     length = _one_config.arguments(said, "--block_size", path) if "--block_size" in said else 0
     plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
-    whole = strategy.shard >= 2 and counts[0] > 1 and not _one_config.is_synced(said.get("--accelerator_config", ""))
-    if whole:
-        warnings.append(_one_config.whole_gradients(graph, strategy, path))
-    return RunConfig(plan, precision_of(content, path), length, tuple(warnings), f"+{_one_config.WHOLE}" * whole)
+    whole = _one_config.unsynchronised(_accelerator(said, path), strategy, counts[0], path)
+    variant = "+no_sync" if whole else ""
+    return RunConfig(plan, precision_of(content, path), length, (*warnings, *whole), variant)
+
+
+def _accelerator(said: Mapping[str, str], path: str) -> dict[str, Any]:
+    """Return the table of the training script's ``--accelerator_config``; empty for none."""
+    word = said.get("--accelerator_config", "")
+    try:
+        content = json.loads(word) if word.lstrip().startswith("{") else None
+    except ValueError:
+        content = None
+    if word and not isinstance(content, dict):
+        raise InputError(f"{path}: --accelerator_config is '{word}'; write its table here, in JSON")
+    return content or {}
 
 
 def unknown(content: dict[str, Any], text: str, path: str) -> list[str]:

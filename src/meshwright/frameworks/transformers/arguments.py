@@ -63,29 +63,26 @@ def _said(result: Result, family: str) -> dict[str, Any]:
         said["optim_args"] = _optimizers.TRAINER[optimizer][1]
     if precision in PRECISIONS:
         said[PRECISIONS[precision]] = True
-    if _variant(result) == "compiled":
+    if "compiled" in _variant(result).split("+"):
         said["torch_compile"] = True
     said |= _pairs(result)
     if _variant(result).startswith("deepspeed"):
         return said | {"activation_checkpointing": full, "deepspeed": _deepspeed(result)}
     if not one.shard:
         return said | {"activation_checkpointing": full, "ddp_find_unused_parameters": False}
-    synced = {"accelerator_config": json.loads(_one_config.SYNCED)} if plan.n_microbatches > 1 else {}
-    return (
-        said
-        | synced
-        | {
-            "fsdp": True,
-            "fsdp_config": {
-                "version": 2,
-                "reshard_after_forward": one.shard == 3,
-                "activation_checkpointing": full,
-                "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-                "transformer_layer_cls_to_wrap": [_exact.DECODERS[family][1]],
-                "state_dict_type": "SHARDED_STATE_DICT",
-            },
-        }
-    )
+    kept = _one_config.synchronised(plan, result.problem)
+    said |= {"accelerator_config": kept} if kept else {}
+    return said | {
+        "fsdp": True,
+        "fsdp_config": {
+            "version": 2,
+            "reshard_after_forward": one.shard == 3,
+            "activation_checkpointing": full,
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "transformer_layer_cls_to_wrap": [_exact.DECODERS[family][1]],
+            "state_dict_type": "SHARDED_STATE_DICT",
+        },
+    }
 
 
 def _pairs(result: Result) -> dict[str, Any]:

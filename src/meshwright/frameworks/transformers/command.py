@@ -109,7 +109,7 @@ def _count(given: Mapping[str, tuple[str, ...]], name: str, path: str) -> int:
 def _value(values: tuple[str, ...], name: str, path: str) -> Any:
     """Return a value as Python has it: an option alone is true; files of settings as what they hold."""
     word = " ".join(values) if values else "True"
-    if name in ("deepspeed", "fsdp_config", "parallelism_config"):
+    if name in ("deepspeed", "fsdp_config", "parallelism_config", "accelerator_config"):
         return table(word, name, path)
     if word in ("True", "true", "False", "false"):
         return word in ("True", "true")

@@ -93,10 +93,9 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     plan = _exact.one_mesh(path, graph, strategy, words, (counts[0], counts[1]))
     variant = _zero_variant(said, strategy, path) if by_deepspeed else "compiled" if said.get("torch_compile") else ""
     variant = variant or ("context" if strategy.context > 1 else "")
-    own_config = json.dumps(said.get("accelerator_config"), default=str)
-    if strategy.shard >= 2 and counts[0] > 1 and not by_deepspeed and not _one_config.is_synced(own_config):
-        variant += f"+{_one_config.WHOLE}"
-        warnings.append(_one_config.whole_gradients(graph, strategy, path))
+    kept = {} if by_deepspeed else _table(said, "accelerator_config", path)
+    if not by_deepspeed and (whole := _one_config.unsynchronised(kept, strategy, counts[0], path)):
+        variant, warnings = f"{variant}+no_sync", [*warnings, *whole]
     precision = _precision(said, path) or config.precision_of(said if "mixed_precision" in said else own, path)
     optimizer, notes = _optimizers.of_trainer(said, path)
     if by_deepspeed and said["deepspeed"].get("optimizer"):

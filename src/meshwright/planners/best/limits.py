@@ -258,7 +258,7 @@ def fullest_shardings(config: Config, framework: Framework, shards: tuple[int, .
         What may lie on the host: the optimizer's state there leaves the least here.
     """
     mesh = replace(config.mesh, micro_batch=1)
-    levels = shards if framework.reduces_once or framework.holds_whole_gradients else (max(shards),)
+    levels = shards if framework.reduces_once or framework.whole_gradients else (max(shards),)
     return [
         Config(mesh, level, 0, config.schedule, config.chunks, "pipeline", offload=max(offloads))
         for level in (levels if mesh.data * mesh.context > 1 else (0,))
