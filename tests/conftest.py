@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pathlib
 
 import pytest
@@ -12,6 +13,13 @@ from recorded import Recorded
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option by which recorded figures are written anew."""
     parser.addoption("--record", action="store_true", help="write the figures that tests recorded, instead of comparing")
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of the search for garbage, and search as seldom as the command line does."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture

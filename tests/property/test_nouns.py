@@ -180,14 +180,21 @@ def told(value: Any) -> Any:
     if not dataclasses.is_dataclass(value):
         return value
     known = {field.name: told(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    for name, member in inspect.getmembers(type(value)):
-        if name.startswith("_") or name in known:
-            continue
-        if isinstance(member, property):
-            known[name] = outcome(lambda name=name: getattr(value, name))
-        elif inspect.isfunction(member) and len(inspect.signature(member).parameters) == 1:
-            known[name] = outcome(getattr(value, name))
+    for name, is_property in answers_of(type(value)).items():
+        known[name] = outcome((lambda name=name: getattr(value, name)) if is_property else getattr(value, name))
     return (type(value).__name__, known)
+
+
+@functools.cache
+def answers_of(noun: type) -> MappingProxyType[str, bool]:
+    """The properties of a noun, and its methods without arguments, by name: whether it is a property."""
+    found: dict[str, bool] = {}
+    for name, member in inspect.getmembers(noun):
+        if name.startswith("_") or name in {field.name for field in dataclasses.fields(noun)}:
+            continue
+        if isinstance(member, property) or (inspect.isfunction(member) and len(inspect.signature(member).parameters) == 1):
+            found[name] = isinstance(member, property)
+    return MappingProxyType(found)
 
 
 def fresh(value: Any) -> Any:

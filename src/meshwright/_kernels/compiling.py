@@ -156,7 +156,8 @@ class Kernel(KernelPart):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         self._n_arguments = function.__code__.co_argcount
-        self._codes: dict[object, Callable[..., Any]] = {}
+        self._codes: dict[object, Callable[..., Any]] = {}  # by what is quickly told of arguments, then by how they are spelled
+        self._of_kinds: dict[object, Callable[..., Any]] = {}
 
     def __call__(self, *arguments: object, **named: object) -> Any:
         """Run the machine code for arguments of these types, compiling it where it is not kept.
@@ -173,7 +174,10 @@ class Kernel(KernelPart):
         key = tuple([_key(argument) for argument in arguments])
         code = self._codes.get(key)
         if code is None:
-            code = self._codes[key] = self._code(tuple([spelled(argument) for argument in arguments]), arguments)
+            kinds = tuple([spelled(argument) for argument in arguments])
+            if kinds not in self._of_kinds:
+                self._of_kinds[kinds] = self._code(kinds, arguments)
+            code = self._codes[key] = self._of_kinds[kinds]
         try:
             return code(*arguments)
         except SystemError as error:
@@ -200,15 +204,22 @@ class Kernel(KernelPart):
 
 
 def _key(value: Any) -> object:
-    """Return what tells types of arguments apart in this process, found quicker than how they are spelled (`spelled`)."""
+    """Return what tells types of arguments apart in this process, found quicker than how they are spelled (`spelled`).
+
+    Several may be of one type: arrays of one row or column are in both orders.
+    """
     kind = type(value)
     if kind is np.ndarray:
-        flags = value.flags.num
-        return value.dtype, value.ndim, flags & (_C_ORDER if flags & 1 else _ANY_ORDER)
+        return value.dtype, value.ndim, value.flags.num & _ANY_ORDER
     if kind is int:
         return value >= 2**63
-    if isinstance(value, tuple):
-        return kind, tuple([_key(inner) for inner in value])
+    if isinstance(value, tuple):  # of arrays mostly: a call for each would take longer than the rest
+        return kind, tuple(
+            [
+                (inner.dtype, inner.ndim, inner.flags.num & _ANY_ORDER) if type(inner) is np.ndarray else _key(inner)
+                for inner in value
+            ]
+        )
     return kind
 
 

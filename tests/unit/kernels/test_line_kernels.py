@@ -145,7 +145,7 @@ def test_unlike_ranks_take_as_many_layers_as_both_inequalities_of_the_order_let_
     size = dice.uniform(0.5, 1.5, (n, 1)) * np.array([1.0, 0.4])
     pinned, pinned_forward, after = dice.uniform(0.2, 0.6, n), dice.uniform(0.0, 0.2, n), dice.uniform(0.1, 0.5, n)
     budget, lead = dice.uniform(1.0, 4.0, n), np.arange(n, 0, -1.0)
-    ranks = module.Ranks(work, size, f, b, pinned, pinned_forward, budget, lead, after)
+    ranks = module.Ranks(work, size, np.array((f, b, pinned, pinned_forward, budget, lead, after)))
     seen = set()
     for step, split, whole in itertools.product((10.0, 25.0, 32.0, 40.0, 60.0), (False, True), (False, True)):
         room = [min(most(work[s] * m, size[s], step - m * pinned[s], budget[s]), n_layers) for s in range(n)]
@@ -176,13 +176,16 @@ def test_the_least_step_is_where_the_ranks_have_room_for_all_layers(plain: Plain
     """One rank, 4 micro-batches of 3 s a layer and 1 s that is pinned, 0.5 s a layer once: 2 layers take 24 + 4 + 1."""
     module = plain("_kernels.pipeline.layer_split")
     one = np.ones(1)
-    ranks = module.Ranks(3 * one[:, None], one[:, None], one, 2 * one, one, 0.5 * one, 2 * one, one, 0.5 * one)
+    figures = np.array((one, 2 * one, one, 0.5 * one, 2 * one, one, 0.5 * one))
+    ranks = module.Ranks(3 * one[:, None], one[:, None], figures)
+    no_room, just_none = (module.Ranks(3 * one[:, None], one[:, None], figures.copy()) for _ in range(2))
+    no_room.figures[module._BUDGET], just_none.figures[module._BUDGET] = -1.0, 0.0
     assert module.least_step(ranks, 2, 4, False, False, 100.0, 1e-9) == pytest.approx(29.0, rel=1e-8)
     assert module.least_step(ranks, 2, 4, False, False, 29.1, 1e-9) == pytest.approx(29.0, rel=1e-8)
     assert module.least_step(ranks, 2, 4, False, False, 28.9, 1e-9) == math.inf
     assert module.least_step(ranks, 3, 4, False, False, 100.0, 1e-9) == math.inf
-    assert module.least_step(ranks._replace(budget_bytes=-one), 0, 4, False, False, 100.0, 1e-9) == math.inf
-    assert module.least_step(ranks._replace(budget_bytes=0 * one), 0, 4, False, False, 100.0, 1e-9) < 8.0
+    assert module.least_step(no_room, 0, 4, False, False, 100.0, 1e-9) == math.inf
+    assert module.least_step(just_none, 0, 4, False, False, 100.0, 1e-9) < 8.0
 
 
 @pytest.mark.parametrize("node_size", [2, 3])

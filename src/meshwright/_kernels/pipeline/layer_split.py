@@ -11,21 +11,19 @@ from meshwright._kernels.compiling import kernel, part
 __all__ = ["Ranks", "capacities", "least_step"]
 
 
-class Ranks(NamedTuple):
-    """Pipeline ranks and the variants of one layer on each, as arrays.
+_FORWARD, _BACKWARD, _FIXED, _FIXED_FORWARD, _BUDGET, _LEAD, _AFTER = range(7)
+"""Rows of `Ranks.figures`: forward of one layer; what returns up the pipeline per layer (backward, or its input gradients);
+work of what is pinned to the rank (embedding, head), one micro-batch; the forward part of it; bytes left for layers;
+micro-batches forwarded before the first backward; per layer, once a step after the last backward of the rank.
+"""
 
-    Rows are ranks; columns of the two-dimensional ones are the variants of a layer (what it recomputes).
-    """
+
+class Ranks(NamedTuple):
+    """Pipeline ranks and the variants of one layer on each (what it recomputes), as arrays."""
 
     work_seconds: np.ndarray  # (n_ranks, n_variants): forward, backward and recomputation of one layer, one micro-batch
     layer_bytes: np.ndarray  # (n_ranks, n_variants): static bytes of one layer + in-flight micro-batches times its activations
-    forward_seconds: np.ndarray  # (n_ranks,): forward of one layer
-    backward_seconds: np.ndarray  # (n_ranks,): what returns up the pipeline per layer: backward, or its input gradients only
-    fixed_work_seconds: np.ndarray  # (n_ranks,): work of what is pinned to the rank (embedding, head), one micro-batch
-    fixed_forward_seconds: np.ndarray  # (n_ranks,): forward part of it
-    budget_bytes: np.ndarray  # (n_ranks,): memory left for layers
-    lead: np.ndarray  # (n_ranks,): micro-batches forwarded before the first backward
-    after_seconds: np.ndarray  # (n_ranks,): per layer, once a step after the last backward of the rank
+    figures: np.ndarray  # (7, n_ranks)
 
 
 @part
@@ -70,10 +68,11 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
     total_fixed = 0.0
     total_fixed_forward = 0.0
     for s in range(n_ranks):
-        total_fixed += ranks.fixed_work_seconds[s]
-        total_fixed_forward += ranks.fixed_forward_seconds[s]
-        left = step_seconds - n_microbatches * ranks.fixed_work_seconds[s]
-        most_layers[s] = _most(ranks.work_seconds[s] * n_microbatches, ranks.layer_bytes[s], left, ranks.budget_bytes[s], 0.0)
+        total_fixed += ranks.figures[_FIXED, s]
+        total_fixed_forward += ranks.figures[_FIXED_FORWARD, s]
+        left = step_seconds - n_microbatches * ranks.figures[_FIXED, s]
+        work = ranks.work_seconds[s] * n_microbatches
+        most_layers[s] = _most(work, ranks.layer_bytes[s], left, ranks.figures[_BUDGET, s], 0.0)
         if most_layers[s] < 0.0:
             return -1.0
         most_layers[s] = min(most_layers[s], n_layers)
@@ -83,8 +82,8 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
     least_forward = least_backward = np.inf
     for s in range(n_ranks):
         all_room += most_layers[s]
-        least_forward = min(least_forward, ranks.forward_seconds[s])
-        least_backward = min(least_backward, ranks.backward_seconds[s])
+        least_forward = min(least_forward, ranks.figures[_FORWARD, s])
+        least_backward = min(least_backward, ranks.figures[_BACKWARD, s])
     round_trip = total_fixed + n_layers * (least_forward + least_backward)
     forward_trip = total_fixed_forward + n_layers * least_forward
     before_room = 0.0
@@ -95,20 +94,20 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
         before = max(0.0, n_layers - (all_room - before_room))
         after = max(0.0, n_layers - (before_room + own))
         before_room += own
-        fixed = n_microbatches * ranks.fixed_work_seconds[s]
-        once = ranks.after_seconds[s] if s == 0 else 0.0
+        fixed = n_microbatches * ranks.figures[_FIXED, s]
+        once = ranks.figures[_AFTER, s] if s == 0 else 0.0
         work = ranks.work_seconds[s] * n_microbatches + once
         returns = least_forward if split_backward else least_forward + least_backward
-        limit = _most(work, ranks.layer_bytes[s], step_seconds - fixed - before * returns, ranks.budget_bytes[s], 0.0)
-        hidden = ranks.lead[s]
+        limit = _most(work, ranks.layer_bytes[s], step_seconds - fixed - before * returns, ranks.figures[_BUDGET, s], 0.0)
+        hidden = ranks.figures[_LEAD, s]
         if split_backward:
-            wait = forward_trip + after * least_backward + fixed - hidden * ranks.fixed_forward_seconds[s]
-            extra = hidden * ranks.forward_seconds[s]
+            wait = forward_trip + after * least_backward + fixed - hidden * ranks.figures[_FIXED_FORWARD, s]
+            extra = hidden * ranks.figures[_FORWARD, s]
         else:
-            wait = round_trip + fixed - ranks.fixed_work_seconds[s] - (hidden - 1.0) * ranks.fixed_forward_seconds[s]
+            wait = round_trip + fixed - ranks.figures[_FIXED, s] - (hidden - 1.0) * ranks.figures[_FIXED_FORWARD, s]
             work = ranks.work_seconds[s] * (n_microbatches - 1.0) + once
-            extra = (hidden - 1.0) * ranks.forward_seconds[s]
-        limit = min(limit, _most(work, ranks.layer_bytes[s], step_seconds - wait, ranks.budget_bytes[s], extra))
+            extra = (hidden - 1.0) * ranks.figures[_FORWARD, s]
+        limit = min(limit, _most(work, ranks.layer_bytes[s], step_seconds - wait, ranks.figures[_BUDGET, s], extra))
         if limit < 0.0:
             return -1.0
         limit = min(limit, own)
@@ -126,7 +125,7 @@ def least_step(ranks, n_layers, n_microbatches, split_backward, whole, limit_sec
     n_ranks = ranks.work_seconds.shape[0]
     most_layers = np.zeros(n_ranks)
     for s in range(n_ranks):
-        if ranks.budget_bytes[s] < 0.0:
+        if ranks.figures[_BUDGET, s] < 0.0:
             return np.inf
     if capacities(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, most_layers) < n_layers:
         return np.inf

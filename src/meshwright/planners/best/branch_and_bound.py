@@ -46,12 +46,14 @@ class BestFirstSearch:
         self.problem, self.params, self.stop = problem, limits.inside_framework(params, problem), stop
         self.chain = chain_of(problem.graph)
         self.heap: list[Entry] = []
-        self.later: list[Entry] = []  # what was of no use when it was looked at, and may be for another goal
+        # what was of no use when it was looked at, and may be for another goal: it takes as long as its limit then, or does not fit
+        self.later: list[Entry] = []
         self.away: list[Entry] = []  # what is not looked at for now
         self.told_seconds = 0.0  # what was proven of all plans when it was last noted
         self.goal: Goal | None = None
         self.costs: list[Costs] = []
         self.found: list[Incumbent] = []
+        self.best_seconds = math.inf  # of all that is found
         self.refused: dict[str, int] = {}
         self.record = Record()
         self.too_large: list[tuple[int, Config, bool]] = []
@@ -68,11 +70,6 @@ class BestFirstSearch:
     def budget(self) -> int:
         """How many plans may be evaluated."""
         return self.stop.n_iterations or self.params.evaluations
-
-    @property
-    def best_seconds(self) -> float:
-        """Step of the best plan so far."""
-        return min((found.step_seconds for found in self.found), default=math.inf)
 
     @property
     def is_over(self) -> bool:
@@ -153,7 +150,12 @@ class BestFirstSearch:
         place = incumbents.place_of(plan, self.costs)
         found = None if place is None else self.play(*place, plan)
         if found is not None:
-            self.found.append(found)
+            self.keep(found)
+
+    def keep(self, found: Incumbent) -> None:
+        """Take a plan that fits for found."""
+        self.found.append(found)
+        self.best_seconds = min(self.best_seconds, found.step_seconds)
 
     def run(self) -> None:
         """Look at sets of plans in order of bound until none is below the best plan or the goal, the allowance is spent, or time is up."""
@@ -182,11 +184,12 @@ class BestFirstSearch:
         elif level == _SCHEDULE:
             self._vary(costs, config, pool, bound)
         elif level == _LIGHT:
-            full = bounds.of_config(costs, config, self.n_microbatches(config.mesh), self._limit_of_bound(config))
+            limit = self._limit_of_bound(config)
+            full = bounds.of_config(costs, config, self.n_microbatches(config.mesh), limit)
             if math.isfinite(full):
                 self._push(max(bound, full), _FULL, pool, config)
             elif self.found:
-                self._put_aside(bound, _LIGHT, pool, config)
+                self.later.append((max(bound, limit), _LIGHT, pool, config, None))
             else:
                 self.too_large.append((pool, config, False))
         elif level == _FULL:
@@ -215,10 +218,6 @@ class BestFirstSearch:
             heapq.heappush(self.heap, (bound, level, pool, item, plan))
         elif math.isfinite(bound):
             self.later.append((bound, level, pool, item, plan))
-
-    def _put_aside(self, bound: float, level: int, pool: int, config: Config) -> None:
-        """Keep a configuration that takes at least as long as its limit, or does not fit: which of both was not asked."""
-        self.later.append((max(bound, min(self.limit(config), runners_up.LONGEST_SECONDS)), level, pool, config, None))
 
     def _limit_of_bound(self, config: Config) -> float:
         """Return the step above which a bound need not be told."""
@@ -251,13 +250,14 @@ class BestFirstSearch:
 
     def _push_config(self, costs: Costs, config: Config, pool: int, level: int, least: float) -> None:
         """Put a configuration on the heap with its light bound, not below that of the set it is of, or among the too large."""
-        bound = bounds.of_config(costs, config, self.n_microbatches(config.mesh), self._limit_of_bound(config), light=True)
+        limit = self._limit_of_bound(config)
+        bound = bounds.of_config(costs, config, self.n_microbatches(config.mesh), limit, light=True)
         if math.isfinite(bound):
             self._push(max(bound, least), level, pool, config)
         elif not self.found:
             self.too_large.append((pool, config, True))
         else:
-            self._put_aside(least, _UNLIT, pool, config)
+            self.later.append((max(least, limit), _UNLIT, pool, config, None))
 
     def _spread(self, pool: int, config: Config, least: float) -> None:
         """Put every spread of the layers over virtual stages on the heap, each with its own bound; what never fits is left out."""
@@ -270,7 +270,7 @@ class BestFirstSearch:
         limit = self._limit_of_bound(config)
         sent = bounds.with_transfers(self.costs[pool], config, self.n_microbatches(config.mesh), limit)
         if sent >= limit and self.found and not config.one_way:
-            self._put_aside(bound, _FULL, pool, config)
+            self.later.append((max(bound, limit), _FULL, pool, config, None))
         elif sent > bound:
             self._push(sent if math.isfinite(sent) else limit, _SENT, pool, config)
         else:
@@ -331,7 +331,7 @@ class BestFirstSearch:
             return
         found = self.play(pool, config, plan)
         if found is not None:
-            self.found.append(found)
+            self.keep(found)
         elif self._closed(self.costs[pool], config, plan):
             self.open.append((bound, pool, config))
 

@@ -16,9 +16,10 @@ from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import OFFLOAD, RECOMPUTE, repeats_dispatch
 from meshwright.costs import analytic
 from meshwright.planners.best import layer_sums
+from meshwright.planners.best.equal_ranks import EqualRanks, equal_ranks, scheduled
 from meshwright.planners.best.layer_sums import Digest, LayerChain, LeastWork, MainLayers, RowLoads
 from meshwright.planners.best.limits import fullest_shardings, variants
-from meshwright.planners.best.memory import ROUNDING_RATIO, Peaks, RowFigures, least_peaks
+from meshwright.planners.best.memory import Peaks, RowFigures, least_peaks
 from meshwright.planners.best.question import Exchanges
 from meshwright.planners.best.ranks import (
     SILENT,
@@ -89,6 +90,7 @@ class Costs:
         self._work: dict[tuple[object, ...], LeastWork] = {}
         self._stacked: dict[tuple[int, ...], StackedLayers] = {}
         self._main: dict[tuple[int, ...], MainLayers] = {}
+        self._equal: dict[tuple[object, ...], EqualRanks] = {}
         self.virtual_stages: dict[tuple[object, ...], tuple[Any, ...]] = {}  # what `planners.best.virtual` remembers
 
     @property
@@ -286,7 +288,10 @@ class Costs:
 
     def memory_bytes(self, config: Config) -> NDArray[np.float64]:
         """Return the memory that a device of every pipeline rank may fill; shape (n_ranks,), float64."""
-        return min(self.memory_ratio, self.problem.memory_ratio) * self._kind_bytes[self.kind_of_rank(config)]
+        kinds, ratio = self._kind_bytes, min(self.memory_ratio, self.problem.memory_ratio)
+        if config.layout == "data" or len(kinds) == 1:
+            return np.full(config.mesh.pipeline, ratio * kinds[0])
+        return ratio * kinds[self.kind_of_rank(config)]
 
     def words(self, rows: RowLoads) -> tuple[str, ...]:
         """Return what layers may recompute, `selective` only where it changes anything for some of them."""
@@ -358,38 +363,12 @@ class Costs:
         Lemma: a rank holds the static bytes of its layers, their activations as often as `peaks` says, and working and reserved
         bytes of its most demanding layer: at least what is pinned to it needs, or else what the least of all layers does.
         """
-        digests = self.digests(config, light=light)
-        p, own = config.mesh.pipeline, self._main_layers(digests)
-        of_rank = self.classes(config, light=light).of_rank
+        key = (*config.of_loads, light, building)
+        if key not in self._equal:
+            digests, of_rank = self.digests(config, light=light), self.classes(config, light=light).of_rank
+            self._equal[key] = equal_ranks(self._main_layers(digests), digests, of_rank, building=building)
         in_flight = self.peaks(config, n_microbatches).held[:, 0, 0]
-        fixed_work, fixed_forward = np.zeros(p), np.zeros(p)
-        overhead = (own.overhead_bytes if building else own.least_overhead_bytes)[of_rank]
-        prefix, suffix = digests[of_rank[0]].prefix, digests[of_rank[-1]].suffix
-        for rank, pinned in ((0, prefix), (p - 1, suffix)):
-            fixed_work[rank] += pinned.forward_seconds + pinned.backward_seconds
-            fixed_forward[rank] += pinned.forward_seconds
-            if pinned.overhead_bytes:
-                # without layers of the chain, what is pinned may be all that the rank holds
-                overhead[rank] = max(pinned.overhead_bytes, overhead[rank] if building or p == 1 else 0.0)
-        budget = self.memory_bytes(config) * (1.0 + ROUNDING_RATIO) - overhead
-        for rank, pinned in ((0, prefix), (p - 1, suffix)):
-            budget[rank] -= pinned.static_bytes + in_flight[rank] * pinned.activation_bytes
-        split_backward, after = config.split_backward, after_name(config)
-        ranks = layer_split.PipelineRanks(
-            work_seconds=own.work_seconds[of_rank],
-            layer_bytes=own.static_bytes[of_rank, None] + in_flight[:, None] * own.activation_bytes[of_rank],
-            forward_seconds=own.forward_seconds[of_rank],
-            backward_seconds=(own.input_seconds if split_backward else own.backward_seconds)[of_rank],
-            fixed_work_seconds=fixed_work,
-            fixed_forward_seconds=fixed_forward,
-            budget_bytes=budget,
-            lead=config.leads(n_microbatches),
-            # layers of several kinds are not compared by it
-            after_seconds=self.chain.equal * (own.split_after_seconds if split_backward else own.after_seconds)[of_rank],
-        )
-        # every rank's work ends on the first one only where backward passes are whole
-        pinned_after = 0.0 if split_backward and p > 1 else getattr(prefix, after) + (getattr(suffix, after) if p == 1 else 0.0)
-        return ranks, own.n_comparable, pinned_after
+        return scheduled(self._equal[key], config, n_microbatches, in_flight, self.memory_bytes(config), equal=self.chain.equal)
 
     def _main_layers(self, digests: list[Digest]) -> MainLayers:
         """Return the figures of the main layer on each class of ranks."""

@@ -232,7 +232,7 @@ def variants(
     framework = problem.framework.limits
     layouts = ("pipeline", "data") if apart and "data" in framework.layouts else ("pipeline",)
     return [
-        replace(config, shard=level, shard_degree=degree, layout=layout, exchange=exchange, offload=offload)
+        Config(mesh, level, degree, config.schedule, config.chunks, layout, exchange, config.fewer, offload)
         for offload in offloads
         for exchange in exchanges
         for level in levels

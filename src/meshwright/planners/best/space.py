@@ -141,6 +141,12 @@ class Config:
         return self.mesh.pipeline == 1 or self.schedule in _IN_A_V
 
     @property
+    def of_loads(self) -> tuple[object, ...]:
+        """All but the order of tasks: where this is equal, so is what layers do and hold."""
+        degrees = (self.mesh, self.shard, self.shard_degree, self.layout, self.exchange, self.offload)
+        return (*degrees, self.ends_together, self.paired)
+
+    @property
     def strategy(self) -> Strategy:
         """Degrees of every stage."""
         mesh = self.mesh

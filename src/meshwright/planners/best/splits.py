@@ -186,7 +186,7 @@ def _settle(search: BestFirstSearch, pool: int, config: Config, counts: tuple[in
     found = search.play(pool, config, plan)
     if found is None:
         return least
-    search.found.append(found)
+    search.keep(found)
     # of like layers the least work that fits is the quickest; which of unlike layers recompute is open
     return math.inf if settled else least
 
@@ -233,7 +233,7 @@ def dig(search: BestFirstSearch) -> None:
     for _, pool, config, plan in sorted(started, key=lambda own: own[:3])[:_MOST_IMPROVED]:
         found = None if search.is_over else search.play(pool, config, plan)
         if found is not None:
-            search.found.append(found)
+            search.keep(found)
             _move_layers(search, found, min(_MOST_MOVES, search.budget) // 2)
     best = min(search.found, key=rank)
     if not best.config.one_way:
@@ -280,7 +280,7 @@ def _move_layers(search: BestFirstSearch, found: Incumbent, most: int) -> Incumb
             better = search.play(found.pool, found.config, plan)
             if better is not None and better.step_seconds < found.step_seconds * (1 - 1e-9):
                 found, counts, moved = better, trial, True
-                search.found.append(found)
+                search.keep(found)
                 break
     return found
 

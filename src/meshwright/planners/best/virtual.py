@@ -192,10 +192,7 @@ def _send_seconds(costs: Costs, config: Config, source: int, target: int, n_byte
 
 def _loads(costs: Costs, config: Config, light: bool) -> Any:
     """Return the layers on every class of ranks, the class of each rank, and its memory: the same for all schedules of a mesh."""
-    key = (
-        config.mesh, config.shard, config.shard_degree, config.layout, config.exchange, config.offload, config.ends_together, light,
-        config.paired,
-    )  # fmt: skip
+    key = (*config.of_loads, light)
     if key not in costs.virtual_stages:
         memory_bytes = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
         costs.virtual_stages[key] = (

@@ -357,7 +357,11 @@ def least_extra(
 def _arrays(ranks: PipelineRanks) -> object:
     from meshwright._kernels.pipeline import layer_split as kernel
 
-    return kernel.Ranks(*(_locked(getattr(ranks, name)) for name in kernel.Ranks._fields))
+    figures = (
+        ranks.forward_seconds, ranks.backward_seconds, ranks.fixed_work_seconds, ranks.fixed_forward_seconds,
+        ranks.budget_bytes, ranks.lead, ranks.after_seconds,
+    )  # fmt: skip
+    return kernel.Ranks(_locked(ranks.work_seconds), _locked(ranks.layer_bytes), _locked(np.array(figures)))
 
 
 def _locked(values: NDArray[np.float64]) -> NDArray[np.float64]:

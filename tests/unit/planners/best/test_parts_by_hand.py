@@ -6,6 +6,7 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from meshwright import api, sim
@@ -36,6 +37,16 @@ def test_cheap_activations_are_a_way_where_any_layer_has_some() -> None:
     assert words(every, frozen, (1, 1, 1)) == ("none", "full") and words(("selective",), frozen) == ("selective",)
     assert words(("none", "full"), kept) == ("none", "full")
     assert words(every, {key: n for key, n in kept.items() if key[1] != "selective"}) == ("none", "full")
+
+
+def test_the_lesser_share_of_a_device_may_be_filled_and_each_rank_is_of_its_kind() -> None:
+    config: Any = SimpleNamespace(layout="pipeline", mesh=SimpleNamespace(pipeline=3))
+    for kinds, expected in (([8.0, 4.0], [4.0, 4.0, 2.0]), ([8.0], [4.0, 4.0, 4.0])):
+        for ratios in ((0.5, 0.75), (0.75, 0.5)):
+            problem = SimpleNamespace(memory_ratio=ratios[1])
+            own: Any = SimpleNamespace(_kind_bytes=np.array(kinds), memory_ratio=ratios[0], problem=problem)
+            own.kind_of_rank = lambda _: [0, 0, 1]
+            assert Costs.memory_bytes(own, config).tolist() == expected
 
 
 def test_with_split_products_the_best_plans_of_megatrons_split_are_known_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ class NextBest:
         self, found: list[Incumbent], answer: Incumbent, n_wanted: int, *, new_only: bool, longest_seconds: float = math.inf
     ) -> None:
         self.found, self.answer, self.n_wanted, self.new_only = found, answer, n_wanted, new_only
-        self.longest_seconds = longest_seconds
+        self.longest_seconds, self._own = longest_seconds, degrees_of(answer.config)
         self._n_known = -1
         self._best: dict[Degrees, float] = {}
         self._last_seconds = math.inf
@@ -107,7 +107,7 @@ class NextBest:
         self._know()
         degrees = degrees_of(item)
         own = self._best.get(degrees, math.inf)
-        if degrees == degrees_of(self.answer.config) or own < self.answer.step_seconds or (self.new_only and own < math.inf):
+        if degrees == self._own or own < self.answer.step_seconds or (self.new_only and own < math.inf):
             return 0.0
         return min(own, self._last_seconds, self.longest_seconds)
 
