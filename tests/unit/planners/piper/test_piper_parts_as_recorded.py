@@ -57,7 +57,7 @@ def test_the_least_time_of_a_stage_is_the_best_of_all_choices(change: dict[str, 
                 menu.Options(exact=False, all_or_none=True),
                 menu.Options(recompute="never"),
             ):
-                checked = stage.CheckedStage.of(instance, options, 0b0110, 1, 1e6, frozenset((0,)))
+                checked = stage.CheckedStage.of(stage.NodeMenus(instance, options), 0b0110, 1, 1e6, frozenset((0,)))
                 if checked is None:
                     found.append(None)
                     continue
@@ -66,7 +66,7 @@ def test_the_least_time_of_a_stage_is_the_best_of_all_choices(change: dict[str, 
                     continue
                 best = math.inf
                 rate = min(stage.reduce_seconds(instance, data, here) for here in ((False, True) if inside else (False,)))
-                for some in itertools.product(*checked.menus):
+                for some in itertools.product(*(one.menu for one in checked.menus)):
                     held = sum(
                         stage.held_bytes(instance, choice, data, in_flight) - buffer for _, _, choice, buffer in some
                     ) + max(row[3] for row in some)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from meshwright.planners.piper.check.stage import SURELY, CheckedStage, members, replicas_allowed
+from meshwright.planners.piper.check.stage import SURELY, CheckedStage, NodeMenus, members, replicas_allowed
 from meshwright.planners.piper.menu import Options, allowed_by
 from meshwright.planners.piper.problem import PiperInstance
 
@@ -55,6 +55,7 @@ class Neighbours:
                 self.until[edge.target] |= self.until[edge.source]
         self._known: dict[tuple[int, int, bool], frozenset[int]] = {}
         self.replicas = replicas_allowed(instance, options)
+        self.menus = NodeMenus(instance, options)
 
     def within(self, some: int, n_devices: int, before: bool) -> frozenset[int]:
         """Return the nodes of a set that may lie on so many devices beside a stage behind (`before`) or in front of the set."""
@@ -108,7 +109,7 @@ class StageKind:
         """Return the stage with some neighbours in its node."""
         if near not in self._known:
             some = self.upper & ~self.lower
-            self._known[near] = CheckedStage.of(self.instance, self.options, some, self.degree, self.neighbours.seconds, near)
+            self._known[near] = CheckedStage.of(self.neighbours.menus, some, self.degree, self.neighbours.seconds, near)
         return self._known[near]
 
     def places(self, used: int, filled: int, size: int) -> Iterator[Place]:

@@ -12,6 +12,7 @@ from meshwright.planners.piper.problem import PiperChoice, PiperEdge, PiperInsta
 __all__ = [
     "SURELY",
     "CheckedStage",
+    "NodeMenus",
     "TooLarge",
     "buffer_held",
     "held_bytes",
@@ -89,62 +90,110 @@ def members(some: int) -> list[int]:
     return [v for v in range(some.bit_length()) if some >> v & 1]
 
 
-class CheckedStage:
-    """A set of nodes as a stage: of each node the choices as (seconds, seconds of what crosses the border, choice, buffer)."""
+Menu = tuple[tuple[float, float, PiperChoice, float], ...]
+"""The choices of a node in a stage: (seconds, seconds of what crosses the border, choice, buffer)."""
 
-    def __init__(
-        self,
-        instance: PiperInstance,
-        menus: tuple[tuple[tuple[float, float, PiperChoice, float], ...], ...],
-        once_seconds: float,
-        options: Options,
-    ) -> None:
+Row = Sequence[tuple[float, PiperChoice, float]]
+"""The same at some number of replicas: (seconds, choice, bytes whatever is in flight)."""
+
+
+class NodeMenu:
+    """What a node may do at a tensor degree; of a node from which nothing crosses the border one serves all stages."""
+
+    def __init__(self, instance: PiperInstance, menu: Menu) -> None:
+        self.instance, self.menu = instance, menu
+        self.seconds = min((s + moved for s, moved, _, _ in menu), default=math.inf)
+        self.weight_bytes = min((c.weight_bytes for _, _, c, _ in menu), default=0.0)
+        self.rooms = {buffer for _, _, _, buffer in menu}
+        self._timed: dict[tuple[float, float, int, float], tuple[Row, tuple[float, PiperChoice, float] | None]] = {}
+        self._smallest: dict[tuple[int, int, float], float] = {}
+
+    def timed(
+        self, share: float, reduce: float, data: int, free_bytes: float
+    ) -> tuple[Row, tuple[float, PiperChoice, float] | None]:
+        """Return the choices with buffers up to a size, and the fastest."""
+        key = (share, reduce, data, free_bytes)
+        if key not in self._timed:
+            row = [
+                ((s + moved) * share + c.weight_bytes * reduce, c, held_bytes(self.instance, c, data, 0) - buffer)
+                for s, moved, c, buffer in self.menu
+                if buffer <= free_bytes
+            ]
+            self._timed[key] = row, min(row, key=lambda one: one[0], default=None)
+        return self._timed[key]
+
+    def smallest(self, data: int, in_flight: int, free_bytes: float) -> float:
+        """Return what the smallest choice holds of those with buffers up to a size."""
+        key = (data, in_flight, free_bytes)
+        if key not in self._smallest:
+            self._smallest[key] = min(
+                held_bytes(self.instance, c, data, in_flight) - buffer for _, _, c, buffer in self.menu if buffer <= free_bytes
+            )
+        return self._smallest[key]
+
+
+class NodeMenus:
+    """The menus of all nodes, whatever stage they are in, and those of nodes from which nothing crosses its border."""
+
+    def __init__(self, instance: PiperInstance, options: Options) -> None:
+        self.instance, self.options = instance, options
+        self.edges: list[list[PiperEdge]] = [[] for _ in instance.nodes]
+        for edge in instance.edges:
+            self.edges[edge.source].append(edge)
+            self.edges[edge.target].append(edge)
+        self._known: dict[tuple[int, int], NodeMenu] = {}
+
+    def of(self, v: int, degree: int) -> NodeMenu:
+        """Return the menu of a node inside a stage."""
+        if (v, degree) not in self._known:
+            allowed = allowed_by(self.options)
+            row = tuple(
+                (c.seconds, 0.0, c, buffer_held(self.instance, v, degree, c))
+                for c in self.instance.nodes[v].at(degree)
+                if allowed(c)
+            )
+            self._known[v, degree] = NodeMenu(self.instance, row)
+        return self._known[v, degree]
+
+
+class CheckedStage:
+    """A set of nodes as a stage."""
+
+    def __init__(self, instance: PiperInstance, menus: tuple[NodeMenu, ...], once_seconds: float, options: Options) -> None:
         self.instance, self.menus, self.once_seconds, self.options = instance, menus, once_seconds, options
-        self.rooms = sorted({row[3] for menu in menus for row in menu})
-        self._least_seconds = once_seconds + sum(min(s + moved for s, moved, _, _ in menu) for menu in menus)
-        self._least_weights = sum(min(c.weight_bytes for _, _, c, _ in menu) for menu in menus)
+        self.rooms = sorted(set[float]().union(*(menu.rooms for menu in menus)))
+        self._least_seconds = once_seconds + sum(menu.seconds for menu in menus)
+        self._least_weights = sum(menu.weight_bytes for menu in menus)
         self._least_of: dict[tuple[int, int, float, bool], float] = {}
         self._timed_of: dict[tuple[int, bool, float], _Timed | None] = {}
         self._held_of: dict[tuple[int, int, float], float] = {}
 
     @classmethod
     def of(
-        cls,
-        instance: PiperInstance,
-        options: Options,
-        some: int,
-        degree: int,
-        seconds: float,
-        near: frozenset[int] = frozenset(),
+        cls, known: NodeMenus, some: int, degree: int, seconds: float, near: frozenset[int] = frozenset()
     ) -> CheckedStage | None:
         """Return the stage, with neighbours in its node; None where its nodes lack the degree,
         or no replicas would be enough.
         """
-        allowed = allowed_by(options)
+        instance, options = known.instance, known.options
         nodes = members(some)
-        picked = {v: [c for c in instance.nodes[v].at(degree) if allowed(c)] for v in nodes}
-        if (
-            not all(picked.values())
-            or sum(min(c.seconds for c in row) for row in picked.values()) > seconds * instance.n_devices
-        ):
+        menus = [known.of(v, degree) for v in nodes]
+        if sum(menu.seconds for menu in menus) > seconds * instance.n_devices:
             return None
         best = max(instance.bandwidth, instance.counting.node_bytes_per_second)
 
         def moved(edges: Iterable[PiperEdge], chosen: dict[int, PiperChoice]) -> float:
             return moved_seconds(edges, chosen, lambda u, v: best if u in near or v in near else instance.bandwidth, once=once)
 
-        inside, once = set(nodes), instance.counting.tensor_once
-        border = [edge for edge in instance.edges if (edge.source in inside) != (edge.target in inside)]
-        at: dict[int, list[PiperEdge]] = {v: [] for v in nodes}
-        for edge in border:
-            at[edge.source if edge.source in inside else edge.target].append(edge)
-        menus = []
-        for v, row in picked.items():
-            crossing = [moved(at[v], {v: c}) if at[v] and not once else 0.0 for c in row]
-            buffers = [buffer_held(instance, v, degree, c) for c in row]
-            menus.append(tuple((c.seconds, x, c, held) for c, x, held in zip(row, crossing, buffers, strict=True)))
-        once_seconds = moved(border, {v: row[0] for v, row in picked.items()}) if once else 0.0
-        return cls(instance, tuple(menus), once_seconds, options)
+        once, border = instance.counting.tensor_once, list[PiperEdge]()
+        for k, v in enumerate(nodes):
+            crossing = [edge for edge in known.edges[v] if (some >> edge.source & 1) != (some >> edge.target & 1)]
+            border += crossing
+            if crossing and not once:
+                menu = tuple((s, moved(crossing, {v: c}), c, held) for s, _, c, held in menus[k].menu)
+                menus[k] = NodeMenu(instance, menu)
+        chosen = {v: menu.menu[0][2] for v, menu in zip(nodes, menus, strict=True)} if once else {}
+        return cls(instance, tuple(menus), moved(border, chosen) if once else 0.0, options)
 
     def least(self, data: int, in_flight: int, seconds: float, inside: bool) -> float:
         """Return the least time of choices that fit the memory and stay below a threshold; infinite for none.
@@ -189,27 +238,23 @@ class CheckedStage:
             instance = self.instance
             reduce = min(reduce_seconds(instance, data, here) for here in ((False, True) if inside else (False,)))
             share = share_ratio(instance, data)
-            rows = [
-                [
-                    ((s + moved) * share + c.weight_bytes * reduce, c, held_bytes(instance, c, data, 0) - buffer)
-                    for s, moved, c, buffer in menu
-                    if buffer <= free_bytes
-                ]
-                for menu in self.menus
-            ]
-            self._timed_of[key] = _Timed.of(rows) if all(rows) else None
+            rows = [menu.timed(share, reduce, data, free_bytes) for menu in self.menus]
+            fastest = [one for _, one in rows if one is not None]
+            self._timed_of[key] = (
+                _Timed(
+                    [row for row, _ in rows], sum(x for x, _, _ in fastest), sum(c.activation_bytes for _, c, _ in fastest),
+                    sum(fixed for _, _, fixed in fastest),
+                )
+                if len(fastest) == len(rows)
+                else None
+            )  # fmt: skip
         return self._timed_of[key]
 
     def _smallest(self, data: int, in_flight: int, free_bytes: float) -> float:
         """Return what the smallest choices hold together, of those with buffers up to a size."""
         key = (data if self.instance.counting.shard_optimizer else 1, in_flight, free_bytes)
         if key not in self._held_of:
-            self._held_of[key] = sum(
-                min(
-                    held_bytes(self.instance, c, key[0], in_flight) - buffer for _, _, c, buffer in menu if buffer <= free_bytes
-                )
-                for menu in self.menus
-            )
+            self._held_of[key] = sum(menu.smallest(*key) for menu in self.menus)
         return self._held_of[key]
 
 
@@ -218,17 +263,10 @@ class _Timed(NamedTuple):
     fastest of all nodes the sums of seconds, of bytes for every micro-batch in flight, and of bytes whatever is.
     """
 
-    rows: Sequence[Sequence[tuple[float, PiperChoice, float]]]
+    rows: Sequence[Row]
     seconds: float
     activation_bytes: float
     static_bytes: float
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[tuple[float, PiperChoice, float]]]) -> _Timed:
-        """Return the same with its sums."""
-        fastest = [min(row, key=lambda one: one[0]) for row in rows]
-        held = sum(choice.activation_bytes for _, choice, _ in fastest), sum(fixed for _, _, fixed in fastest)
-        return cls(rows, sum(x for x, _, _ in fastest), *held)
 
 
 Rows = Sequence[Sequence[tuple[float, float]]]
