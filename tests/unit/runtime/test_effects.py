@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -34,12 +35,14 @@ class Unit(nn.Module):
         return (self.inner(*given),)
 
 
-def told(*inner: nn.Module, recompute: str = "none", sample: Any = TOKENS, **degrees: int) -> list[str]:
+def told(
+    *inner: nn.Module, recompute: str = "none", sample: Any = TOKENS, n_microbatches: int = 1, **degrees: int
+) -> list[str]:
     units = [Unit(part) for part in inner]
     strategy = Strategy(**degrees)  # type: ignore[arg-type]
     stage = Stage(tuple(range(len(units))), tuple(range(strategy.n_devices)), strategy, (recompute,) * len(units))
     names = [f"layers.{i}" for i in range(len(units))]
-    return effects_of(nn.ModuleList(inner), units, names, Plan((stage,), 4, 1, "1f1b", 8), sample, "the plan")
+    return effects_of(nn.ModuleList(inner), units, names, Plan((stage,), n_microbatches, 1, "1f1b", 8), sample, "the plan")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,38 @@ def test_hooks_on_weights_are_refused_where_ranks_hold_other_tensors(degrees: An
     linear.weight.register_post_accumulate_grad_hook(lambda weight: None)
     with pytest.raises(InputError, match=r"weight '0\.weight' has a hook .* after every micro-batch"):
         told(linear, sample=(torch.zeros(1, 4),), data=2, shard=2)
+
+
+class Mixing(nn.Module):
+    def __init__(self, odd: Any = None) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        if odd is not None:
+            self.odd = nn.Parameter(odd)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x - x.mean(0))
+
+
+def test_layers_that_look_across_rows_are_told_where_ranks_or_micro_batches_have_some() -> None:
+    rows = (torch.ones(1, 4),)
+    found = told(nn.Linear(4, 4), Mixing(), data=2, sample=rows)
+    assert "what layer 'layers.1' gives for a sample goes by the others" in found[0]
+    assert "micro-batch" in told(Mixing(), sample=rows, n_microbatches=2)[0]
+    assert told(Mixing(), sample=rows) == told(nn.Linear(4, 4), nn.LayerNorm(4), data=2, sample=rows) == []
+
+
+@pytest.mark.parametrize(
+    "odd, why",
+    [
+        (torch.ones(3, dtype=torch.float64), "has weights of torch.float32 and torch.float64"),
+        (torch.ones(3, 2).t(), "has a weight that is no contiguous one"),
+    ],
+)
+def test_weights_that_cannot_be_sharded_together_are_refused(odd: Any, why: str) -> None:
+    with pytest.raises(InputError, match=re.escape(why)):
+        told(Mixing(odd), shard=3, data=2, sample=(torch.ones(1, 4),))
+    told(Mixing(odd), shard=2, data=2, sample=(torch.ones(1, 4),))
 
 
 class Remembering(nn.Module):
