@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.core.plan import Plan, Stage  # noqa: E402
 from meshwright.core.strategy import Strategy  # noqa: E402
+from meshwright.runtime.job.preflight import check_model  # noqa: E402
 from meshwright.runtime.model.as_given import evaluating, untouched  # noqa: E402
 from meshwright.runtime.model.in_place import changeable  # noqa: E402
 from meshwright.runtime.parallel.shard_equivalence import check_context  # noqa: E402
@@ -193,6 +194,24 @@ def test_products_whose_weight_gradients_wait_may_be_changed_in_place_and_those_
     assert len(called) == len(later.collecting) == 1 and model[0].weight.grad is None
     later.collecting[0][0]()
     assert all(torch.allclose(weight.grad, one) for weight, one in zip(model.parameters(), expected, strict=True))
+
+
+class Kept(nn.Module):
+    """Holds a tensor that cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.kept = self.fc1.weight * 2
+
+    def forward(self, x: Any) -> Any:
+        return self.fc2(self.fc1(x))
+
+
+def test_what_the_trial_of_a_model_runs_into_is_one_line() -> None:
+    stage = Stage((0, 1), (0, 1), Strategy(tensor=2), ("none",) * 2)
+    with pytest.raises(InputError, match=r"the plan: Sequential cannot be tried under this plan \(RuntimeError: Only Tensors"):
+        check_model(nn.Sequential(Kept(), Kept()), ["0", "1"], Plan((stage,), 1, 1, "1f1b", 1), (torch.ones(1, 4),), "the plan")
 
 
 class _View(torch.autograd.Function):
