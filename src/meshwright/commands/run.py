@@ -224,7 +224,7 @@ def ended(leg: Leg, outcome: Outcome) -> Measured | int:
 
     if isinstance(outcome, launch.Failure):
         print(f"meshwright: {launch.describe(outcome, leg.read.plan)}", file=sys.stderr)
-        return 2 if outcome.wrong_input else 1
+        return outcome.status
     if isinstance(outcome, dict) and "stopped_after" in outcome:
         return told_to_stop(leg.job, outcome, int(outcome.get("signal", signal.SIGTERM)))
     return outcome

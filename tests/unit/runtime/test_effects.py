@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import nn  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.core.plan import Plan, Stage  # noqa: E402
 from meshwright.core.strategy import Strategy  # noqa: E402
+from meshwright.runtime.job.preflight import check_model  # noqa: E402
 from meshwright.runtime.model.as_given import evaluating, untouched  # noqa: E402
 from meshwright.runtime.model.in_place import changeable  # noqa: E402
 from meshwright.runtime.parallel.shard_equivalence import check_context  # noqa: E402
@@ -34,12 +36,14 @@ class Unit(nn.Module):
         return (self.inner(*given),)
 
 
-def told(*inner: nn.Module, recompute: str = "none", sample: Any = TOKENS, **degrees: int) -> list[str]:
+def told(
+    *inner: nn.Module, recompute: str = "none", sample: Any = TOKENS, n_microbatches: int = 1, **degrees: int
+) -> list[str]:
     units = [Unit(part) for part in inner]
     strategy = Strategy(**degrees)  # type: ignore[arg-type]
     stage = Stage(tuple(range(len(units))), tuple(range(strategy.n_devices)), strategy, (recompute,) * len(units))
     names = [f"layers.{i}" for i in range(len(units))]
-    return effects_of(nn.ModuleList(inner), units, names, Plan((stage,), 4, 1, "1f1b", 8), sample, "the plan")
+    return effects_of(nn.ModuleList(inner), units, names, Plan((stage,), n_microbatches, 1, "1f1b", 8), sample, "the plan")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +82,38 @@ def test_hooks_on_weights_are_refused_where_ranks_hold_other_tensors(degrees: An
     linear.weight.register_post_accumulate_grad_hook(lambda weight: None)
     with pytest.raises(InputError, match=r"weight '0\.weight' has a hook .* after every micro-batch"):
         told(linear, sample=(torch.zeros(1, 4),), data=2, shard=2)
+
+
+class Mixing(nn.Module):
+    def __init__(self, odd: Any = None) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        if odd is not None:
+            self.odd = nn.Parameter(odd)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x - x.mean(0))
+
+
+def test_layers_that_look_across_rows_are_told_where_ranks_or_micro_batches_have_some() -> None:
+    rows = (torch.ones(1, 4),)
+    found = told(nn.Linear(4, 4), Mixing(), data=2, sample=rows)
+    assert "what layer 'layers.1' gives for a sample goes by the others" in found[0]
+    assert "micro-batch" in told(Mixing(), sample=rows, n_microbatches=2)[0]
+    assert told(Mixing(), sample=rows) == told(nn.Linear(4, 4), nn.LayerNorm(4), data=2, sample=rows) == []
+
+
+@pytest.mark.parametrize(
+    "odd, why",
+    [
+        (torch.ones(3, dtype=torch.float64), "has weights of torch.float32 and torch.float64"),
+        (torch.ones(3, 2).t(), "has a weight that is no contiguous one"),
+    ],
+)
+def test_weights_that_cannot_be_sharded_together_are_refused(odd: Any, why: str) -> None:
+    with pytest.raises(InputError, match=re.escape(why)):
+        told(Mixing(odd), shard=3, data=2, sample=(torch.ones(1, 4),))
+    told(Mixing(odd), shard=2, data=2, sample=(torch.ones(1, 4),))
 
 
 class Remembering(nn.Module):
@@ -158,6 +194,24 @@ def test_products_whose_weight_gradients_wait_may_be_changed_in_place_and_those_
     assert len(called) == len(later.collecting) == 1 and model[0].weight.grad is None
     later.collecting[0][0]()
     assert all(torch.allclose(weight.grad, one) for weight, one in zip(model.parameters(), expected, strict=True))
+
+
+class Kept(nn.Module):
+    """Holds a tensor that cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.kept = self.fc1.weight * 2
+
+    def forward(self, x: Any) -> Any:
+        return self.fc2(self.fc1(x))
+
+
+def test_what_the_trial_of_a_model_runs_into_is_one_line() -> None:
+    stage = Stage((0, 1), (0, 1), Strategy(tensor=2), ("none",) * 2)
+    with pytest.raises(InputError, match=r"the plan: Sequential cannot be tried under this plan \(RuntimeError: Only Tensors"):
+        check_model(nn.Sequential(Kept(), Kept()), ["0", "1"], Plan((stage,), 1, 1, "1f1b", 1), (torch.ones(1, 4),), "the plan")
 
 
 class _View(torch.autograd.Function):

@@ -200,9 +200,11 @@ def test_a_run_that_ends_otherwise_says_how(monkeypatch: pytest.MonkeyPatch, clo
 
     monkeypatch.setattr(launch, "_asked_to_stop", asked)
     played(monkeypatch, Process(None))
-    assert launch.run(job, 1) == Failure(-1, "asked to stop by SIGTERM, it had not done so after 25 s", False)
+    assert launch.run(job, 1) == Failure(-1, "asked to stop by SIGTERM, it had not done so after 25 s", False, signal=15)
     played(monkeypatch, Process(0), Process(-15, 1))
-    assert launch.run(job, 2) == Failure(-1, "asked to stop by SIGTERM before the first step", False)
+    assert launch.run(job, 2) == Failure(-1, "asked to stop by SIGTERM before the first step", False, signal=15)
+    ends = (Failure(-1, "", False, signal=15), Failure(-1, "", False), Failure(-1, "", True))
+    assert [end.status for end in ends] == [143, 1, 2]
     played(monkeypatch, Process(-9))
     assert launch.run(job, 1) == Failure(0, "killed by signal 9 (SIGKILL)", False, lost=True)
     played(monkeypatch, Process(0), result={"stopped_after": 3})

@@ -40,12 +40,19 @@ class Failure:
     `text`: its traceback, or how it was killed.
     `wrong_input`: whether the user's input was to blame.
     `lost`: whether it was killed from outside and told nothing, as with a machine that is gone.
+    `signal`: the signal by which the run was asked to stop; 0 where it was not.
     """
 
     rank: int
     text: str
     wrong_input: bool
     lost: bool = False
+    signal: int = 0
+
+    @property
+    def status(self) -> int:
+        """Exit status of a command that ends so."""
+        return 2 if self.wrong_input else 128 + self.signal if self.signal else 1
 
 
 def under_torchrun() -> bool:
@@ -120,9 +127,12 @@ def _run(
         finally:
             _stop(processes)
     if failed == _NOT_IN_TIME:
-        return Failure(-1, f"asked to stop by {asked[0].name}, it had not done so after {_GRACE_SECONDS:g} s", False)
+        return Failure(
+            -1, f"asked to stop by {asked[0].name}, it had not done so after {_GRACE_SECONDS:g} s", False, signal=int(asked[0])
+        )
     if asked and failed is not None and failed >= 0 and processes[failed].returncode == -signal.SIGTERM:
-        return Failure(-1, f"asked to stop by {asked[0].name}{'' if is_script else ' before the first step'}", False)
+        text = f"asked to stop by {asked[0].name}{'' if is_script else ' before the first step'}"
+        return Failure(-1, text, False, signal=int(asked[0]))
     failure = _failure(processes, path.parent, failed, ended)
     if failure is not None:
         return failure

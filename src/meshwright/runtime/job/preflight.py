@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from meshwright.base.errors import InputError
+from meshwright.base.errors import InputError, MeshwrightError
 from meshwright.core.graph import Graph
 from meshwright.core.optimizers import OPTIMIZERS
 from meshwright.core.plan import Plan, Stage
@@ -117,6 +117,21 @@ def check_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Samp
     `sample`: one sample of every input.
     Raises `InputError` when the model cannot be cut where the plan says, or a layer cannot be split over the tensor axis.
     """
+    try:
+        return _checked_model(model, names, plan, sample, place)
+    except MeshwrightError:
+        raise
+    except Exception as error:
+        line = (str(error).splitlines() or [""])[0]
+        raise InputError(
+            f"{place}: {type(model).__name__} cannot be tried under this plan ({type(error).__name__}: {line}); what is tried "
+            "is one sample through its layers, whole and in parts: plan for another model, or without the degree that splits "
+            "it"
+        ) from error
+
+
+def _checked_model(model: nn.Module, names: Sequence[str], plan: Plan, sample: Sample, place: str) -> list[nn.Module]:
+    """Do what `check_model` does."""
     check_weights(model, place)
     meta.check(model, place)
     if hasattr(model, "_orig_mod"):

@@ -268,11 +268,13 @@ def _segments(graph: fx.Graph, assigned: _Assignment, model: nn.Module, n_inputs
 
 
 def _returned(result: fx.Node) -> fx.Node:
-    """Return the first value that the model gives back.
+    """Return the first value that the model gives back; of a mapping its ``logits`` where it has some.
 
     Raises `InputError` when it gives back no value of its forward.
     """
-    found = result.all_input_nodes
+    told = result.args[0]
+    logits = told.get("logits") if isinstance(told, Mapping) else None
+    found = [logits] if isinstance(logits, fx.Node) else result.all_input_nodes
     if not found:
         raise InputError("the model's forward returns nothing that it computes")
     return found[0]

@@ -127,7 +127,7 @@ def layer_names(model: nn.Module) -> list[str]:
 
 
 def first_tensor(value: Any) -> Any:
-    """Return the first tensor of what a model gives back: itself, of a tuple, or the field ``logits``."""
+    """Return the first tensor of what a model gives back: itself, of a tuple, or its ``logits`` where it has some."""
     if isinstance(value, torch.Tensor):
         return value
     if hasattr(value, "logits"):
@@ -135,5 +135,5 @@ def first_tensor(value: Any) -> Any:
     if isinstance(value, (tuple, list)) and value:
         return first_tensor(value[0])
     if isinstance(value, dict) and value:
-        return first_tensor(next(iter(value.values())))
+        return first_tensor(value["logits"] if "logits" in value else next(iter(value.values())))
     return value

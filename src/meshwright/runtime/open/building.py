@@ -70,9 +70,9 @@ def build(
     if places.n_ranks != dist.get_world_size():
         raise InputError(f"{place}: needs {places.n_ranks} processes, but there are {dist.get_world_size()}")
     with meta.weights_on_meta() if weights is not None else nullcontext():
-        given = _module(model, seed)
-    came = not any(part.training for part in given.modules())
-    module = to_train(given)
+        module = _module(model, seed)
+    came = not any(part.training for part in module.modules())
+    module = to_train(module)
     empty = meta.on_meta(module)
     named = _in_order(module, example) if isinstance(example, Mapping) else {}
     given = tuple(named.values()) if named else () if example is None else _tuple(example)

@@ -105,8 +105,8 @@ class Tensors:
         for stage, held in weights.items():
             pairs = zip(of_stages[stage][0], held.module.parameters(), strict=True)
             self.held[stage] = {name: tensor for name, tensor in pairs if name}
-            places = zip(of_stages[stage][1], _buffers_of(held.module), strict=True)
-            self.buffers[stage] = {name: place for name, place in places if name}
+            stand = zip(of_stages[stage][1], _buffers_of(held.module), strict=True)
+            self.buffers[stage] = {name: place for name, place in stand if name}
 
     def _found(self, stage: int, name: str) -> torch.Tensor:
         """Return a tensor that this rank holds; of a buffer what stands there now, which a pass may have replaced."""

@@ -91,7 +91,7 @@ def start(script: Script, *, processes: int, timeout_seconds: float) -> int:
         return 130
     if isinstance(outcome, launch.Failure):
         print(f"meshwright: {_told(outcome, script, places)}", file=sys.stderr)
-        return 2 if outcome.wrong_input else 1
+        return outcome.status
     return 128 + int(outcome["signal"]) if "signal" in outcome else 0
 
 

@@ -43,6 +43,9 @@ def main() -> int:
                 _fail(path.parent, rank, f"exit status {ended.code}", wrong=False)
         except MeshwrightError as error:
             _fail(path.parent, rank, str(error), wrong=True)
+        except ArithmeticError as error:
+            ours = type(error).__module__.startswith("meshwright.")  # NonFiniteError: torch is not imported for its name here
+            _fail(path.parent, rank, str(error) if ours else "".join(traceback.format_exception(error)), wrong=False)
         except BaseException as error:
             _fail(path.parent, rank, "".join(traceback.format_exception(error)), wrong=False)
         sys.stdout.flush()

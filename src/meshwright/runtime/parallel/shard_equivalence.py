@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.in_place import changeable
 from meshwright.runtime.model.meta import fill
 from meshwright.runtime.model.sequence import in_order, part_of_sequence
 from meshwright.runtime.parallel import apart, tensor_parallel
@@ -69,7 +70,7 @@ def _connect(part: nn.Module, tp_plan: Mapping[str, str], meeting: ThreadedColle
     into = Scatter if sequence else SumForward
 
     def enter(_: nn.Module, arguments: tuple[Any, ...]) -> Any:
-        return SumBackward.apply(arguments[0], meeting, rank)  # type: ignore[no-untyped-call]
+        return changeable(SumBackward.apply(arguments[0], meeting, rank))  # type: ignore[no-untyped-call]
 
     def whole(value: torch.Tensor) -> Any:
         return Gather.apply(value, meeting, rank, 1)  # type: ignore[no-untyped-call]
@@ -77,7 +78,7 @@ def _connect(part: nn.Module, tp_plan: Mapping[str, str], meeting: ThreadedColle
     def leave(linear: nn.Module, _: Any, output: torch.Tensor) -> Any:
         bias: Any = linear.bias
         share = output if bias is None else output - bias * (1.0 - 1.0 / len(meeting.held))
-        return into.apply(share, meeting, rank)  # type: ignore[no-untyped-call]
+        return changeable(into.apply(share, meeting, rank))  # type: ignore[no-untyped-call]
 
     once, each = tensor_parallel.gathers(part, tp_plan) if sequence else (set(), set())
     for path, style in tensor_parallel.styles(part, tp_plan).items():

@@ -21,6 +21,9 @@ from meshwright.runtime.step.split_backward import is_hooked
 
 __all__ = ["effects_of"]
 
+_ROUNDING_RATIO = 1e-3
+"""Of the largest value: more than products of another number of rows differ by, less than what other rows do."""
+
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
@@ -59,6 +62,7 @@ class _Pass:
 
     `buffers`: that it changed. `attributes`, `weights`: that change again with every pass.
     `drew`: whether it drew random numbers. `alike`: whether a second one on the same rows, and numbers, gave the same.
+    `mixes`: whether what it gives for a row goes by the other rows of the batch.
     """
 
     buffers: tuple[str, ...]
@@ -66,6 +70,7 @@ class _Pass:
     weights: tuple[str, ...]
     drew: bool
     alike: bool
+    mixes: bool
 
 
 def effects_of(
@@ -85,12 +90,32 @@ def effects_of(
     ]
     paths = modules_of(model)
     for layer in layers:
+        _check_sharded(layer, paths, place)
         _check_tables(layer, layers, place)
         _check_hooks(layer, paths, place)
     passes = list(_passes(layers, paths, sample, place))
     for layer, seen in zip(layers, passes, strict=True):
         _check_pass(layer, seen, place)
-    return [*modes_note(model), *_notes(layers, passes, units[-1])]
+    return [*modes_note(model), *_notes(layers, passes, units[-1], plan.n_microbatches)]
+
+
+def _check_sharded(layer: _Layer, paths: dict[nn.Module, str], place: str) -> None:
+    """Refuse weights that `fully_shard` does not take together."""
+    if layer.strategy.shard != 3 or layer.strategy.data == 1:
+        return
+    weights = dict(layer.unit.named_parameters())
+    kinds = sorted({str(weight.dtype) for weight in weights.values()})
+    odd = next((name for name, weight in weights.items() if not weight.is_contiguous()), "")
+    if len(kinds) > 1 or odd:
+        what = (
+            f"weights of {' and '.join(kinds)}"
+            if len(kinds) > 1
+            else f"a weight that is no contiguous one ('{_full_name(paths, layer.unit, odd)}')"
+        )
+        raise InputError(
+            f"{place}: layer '{layer.name}' has {what}, which shard 3 (FSDP2) does not take; make them of one type and "
+            "contiguous, or plan with --set shard=0,1,2"
+        )
 
 
 def _check_tables(layer: _Layer, layers: Sequence[_Layer], place: str) -> None:
@@ -160,12 +185,15 @@ def _passes(layers: Sequence[_Layer], paths: dict[nn.Module, str], sample: Sampl
             tuple(_full_name(paths, unit, name) for name in sorted(names))
             for names in (first.buffers, second.attributes, second.weights)
         )
+        alike = all(_equal(one, other) for one, other in zip(kept, again, strict=True))
+        steady = alike and not second.drew and not (buffers or attributes)
         yield _Pass(
             buffers,
             attributes,
             weights,
             second.drew,
-            all(_equal(one, other) for one, other in zip(kept, again, strict=True)),
+            alike,
+            steady and _mixes(unit, carried),
         )
         if getattr(unit, "calm", None) is not None:
             _check_shapes(layer, kept, carried, place)
@@ -191,6 +219,42 @@ def _full_name(paths: dict[nn.Module, str], unit: nn.Module, name: str) -> str:
     """Return the name in the model of what a module of a layer has; that in the layer where the model's own is not run."""
     path, _, attribute = name.rpartition(".")
     return f"{paths.get(unit.get_submodule(path), path)}.{attribute}".lstrip(".")
+
+
+def _mixes(unit: nn.Module, carried: Sequence[Any]) -> bool:
+    """Return whether a layer, which gives the same when it runs again, gives something else for rows of a batch where the last
+    one is missing; False where it does not run on fewer rows.
+    """
+    n_rows = next((len(value) for value in carried if isinstance(value, torch.Tensor) and value.dim()), 0)
+    if n_rows < 2:
+        return False
+
+    def by_rows(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.dim() > 0 and len(value) == n_rows
+
+    generator = torch.Generator().manual_seed(0)
+    unlike = [
+        value + torch.randn(value.shape, generator=generator).to(value)
+        if by_rows(value) and value.is_floating_point()
+        else value
+        for value in carried
+    ]
+    try:
+        found = []
+        for n in (n_rows, n_rows - 1):
+            with untouched(unit), meta.filled(unit):
+                found.append(unit(*_fresh(value[:n] if by_rows(value) else value for value in unlike)))
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return False
+    pairs = zip(*found, strict=True)
+    return any(by_rows(whole) and _far_apart(whole[: n_rows - 1], part) for whole, part in pairs)
+
+
+def _far_apart(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two results differ by more than another order of sums makes them; of short types that cannot be said."""
+    if one.shape != other.shape or one.dtype not in (torch.float32, torch.float64):
+        return False
+    return bool((one - other).abs().max() > _ROUNDING_RATIO * one.abs().max())
 
 
 def _fresh(values: Iterable[Any]) -> list[Any]:
@@ -227,7 +291,7 @@ def _check_pass(layer: _Layer, seen: _Pass, place: str) -> None:
         )
 
 
-def _notes(layers: Sequence[_Layer], passes: Sequence[_Pass], last: nn.Module) -> list[str]:
+def _notes(layers: Sequence[_Layer], passes: Sequence[_Pass], last: nn.Module, n_microbatches: int) -> list[str]:
     """Return sentences about random numbers, losses of routers, and what replicas keep apart."""
     found = []
     if any(seen.drew for seen in passes):
@@ -243,7 +307,11 @@ def _notes(layers: Sequence[_Layer], passes: Sequence[_Pass], last: nn.Module) -
         )
     norms = apart = False
     kept: list[str] = []
+    mixing: list[str] = []
     for layer, seen in zip(layers, passes, strict=True):
+        normed = any(isinstance(part, _BATCH_NORM) and part.training for part in layer.unit.modules())
+        if seen.mixes and not normed and (n_microbatches > 1 or layer.strategy.data > 1):
+            mixing.append(layer.name)
         if not layer.rows_apart:
             continue
         modules = [part for part in layer.unit.modules() if isinstance(part, _BATCH_NORM) and part.training]
@@ -254,6 +322,11 @@ def _notes(layers: Sequence[_Layer], passes: Sequence[_Pass], last: nn.Module) -
         apart = apart or any(is_hooked(weight) for weight in layer.unit.parameters())
     if norms:
         found.append("the model has batch norms: every replica takes the statistics of its own rows, so losses differ a little")
+    if mixing:
+        found.append(
+            f"what layer '{mixing[0]}' gives for a sample goes by the others of its batch: every replica and micro-batch has "
+            "its own rows alone, so losses differ from those of the whole batch"
+        )
     if kept:
         more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
         found.append(

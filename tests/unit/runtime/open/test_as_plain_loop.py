@@ -210,6 +210,20 @@ def test_evaluation_goes_its_own_way() -> None:
     assert len(values) == 1 and "draws random numbers" in engine.notes[0]
 
 
+class Naming(Model):
+    def forward(self, tokens: Any) -> Any:
+        logits = super().forward(tokens)
+        return {"hidden": logits * 2, "logits": logits}
+
+
+def test_of_a_mapping_the_loss_takes_the_logits() -> None:
+    engines = []
+    for kind in (Model, Naming):
+        torch.manual_seed(0)
+        engines.append(meshwright.parallelize(kind(), plan()))
+    assert engines[0].evaluate(batch(0), entropy) == engines[1].evaluate(batch(0), entropy)
+
+
 class Silent(Model):
     """Learns nothing of its table."""
 
