@@ -26,7 +26,7 @@ LATENT = {"kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_h
           "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}  # fmt: skip
 DRY = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
-MODELS: dict[str, tuple[str, dict[str, Any], bool]] = {  # configuration, and whether layers split
+MODELS: dict[str, tuple[str, dict[str, Any], bool | None]] = {  # configuration, and whether layers split; None where not tried
     "Mistral": ("MistralConfig", LLAMA_LIKE, True),
     "Mixtral": ("MixtralConfig", LLAMA_LIKE | {"num_local_experts": 4}, True),
     "Qwen 2": ("Qwen2Config", LLAMA_LIKE, True),
@@ -46,6 +46,9 @@ MODELS: dict[str, tuple[str, dict[str, Any], bool]] = {  # configuration, and wh
     "Falcon": ("FalconConfig", {key: LLAMA_LIKE[key] for key in ("vocab_size", "hidden_size", "num_attention_heads")}
                | {"num_hidden_layers": 2, "bos_token_id": 1, "eos_token_id": 2}, True),
     "GPT-NeoX": ("GPTNeoXConfig", {key: value for key, value in LLAMA_LIKE.items() if key != "num_key_value_heads"}, True),
+    "Bamba, layers return nothing beside": ("BambaConfig", LLAMA_LIKE | {
+        "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 4, "mamba_expand": 2, "mamba_chunk_size": 4,
+        "attn_layer_indices": [1], "pad_token_id": 0}, None),
 }  # fmt: skip
 
 
@@ -65,7 +68,7 @@ def test_a_model_run_layer_by_layer_is_the_model_and_what_splits_adds_up(name: s
     assert {weight for unit in units for weight in unit.parameters()} == weights
     assert len({weight for unit in units[1:-1] for weight in unit.parameters()}) < len(weights)
     tp_plan = tensor_parallel.wishes_of(model)
-    assert bool(tensor_parallel.styles(units[1], tp_plan)) == splits
+    assert splits is None or bool(tensor_parallel.styles(units[1], tp_plan)) == splits
     if splits:
         shard_equivalence.check_sum(units[1], [value.detach() for value in units[0](tokens)], 2, tp_plan, name)
 
@@ -93,6 +96,13 @@ def test_masks_and_positions_go_along_and_change_what_the_model_says(name: str) 
             seen = mask[rows].bool()
             assert torch.allclose(carried[0][seen], expected[seen], atol=1e-6), inputs.keys()
         assert (model(tokens).logits - model(tokens, **inputs).logits)[mask.bool()].abs().max() > 1e-3
+
+
+def test_a_model_that_wants_more_of_its_layers_than_hidden_states_is_refused_in_one_line() -> None:
+    config = transformers.RwkvConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, attention_hidden_size=32)
+    model = transformers.RwkvForCausalLM(config)
+    with pytest.raises(InputError, match=r"^RwkvForCausalLM cannot be cut between its layers: its forward wants more of them"):
+        causal_lm.cut(model, ["embed", "layers.0", "layers.1", "head"])
 
 
 def test_further_inputs_are_named_by_the_model_or_its_forward_and_are_masks_or_positions() -> None:

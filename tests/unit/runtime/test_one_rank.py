@@ -331,6 +331,28 @@ def test_what_was_just_written_stays_where_later_steps_of_an_earlier_run_lie(
     assert checkpoints.load_newest_whole(trainer, str(folder)) == 3
 
 
+def test_a_damaged_checkpoint_passed_over_does_not_count_among_those_that_stay(
+    trained: tuple[Any, pathlib.Path, str], tmp_path: pathlib.Path
+) -> None:
+    """What the run began from stays until as many whole ones are newer; then the damaged ones go, too."""
+    trainer, saved, _ = trained
+    folder = tmp_path / "saved"
+    shutil.copytree(saved, folder)
+    shutil.copytree(saved / "step-3", folder / "step-5")
+    for damaged in ("step-3", "step-5"):
+        _changed(folder / damaged)
+    assert checkpoints.load_newest_whole(trainer, str(folder)) == 2
+    stays = {6: "2 3 5 6", 7: "6 7"}
+    for step, names in stays.items():
+        checkpoints.save(trainer, str(folder), step, keep=2)
+        assert sorted(path.name for path in folder.iterdir()) == [f"step-{name}" for name in names.split()]
+    _changed(folder / "step-7")
+    assert checkpoints.load_newest_whole(trainer, str(folder)) == 6
+    for step, names in {7: "6 7", 8: "7 8"}.items():  # written again, it counts
+        checkpoints.save(trainer, str(folder), step, keep=2)
+        assert sorted(path.name for path in folder.iterdir()) == [f"step-{name}" for name in names.split()]
+
+
 def test_a_checkpoint_of_another_plan_is_taken_with_a_word(
     trained: tuple[Any, pathlib.Path, str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

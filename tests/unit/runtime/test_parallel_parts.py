@@ -616,6 +616,19 @@ def test_weight_gradients_wait_in_every_type_and_add_up() -> None:
             assert torch.allclose(one.grad, other.grad, rtol=close)
 
 
+def test_weight_gradients_of_products_inside_vmap_do_not_wait() -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(3, 2), torch.randn(2, 4, 3)
+    split, later = copy.deepcopy(layer), DeferredWeightGrad()
+    delay_weight_gradients(split, later)
+    later.collecting = []
+    for one in (layer, split):
+        torch.vmap(one)(x).square().sum().backward()
+    assert not later.collecting
+    for one, other in zip(layer.parameters(), split.parameters(), strict=True):
+        assert torch.allclose(one.grad, other.grad)
+
+
 def test_a_stage_changes_hidden_states_before_its_layers_and_after_the_last() -> None:
     done: list[str] = []
 

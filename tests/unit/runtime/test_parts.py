@@ -190,3 +190,16 @@ def test_layers_of_unlike_settings_are_not_taken_for_alike() -> None:
     later = Carries()
     later.layer_idx = 7
     assert apart.settings(later, 4) == apart.settings(Carries(), 4)
+
+
+def test_a_layer_that_keeps_a_state_of_its_last_pass_is_tried_like_others() -> None:
+    class Keeps(Direct):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            result = super().forward(x)
+            self.state = result[0][:, -1]
+            return result
+
+    layer = Keeps(mixes=False)
+    layer(torch.randn(2, 8, 32))
+    shard_equivalence.check_context(layer, [torch.randn(2, 8, 32)], 2, "x")
+    assert layer.state.grad_fn is not None, "the layer itself stays as it is"

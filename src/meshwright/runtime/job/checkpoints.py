@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +93,7 @@ def save(trainer: Trainer, folder: str, step: int, keep: int = 2, keep_every: in
     step : int
         Steps trained so far.
     keep : int
-        How many checkpoints stay, the newest ones up to this step.
+        How many checkpoints stay, the newest ones up to this step; those found damaged when it went on do not count.
     keep_every : int
         Those of every so many steps stay too; 0 for none.
 
@@ -107,7 +108,8 @@ def save(trainer: Trainer, folder: str, step: int, keep: int = 2, keep_every: in
         if trainer.rank == 0:
             shutil.rmtree(final, ignore_errors=True)
             os.replace(partial, final)
-            _forget(folder, step, keep, keep_every)
+            trainer.passed_over -= {str(final.resolve())}
+            _forget(folder, step, (keep, keep_every), trainer.passed_over)
     except (OSError, CheckpointException) as error:
         reason = _reason(error)
         if reason is None:
@@ -172,11 +174,16 @@ def _write(trainer: Trainer, partial: Path, step: int) -> None:
             os.fsync(file.fileno())
 
 
-def _forget(folder: str, step: int, keep: int, keep_every: int) -> None:
-    """Delete the checkpoints that do not stay, and what is left of others that were never completed."""
+def _forget(folder: str, step: int, keep: tuple[int, int], damaged: Set[str]) -> None:
+    """Delete the checkpoints that do not stay, and what is left of others that were never completed.
+
+    `keep`: how many of the newest ones stay, and those of every how many steps. `damaged`: those that do not count.
+    """
     # those of later steps are of an earlier run, damaged or begun anew: they do not push out what was just written
     written = [path for path in newest_first(folder) if step_of(path) <= step]
-    older = [path for path in written[keep:] if not keep_every or step_of(path) % keep_every]
+    newest = [path for path in written if str(path.resolve()) not in damaged][: keep[0]]
+    oldest = min(map(step_of, newest), default=step)
+    older = [path for path in written if step_of(path) < oldest and (not keep[1] or step_of(path) % keep[1])]
     for old in [*older, *Path(folder).glob(".step-*.partial")]:
         shutil.rmtree(old, ignore_errors=True)
 
@@ -247,6 +254,7 @@ def load_newest_whole(trainer: Trainer, folder: str) -> int:
             damaged = _damaged(trainer, path, content)
         if not damaged:
             return _load(trainer, path, content)
+        trainer.passed_over |= {str(path.resolve())}
         if trainer.rank == 0:
             print(f"meshwright: {path / damaged} is not what was written; an older checkpoint is tried", file=sys.stderr)
     if trainer.rank == 0:

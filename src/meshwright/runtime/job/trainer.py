@@ -98,6 +98,8 @@ class Trainer:
         Part of the data of this step's samples, and their fingerprint; None where this process looks at none.
     n_parts : int
         Parts of the data: within one, all processes need the same samples.
+    passed_over : frozenset of str
+        Checkpoints that were found damaged when it went on from an older one.
     """
 
     def __init__(
@@ -111,14 +113,12 @@ class Trainer:
     ) -> None:
         self.executor, self.weights, self.optimizer, self.random = executor, weights, optimizer, random
         self.names, self.holdings = names, holdings
-        self.layout = executor.layout
-        self.rank = executor.rank
-        self.notes = executor.layout.notes()
+        self.layout, self.rank, self.notes = executor.layout, executor.rank, executor.layout.notes()
         self.loss_scale = LossScale() if executor.precision == torch.float16 else None
         self.skip_non_finite = self.skipped = self.asked_to_stop = self.stopping = False
         self.clip_norm = self.gradient_norm = 0.0
         self.mark: tuple[int, int] | None = None
-        self.n_parts = 1
+        self.n_parts, self.passed_over = 1, frozenset[str]()
         self.lr_schedule: torch.optim.lr_scheduler.LRScheduler | None = None
 
     @property

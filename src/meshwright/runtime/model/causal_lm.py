@@ -68,18 +68,31 @@ def cut(model: nn.Module, names: Sequence[str], further: Sequence[str] = ()) -> 
             "is this the plan of another model?"
         )
     model.config.use_cache = False  # type: ignore[union-attr]
+    try:
+        return _parts(model, place, layers, further)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{type(model).__name__} cannot be cut between its layers: its forward wants more of them than to take and give a "
+            f"hidden state ({type(error).__name__}: {error}); such models are not run here"
+        ) from error
+
+
+def _parts(model: nn.Module, place: str, layers: nn.ModuleList, further: Sequence[str]) -> list[nn.Module]:
+    """Return table, layers and head; the forward runs with stand-ins for layers."""
     routing = routing_of(model, _decoder(model))
     table = _Table(graft(model, {place: nn.ModuleList([_Stop()])}), further)
     weight = next(model.parameters())
     ids = torch.zeros(1, 2, dtype=torch.long, device=device_of(weight))
-    in_tuple, width = _gives_tuples(model, layers[0]), _table_width(model)
-    records = [_Record(ends=layer is layers[-1], in_tuple=in_tuple) for layer in layers]
+    n_values, width = _values_given(model, layers[0]), _table_width(model)
+    records = [_Record(ends=layer is layers[-1], n_values=n_values) for layer in layers]
     shell = _Shell(graft(model, {place: nn.ModuleList(records), **_without_tables(model, place)}))
     _drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=device_of(weight)))
     if on_meta(shell):
         raise InputError(f"{type(model).__name__}: what it hands its layers is computed by weights; build it whole")
     context = _Context(copy.deepcopy(shell).eval(), width, further)
-    part = graft(model, {place: nn.ModuleList([_Given(in_tuple)]), **_without_tables(model, place)})
+    part = graft(model, {place: nn.ModuleList([_Given(n_values)]), **_without_tables(model, place)})
     head = _Head(part, width, further, routing)
     _drop_unused(table, ids)
     _drop_unused(head, table(ids)[0].detach())
@@ -95,8 +108,8 @@ def _stack(model: nn.Module) -> tuple[str, nn.ModuleList]:
     raise InputError(f"{type(model).__name__}: its {config.num_hidden_layers} layers are in no list, so it cannot be cut")
 
 
-def _gives_tuples(model: nn.Module, layer: nn.Module) -> bool:
-    """Whether a layer returns its hidden state in a tuple:
+def _values_given(model: nn.Module, layer: nn.Module) -> int:
+    """Return how many values a layer returns in a tuple, its hidden state and nothings; 0 where it returns the state alone:
     the model takes apart what stand-ins return as it does with layers.
     """
 
@@ -109,7 +122,10 @@ def _gives_tuples(model: nn.Module, layer: nn.Module) -> bool:
             ids = torch.zeros(1, 2, dtype=torch.long, device=device_of(next(model.parameters())))
             _decoder(model)(input_ids=ids, **_quiet(model))
     except _Stopped as stopped:
-        return isinstance(stopped.hidden, tuple)
+        told: Any = stopped.hidden
+        if not isinstance(told, tuple):
+            return 0
+        return len(told) if all(value is None for value in told[1:]) else 1
     finally:
         handle.remove()
     raise InputError(f"{type(model).__name__}: runs none of its layers")
@@ -127,6 +143,11 @@ def _without_tables(model: nn.Module, place: str) -> dict[str, nn.Module]:
         for path, module in model.named_modules()
         if isinstance(module, nn.Embedding) and not path.startswith(f"{place}.")
     }
+
+
+def _as_given(hidden: Any, n_values: int) -> Any:
+    """Return a hidden state as layers do; see `_values_given`."""
+    return (hidden, *[None] * (n_values - 1)) if n_values else hidden
 
 
 class _Stopped(Exception):
@@ -158,29 +179,29 @@ class _Zeros(nn.Module):
 
 
 class _Given(nn.Module):
-    """Stands for all layers: returns what it was given beforehand, in a tuple where the layers do."""
+    """Stands for all layers: returns what it was given beforehand, in a tuple where the layers do (see `_values_given`)."""
 
     value: torch.Tensor | None = None
 
-    def __init__(self, in_tuple: bool) -> None:
+    def __init__(self, n_values: int) -> None:
         super().__init__()
-        self.in_tuple = in_tuple
+        self.n_values = n_values
 
     def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> Any:
         """Return the tensor given."""
-        return (self.value,) if self.in_tuple else self.value
+        return _as_given(self.value, self.n_values)
 
 
 class _Record(nn.Module):
     """Stands for one layer: keeps what it is handed besides the hidden state.
 
     `ends`: whether the forward ends here: what follows the last layer may be sharded, and says nothing of the layers.
-    `in_tuple`: whether the layer returns a tuple.
+    `n_values`: see `_values_given`.
     """
 
-    def __init__(self, *, ends: bool, in_tuple: bool) -> None:
+    def __init__(self, *, ends: bool, n_values: int) -> None:
         super().__init__()
-        self.ends, self.in_tuple = ends, in_tuple
+        self.ends, self.n_values = ends, n_values
         self.handed: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> Any:
@@ -188,7 +209,7 @@ class _Record(nn.Module):
         self.handed = (rest, named)
         if self.ends:
             raise _Stopped(hidden)
-        return (hidden,) if self.in_tuple else hidden
+        return _as_given(hidden, self.n_values)
 
 
 class _Shell(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ from torch import nn
 
 from meshwright.base.errors import InputError
 
-__all__ = ["check", "device_of", "fill", "filled", "filled_in_turn", "on_meta", "weights_on_meta"]
+__all__ = ["check", "copied", "device_of", "fill", "filled", "filled_in_turn", "on_meta", "weights_on_meta"]
 
 
 @contextmanager
@@ -49,6 +50,12 @@ def check(model: nn.Module, place: str) -> None:
         )
     if on_meta(model) and getattr(getattr(model, "config", None), "output_router_logits", False):
         raise InputError(f"{place}: a model whose routers add to its loss is compared with itself first; build it whole")
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Return a copy of a module; states that it keeps of an earlier pass are cut off from what made them."""
+    held = [value for part in module.modules() for value in vars(part).values() if isinstance(value, torch.Tensor)]
+    return copy.deepcopy(module, {id(value): value.detach().clone() for value in held if not value.is_leaf})
 
 
 def device_of(tensor: torch.Tensor) -> torch.device:

@@ -6,7 +6,6 @@ padding for the most part hides that, and so do weights of zero: neither is aske
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from meshwright.runtime.model.meta import fill
+from meshwright.runtime.model.meta import copied, fill
 
 __all__ = ["meet_outside_attention", "settings", "unbroken"]
 
@@ -107,7 +106,7 @@ def meet_outside_attention(layer: nn.Module, entering: Values) -> bool:
     """
     generator = torch.Generator().manual_seed(0)
     for noise in (True, False):
-        trial = fill(copy.deepcopy(layer)).float().eval().requires_grad_(False)
+        trial = fill(copied(layer)).float().eval().requires_grad_(False)
         if noise:
             _stir(trial, generator)
         found = [_differs(trial, entering, late, generator) for late in (True, False)]

@@ -5,7 +5,6 @@ The ranks are threads of this process, which add up as collectives would: wrong 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,7 +14,7 @@ from torch import nn
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.model.in_place import changeable
-from meshwright.runtime.model.meta import fill
+from meshwright.runtime.model.meta import copied, fill
 from meshwright.runtime.model.sequence import in_order, part_of_sequence
 from meshwright.runtime.parallel import apart, tensor_parallel
 from meshwright.runtime.parallel.context_parallel import InContext
@@ -46,7 +45,7 @@ def part_of(layer: nn.Module, rank: int, degree: int, tp_plan: Mapping[str, str]
     `layer`: the layer; unchanged.
     `tp_plan`: see `meshwright.runtime.parallel.tensor_parallel.styles`.
     """
-    part = copy.deepcopy(layer)
+    part = copied(layer)
     columns = tensor_parallel.column_parts(layer, tp_plan)
     tensor_parallel.share_sizes(part, degree, tp_plan)
     for path, style in tensor_parallel.styles(layer, tp_plan).items():
@@ -194,7 +193,7 @@ def check_context(layer: nn.Module, entering: Sequence[torch.Tensor], degree: in
 def _check_context(trial: _Trial, degree: int, told: str) -> None:
     """Do what `check_context` does, for one sample."""
     whole, values, expected = trial
-    parts = [copy.deepcopy(whole) for _ in range(degree)]
+    parts = [copied(whole) for _ in range(degree)]
 
     def run(rank: int, meeting: ThreadedCollectives) -> list[torch.Tensor]:
         if hasattr(parts[rank], "n_parts"):
@@ -240,8 +239,8 @@ def _given_to(layer: nn.Module, experts: nn.Module, values: Sequence[torch.Tenso
 def _check_spread(experts: nn.Module, given: Sequence[torch.Tensor], degree: int, place: str) -> None:
     """Refuse experts that compute something else where each rank holds some of them and has some of the tokens."""
     hidden, indices, weights = (value.reshape(-1, value.shape[-1]) for value in given)
-    holders = [nn.ModuleDict({"experts": copy.deepcopy(experts)}) for _ in range(degree)]
-    whole = copy.deepcopy(experts)
+    holders = [nn.ModuleDict({"experts": copied(experts)}) for _ in range(degree)]
+    whole = copied(experts)
     whole.zero_grad()
     split = [[value.clone() for value in values.tensor_split(degree)] for values in (hidden, indices, weights)]
 
@@ -300,14 +299,14 @@ def _gradients(part: nn.Module) -> list[torch.Tensor]:
 
 def _trials(layer: nn.Module, entering: Sequence[torch.Tensor]) -> Iterator[_Trial]:
     """Yield trials of a layer with samples of one piece without padding, as far as it takes them, and with the one given."""
-    *read, given = apart.unbroken(entering)
-    for values in read:
+    samples = apart.unbroken(entering)
+    for values in samples[:-1]:
         trial = None
         with suppress(Exception):  # numbers may be no masks, places or lengths but, say, entries of a table
             trial = _whole(layer, values)
         if trial is not None:
             yield trial
-    yield _whole(layer, given)
+    yield _whole(layer, samples[-1])
 
 
 def _whole(layer: nn.Module, entering: Sequence[torch.Tensor]) -> _Trial:
@@ -315,7 +314,7 @@ def _whole(layer: nn.Module, entering: Sequence[torch.Tensor]) -> _Trial:
 
     What has rows of the batch is random, since a sample of equal tokens would hide much, unless the layer cannot take it so.
     """
-    whole = fill(copy.deepcopy(layer)).float().eval().requires_grad_(True)
+    whole = fill(copied(layer)).float().eval().requires_grad_(True)
     given = [value.detach().float() if value.is_floating_point() else value for value in entering]
     generator = torch.Generator().manual_seed(0)
     n_rows = next((len(value) for value in given if value.dim() > 1), 0)
