@@ -72,7 +72,14 @@ def test_options_variables_and_lines_put_together_are_read(tmp_path: pathlib.Pat
     assert said.warnings == (
         f"{path}: line 7: nothing is known of data_path; it is left out",
         f"{path}: line 12: nothing is known of fsdp_transformer_layer_cls_to_wrap; it is left out",
+        f"{path}: gradient_accumulation_steps: FSDP2 holds whole gradients until the last micro-batch, about 15 GiB on every "
+        "device, which is priced; accelerator_config with gradient_accumulation_kwargs {sync_each_batch: true} scatters each",
     )
+    assert said.variant == "+accumulates"
+    synced = """ --accelerator_config '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}' --fsdp """
+    path.write_text(FASTCHAT.replace(" --fsdp ", synced, 1))
+    said = MODULE.read(str(path), spec.graph)
+    assert (said.variant, len(said.warnings)) == ("", 2)
 
 
 def test_deepspeeds_file_is_found_beside_the_script(tmp_path: pathlib.Path, graph) -> None:
