@@ -313,7 +313,7 @@ def check_work(log: MeasuredRun, graph: Graph, global_batch: int, n_devices: int
     return seconds
 
 
-def check_seconds(seconds: float, graph: Graph, run: tuple[int, int, str], cluster: Cluster, place: str) -> None:
+def check_seconds(seconds: float, graph: Graph, run: tuple[int, int, str], cluster: Cluster, log: MeasuredRun | None) -> float:
     """Refuse a step shorter than the peak of its devices allows: their products alone take longer.
 
     Parameters
@@ -326,15 +326,20 @@ def check_seconds(seconds: float, graph: Graph, run: tuple[int, int, str], clust
         Samples of a step, devices, and the precision of products.
     cluster : Cluster
         Where it ran: the quickest of its kinds counts.
-    place : str
-        Where the seconds stand, for the message.
+    log : MeasuredRun or None
+        Where the seconds stand; None for the row's own.
+
+    Returns
+    -------
+    float
+        The seconds; infinite where by the log the run ended out of memory.
 
     Raises
     ------
     InputError
         When it is shorter.
     """
-    global_batch, n_devices, precision = run
+    (global_batch, n_devices, precision), place = run, log.file if log else "column step_seconds"
     peak = max(one.peak(precision) for one in cluster.kinds)
     least = model_flops(graph, halve_causal=True) * global_batch / (peak * n_devices)
     if seconds < least:
@@ -343,6 +348,7 @@ def check_seconds(seconds: float, graph: Graph, run: tuple[int, int, str], clust
             f"of {graph.name} take at the {precision} peak of {n_devices} devices of {cluster.name}: another unit, model, "
             "batch or cluster?"
         )
+    return math.inf if log and log.out_of_memory else seconds
 
 
 def usual_variant(word: str, plain: Mapping[str, Any]) -> tuple[str, str]:

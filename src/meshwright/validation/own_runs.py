@@ -198,13 +198,9 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
         n_devices = found.plan.n_devices if found else run.strategies[0].n_devices * run.pipeline
         run = _placed(run, n_devices, fields, column)
         notes += () if len(some) > 1 else _outside(word, run)
-        if not timed and said.log:
-            measured = _said.check_work(said.log, graph, run.global_batch, n_devices)
-        source = said.log.file if said.log and not timed else "column step_seconds"
-        _said.check_seconds(measured, graph, (run.global_batch, n_devices, training.precision), cluster, source)
-        if said.log and said.log.out_of_memory and not timed:
-            measured = math.inf
-            notes.append(f"line {said.log.out_of_memory} of the log: memory ran out; the run counts as failed")
+        log = None if timed else said.log
+        measured = _said.check_work(log, graph, run.global_batch, n_devices) if log else measured
+        measured = _said.check_seconds(measured, graph, (run.global_batch, n_devices, training.precision), cluster, log)
     except CellError:
         raise
     except InputError as error:

@@ -206,8 +206,6 @@ def _measured(path: str, result: Result) -> tuple[TraceCauses | MeasuredRun, flo
     name, _, which = run.framework.partition(":")
     own, precision = problem.framework, run.settings.get("precision", "")
     notes = list(run.notes)
-    if run.out_of_memory:
-        notes.append(f"{path}: line {run.out_of_memory}: memory ran out: the run failed after the lines that are timed")
     if (which and which != own.variant) if name == own.holds_as else not validation.alike(name, own.holds_as):
         notes.append(f"{path}: lines of {run.framework}, for a configuration of {own.word if which else own.name}")
     if precision not in ("", problem.training.precision):

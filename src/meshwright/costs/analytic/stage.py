@@ -60,9 +60,7 @@ def layer_loads(
     splits = framework.splits_transfers and not strategy.sequence_parallel
     update_seconds, host_bytes = _update(work, mesh, strategy, device, training, (weights, gradients, optimizer))
     output_bytes = work.output_bytes / (strategy.tensor if splits else 1)
-    reduce_seconds = _reduce_seconds(work, mesh, strategy, training, scattered=scatters(strategy, framework))
-    if reduce_seconds and framework.copies_gathered and framework.reduces_once and strategy.shard == 2:
-        reduce_seconds += _copy_seconds(work, strategy, device, training)[1]
+    reduce_seconds = _reduce_seconds(work, mesh, strategy, device, training, framework)
     gather_seconds = _gather_seconds(work, mesh, strategy, training)
     weight_bytes = weights - _packed_saving(work, mesh, strategy, training)
     forward = _communication(work.forward, mesh, strategy, framework)
@@ -241,15 +239,19 @@ def sharded_seconds(
     return gather, reduce
 
 
-def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, *, scattered: bool) -> float:
-    """Return the seconds of the gradient reduction that happens once a step; `scattered`: after what micro-batches scatter."""
+def _reduce_seconds(
+    work: LayerWork, mesh: Mesh, strategy: Strategy, device: Device, training: MixedPrecision, framework: Framework
+) -> float:
+    """Return the seconds of the gradient reduction that happens once a step, and of what is copied for it alone."""
     dense = work.n_trained_dense * training.gradient_bytes
-    replicas = bucket_seconds(mesh.replicate, "all_reduce", dense / mesh.n_shards)
-    if scattered:
-        return replicas
+    seconds = bucket_seconds(mesh.replicate, "all_reduce", dense / mesh.n_shards)
+    if scatters(strategy, framework):
+        return seconds
     kind = "reduce_scatter" if strategy.shard else "all_reduce"
-    seconds = replicas + bucket_seconds(mesh.shard, kind, dense)
-    return seconds + bucket_seconds(mesh.expert_data, kind, work.n_trained_expert * training.gradient_bytes)
+    seconds += bucket_seconds(mesh.shard, kind, dense)
+    seconds += bucket_seconds(mesh.expert_data, kind, work.n_trained_expert * training.gradient_bytes)
+    copied = framework.copies_gathered and strategy.shard == 2 and seconds > 0.0
+    return seconds + (_copy_seconds(work, strategy, device, training)[1] if copied else 0.0)
 
 
 def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
