@@ -114,6 +114,12 @@ def test_proofs_hold_where_activations_may_lie_on_the_host(tmp_path: pathlib.Pat
     assert sum(answer is not None and answer.plan is not None and answer.plan.n_offloaded > 0 for answer in answers) >= 4
 
 
+def test_proofs_hold_where_pipelines_reduce_gradients_once_a_step(tmp_path: pathlib.Path) -> None:
+    """Of ZeRO-2 beside other levels: gradients stand whole in a pipeline, and without one micro-batches scatter them."""
+    used = {one.shard for one in strategies(held("gathered", range(20), tmp_path, 16))}
+    assert 2 in used and len(used) > 1
+
+
 def test_proofs_hold_for_every_spread_of_layers_over_virtual_stages(tmp_path: pathlib.Path) -> None:
     """And many answers have fewer layers on the first or the last stage than an even spread."""
     schedules, n_uneven = set(), 0

@@ -51,6 +51,9 @@ sets that are furthest off.
 FAR_RATIO = 2.0
 """So many times the devices or tokens of any measured run are far from it, and layers so many times shorter."""
 
+SIXTEEN_BITS = ("bf16", "fp16")
+"""Precisions that products run alike in."""
+
 DATA = Path(__file__).parent / "data"
 
 
@@ -186,7 +189,8 @@ class TimeInterval:
             return f"of so many tokens a sample ({self.most_tokens:,} at most)"
         if kind.layer_seconds < self.least_layer_seconds / FAR_RATIO:
             return f"with so little work a layer (forward {self.least_layer_seconds * 1e3:.3g} ms at least)"
-        if self.precisions and kind.precision and kind.precision not in self.precisions:
+        alike = SIXTEEN_BITS if kind.precision in SIXTEEN_BITS else (kind.precision,)
+        if self.precisions and kind.precision and not set(alike) & set(self.precisions):
             return f"in {kind.precision} (only {', '.join(self.precisions)})"
         return "with anything on the host" if kind.offloaded else ""
 

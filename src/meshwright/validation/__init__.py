@@ -22,6 +22,7 @@ from meshwright.validation._page import page
 from meshwright.validation._page import write as write_page
 from meshwright.validation._points import Point, Skipped
 from meshwright.validation._report import Report, as_json, explain, validate
+from meshwright.validation._said import check_log
 from meshwright.validation._sets import MeasuredSet, describe_set, set_file, set_names
 from meshwright.validation._worst import explain as explain_worst
 
@@ -37,6 +38,7 @@ __all__ = [
     "as_json",
     "beside",
     "calibrate",
+    "check_log",
     "describe_set",
     "explain",
     "explain_worst",

@@ -23,10 +23,13 @@ from meshwright.validation._logs.beside import kind_word
 from meshwright.validation._points import CellError, count, counts, ratio
 from meshwright.writers import plan_json
 
-__all__ = ["Said", "check_device", "check_seconds", "check_work", "configured", "of_log"]
+__all__ = ["FAILED", "Said", "check_log", "check_seconds", "check_work", "configured", "of_log", "usual_variant"]
 
 DEGREES = ("data", "tensor", "context", "expert", "pipeline")
 """What a log tells of a plan for certain; the rest of it may be assumed."""
+
+FAILED = ("oom", "failed")
+"""What a run that failed for memory has for seconds."""
 
 MOST_WORK = 2.0
 """FLOPs of a step as a log's rate has them, over the model's own: what formulas differ by (recomputation, attention, the
@@ -138,11 +141,10 @@ def configured(said: Said, word: str, graph: Graph, n_devices: int) -> RunConfig
 
 def _check_options(log: MeasuredRun, found: RunConfig, graph: Graph, path: str) -> None:
     """Refuse a configuration whose plan or precision is not that of the options in the log beside it, as far as these are a
-    plan's; and options of another model.
+    plan's.
     """
-    from meshwright.frameworks.megatron import sizes, told
+    from meshwright.frameworks.megatron import told
 
-    sizes.check(log.options, log.file, graph)
     try:
         own = told.config_of(log.options, log.file, graph, found.plan.n_devices)
     except InputError:
@@ -170,7 +172,7 @@ def _words(plan: Plan, graph: Graph) -> dict[str, object]:
 def _check_measured(fields: Mapping[str, str], log: MeasuredRun, path: str) -> None:
     """Refuse cells of what was measured that the log beside them contradicts."""
     text = fields.get("step_seconds", "").strip()
-    if text.isalpha() and not log.out_of_memory:
+    if text.lower() in FAILED and not log.out_of_memory:
         raise CellError(
             "step_seconds", f"step_seconds is {text}, but the log {path} times {log.n_entries} lines and no such end"
         )
@@ -254,8 +256,32 @@ def _contradicted(fields: Mapping[str, str], name: str, value: object, path: str
     return CellError(name, f"{name} is {fields[name].strip()}, but {path} says {value}; correct one of them")
 
 
-def check_device(log: MeasuredRun, cluster: Cluster) -> None:
-    """Refuse a log that names another kind of device than its cluster has; devices of unknown names may be any."""
+def check_log(log: MeasuredRun, graph: Graph, cluster: Cluster) -> None:
+    """Refuse a log that tells other sizes or another number of weights than the model has, or names another kind of device than
+    the cluster has; devices of unknown names may be any.
+
+    Parameters
+    ----------
+    log : MeasuredRun
+        The log.
+    graph : Graph
+        The model.
+    cluster : Cluster
+        Where it ran.
+
+    Raises
+    ------
+    InputError
+        When it does.
+    """
+    from meshwright.frameworks.megatron import sizes
+
+    sizes.check(log.options, log.file, graph)
+    if log.n_weights and not 1.0 / WEIGHTS_RATIO < log.n_weights / graph.n_parameters < WEIGHTS_RATIO:
+        raise InputError(
+            f"{log.file}: is of a model with {log.n_weights / 1e9:.4g} billion weights, but {graph.name} has "
+            f"{graph.n_parameters / 1e9:.4g}: another model?"
+        )
     row, kind = log.device
     own = [kind_word(one.name) for one in cluster.kinds]
     if kind and all(own) and kind not in own:
@@ -276,11 +302,6 @@ def check_work(log: MeasuredRun, graph: Graph, global_batch: int, n_devices: int
     seconds = log.seconds_of(global_batch, graph.sequence_length, n_devices)
     if not 0.0 < seconds < math.inf:
         raise InputError(f"{log.file}: tells no seconds of a step, and no rate to find them from")
-    if log.n_weights and not 1.0 / WEIGHTS_RATIO < log.n_weights / graph.n_parameters < WEIGHTS_RATIO:
-        raise InputError(
-            f"{log.file}: is of a model with {log.n_weights / 1e9:.4g} billion weights, but {graph.name} has "
-            f"{graph.n_parameters / 1e9:.4g}: another model?"
-        )
     told = log.device_flops_per_second * seconds * n_devices
     needed = model_flops(graph) * global_batch
     if told and needed and not 1.0 / MOST_WORK < told / needed < MOST_WORK:
@@ -292,7 +313,7 @@ def check_work(log: MeasuredRun, graph: Graph, global_batch: int, n_devices: int
     return seconds
 
 
-def check_seconds(seconds: float, graph: Graph, run: tuple[int, int, str], cluster: Cluster, place: str) -> None:
+def check_seconds(seconds: float, graph: Graph, run: tuple[int, int, str], cluster: Cluster, log: MeasuredRun | None) -> float:
     """Refuse a step shorter than the peak of its devices allows: their products alone take longer.
 
     Parameters
@@ -305,15 +326,20 @@ def check_seconds(seconds: float, graph: Graph, run: tuple[int, int, str], clust
         Samples of a step, devices, and the precision of products.
     cluster : Cluster
         Where it ran: the quickest of its kinds counts.
-    place : str
-        Where the seconds stand, for the message.
+    log : MeasuredRun or None
+        Where the seconds stand; None for the row's own.
+
+    Returns
+    -------
+    float
+        The seconds; infinite where by the log the run ended out of memory.
 
     Raises
     ------
     InputError
         When it is shorter.
     """
-    global_batch, n_devices, precision = run
+    (global_batch, n_devices, precision), place = run, log.file if log else "column step_seconds"
     peak = max(one.peak(precision) for one in cluster.kinds)
     least = model_flops(graph, halve_causal=True) * global_batch / (peak * n_devices)
     if seconds < least:
@@ -322,3 +348,23 @@ def check_seconds(seconds: float, graph: Graph, run: tuple[int, int, str], clust
             f"of {graph.name} take at the {precision} peak of {n_devices} devices of {cluster.name}: another unit, model, "
             "batch or cluster?"
         )
+    return math.inf if log and log.out_of_memory else seconds
+
+
+def usual_variant(word: str, plain: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the variant that programs run by default whose plan cells tell, and what is to be said of it; empty for the plain
+    one: the Trainer's FSDP2 over several micro-batches holds whole gradients.
+
+    Parameters
+    ----------
+    word : str
+        The framework, as after ``--for``.
+    plain : mapping
+        What cells tell of the plan, as fields of `Run`; empty where a configuration tells it.
+    """
+    if word not in ("transformers", "accelerate") or not plain:
+        return "", ""
+    one = plain["strategies"][0]
+    if one.shard < 2 or plain["global_batch"] <= plain["micro_batch"] * one.data:
+        return "", ""
+    return "+no_sync", "no configuration says sync_each_batch: gradients stand whole between micro-batches, as by default"

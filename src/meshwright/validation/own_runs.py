@@ -51,9 +51,6 @@ slowest of these that runs the plan and leaves the room that `plan` keeps."""
 PATHS = ("model", "cluster", "config", "log")
 """Columns that may name files: relative ones from where the CSV file lies."""
 
-FAILED = ("oom", "failed")
-"""What a run that failed for memory has for seconds."""
-
 MOST_BYTES: Mapping[str, int] = MappingProxyType({"gradient_bytes": 8, "optimizer_bytes": 16})
 """Columns of bytes a weight, and the most that they may hold: bf16 gradients beside fp32 ones have 6, fp32 copy, momentum,
 variance and one more average 16."""
@@ -160,7 +157,7 @@ def _slowest(own: OwnRun) -> tuple[str, Predicted]:
 def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[tuple[str, int], Graph]) -> OwnRun | Skipped:
     said = _said.of_log(fields)
     fields = said.fields
-    failed = fields.get("step_seconds", "").strip().lower() in FAILED
+    failed = fields.get("step_seconds", "").strip().lower() in _said.FAILED
     timed = bool(fields.get("step_seconds", "").strip()) or said.log is None
     measured = math.inf if failed else ratio(fields, "step_seconds") if timed else 0.0
     whole = bool(fields.get("config", "").strip()) or bool(said.log and "--num-layers" in said.log.options)
@@ -168,6 +165,7 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
     training = _training(fields)
     column, memory = next((entry for entry in MEMORY if fields.get(entry[0], "").strip()), ("", "peak"))
     held = ratio(fields, column) * 2.0**30 if column else 0.0
+    _check_columns(fields)
     word, note = _word_of_framework(fields, plain)
     notes = [note, *(said.log.notes if said.log else ())]
     model = (fields["model"].strip(), count(fields, "sequence_length", 0))
@@ -175,9 +173,10 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
         if model not in graphs:
             graphs[model] = models.read(model[0], sequence_length=model[1]).graph
         graph, cluster = graphs[model], place(fields["cluster"].strip())
+        if said.log:
+            _said.check_log(said.log, graph, cluster)
         found = _said.configured(said, word, graph, cluster.n_devices)
-        which, left = ("", "") if found else _left_whole(word, plain)
-        notes += [left]
+        which, usual = _said.usual_variant(word, plain)
         if found is not None:
             graph, training = _as_configured(fields, found, graph, training)
             notes += found.warnings
@@ -185,6 +184,7 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
             if note and found.framework:
                 word, note = found.framework, ""
                 notes = notes[1:]
+        notes.append(usual)
         words = SHARDED if word in SHARDED and note and found is None else (word,)
         some = [(word, _framework(word, graph, cluster, training.precision, which)) for word in words]
         framework = some[0][1]
@@ -198,15 +198,9 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
         n_devices = found.plan.n_devices if found else run.strategies[0].n_devices * run.pipeline
         run = _placed(run, n_devices, fields, column)
         notes += () if len(some) > 1 else _outside(word, run)
-        if said.log:
-            _said.check_device(said.log, cluster)
-        if not timed and said.log:
-            measured = _said.check_work(said.log, graph, run.global_batch, n_devices)
-        source = said.log.file if said.log and not timed else "column step_seconds"
-        _said.check_seconds(measured, graph, (run.global_batch, n_devices, training.precision), cluster, source)
-        if said.log and said.log.out_of_memory and not timed:
-            measured = math.inf
-            notes.append(f"line {said.log.out_of_memory} of the log: memory ran out; the run counts as failed")
+        log = None if timed else said.log
+        measured = _said.check_work(log, graph, run.global_batch, n_devices) if log else measured
+        measured = _said.check_seconds(measured, graph, (run.global_batch, n_devices, training.precision), cluster, log)
     except CellError:
         raise
     except InputError as error:
@@ -220,6 +214,19 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
         maybe = _that_run(run, maybe) or maybe
     trained_by = "" if note else framework.word if which and framework.word.endswith(which.removeprefix("+")) else word
     return OwnRun(row, run, measured, held, memory, group, "; ".join(filter(None, notes)), trained_by, maybe)
+
+
+def _check_columns(fields: Mapping[str, str]) -> None:
+    """Refuse two frameworks in one row, and tensors that take more than what the allocator holds of the device."""
+    word, program = (fields.get(name, "").strip() for name in ("framework", "program"))
+    if word and program and _known(program) and not word.startswith(program):
+        raise CellError("program", f"program is {program}, but framework says {word}; correct one of them")
+    if all(fields.get(name, "").strip() for name in ("allocated_gib", "reserved_gib")):
+        allocated, reserved = ratio(fields, "allocated_gib"), ratio(fields, "reserved_gib")
+        if allocated > 1.001 * reserved:
+            raise CellError(
+                "allocated_gib", f"allocated_gib is {allocated:g}, more than reserved_gib, {reserved:g}, which holds it"
+            )
 
 
 def _placed(run: Run, n_devices: int, fields: Mapping[str, str], column: str) -> Run:
@@ -344,19 +351,6 @@ def named(fields: Mapping[str, str]) -> str:
     """Return the framework that a row names in its columns; empty for none."""
     word, program = (fields.get(name, "").strip() for name in ("framework", "program"))
     return word or (program if _known(program) else "")
-
-
-def _left_whole(word: str, plain: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the variant of a framework that leaves gradients whole between micro-batches by default, as a row without a
-    configuration ran it, and a note; empty where that is no matter.
-    """
-    name, one = frameworks.writer(word), plain["strategies"][0] if plain else None
-    if ":" in word or name not in frameworks.names() or one is None or one.shard < 2:
-        return "", ""
-    found = next((each.framework.variant for each in frameworks.variants(name) if each.framework.whole_gradients), "")
-    if not found or plain["global_batch"] <= plain["micro_batch"] * one.data:
-        return "", ""
-    return f"+{found}", "no configuration says sync_each_batch: gradients stand whole between micro-batches, as by default"
 
 
 def _known(program: str) -> bool:

@@ -45,8 +45,40 @@ def test_every_class_of_the_file_is_one_that_runs_fall_into_and_all_runs_is_ther
         if name == interval.UNMEASURED:
             assert ends.low_ratio < known[interval.ALL].low_ratio and ends.high_ratio > known[interval.ALL].high_ratio
             continue
+        if name == interval.FAR:
+            assert ends.low_ratio <= known[interval.ALL].low_ratio and ends.high_ratio >= known[interval.ALL].high_ratio
+            continue
         work, _, devices = name.partition(", on ")
         assert work in works | {interval.ALL} and set(devices.split(" and ")) <= names | {""}, name
+
+
+REACH = TimeInterval(0.9, 1.1, 40, 4, most_devices=64, most_tokens=8192, least_layer_seconds=4e-3, precisions=("bf16", "fp8"))
+MEASURED = replace(
+    KIND, framework="megatron", cluster="dgx-h100", n_devices=64, n_tokens=8192, precision="bf16", layer_seconds=4e-3
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, ""), ({"n_devices": 128}, ""), ({"n_devices": 129}, "on so many devices (64 at most)"), ({"n_tokens": 16384}, ""),
+        ({"n_tokens": 16385}, "of so many tokens a sample (8,192 at most)"), ({"layer_seconds": 2.1e-3}, ""),
+        ({"layer_seconds": 1.9e-3}, "with so little work a layer (forward 4 ms at least)"),
+        ({"precision": "fp32"}, "in fp32 (only bf16, fp8)"), ({"precision": ""}, ""),
+        ({"precision": "fp16"}, ""),
+        ({"offloaded": True}, "with anything on the host"),
+    ],
+)  # fmt: skip
+def test_a_question_far_from_every_run_of_its_nearest_class_has_the_widest_interval(
+    changed: dict[str, object], said: str
+) -> None:
+    kind = replace(MEASURED, **changed)
+    known = {kind.near: REACH, kind.work: TimeInterval(0.95, 1.05, 90, 9), f"{kind.work}, on A": TimeInterval(0.95, 1.04, 9, 1),
+             ALL: TimeInterval(0.4, 3.0, 99, 10), interval.FAR: TimeInterval(0.7, 1.6, 99, 10)}  # fmt: skip
+    found = interval.around(1.0, kind, known)
+    assert (found.low_seconds, found.high_seconds) == ((0.7, 1.6) if said else (0.9, 1.1))
+    start = f"no run of megatron on dgx-h100, dense {said} was measured; interval from "
+    assert found.basis.startswith(start) is bool(said) and ("40 runs of 4 sets" in found.basis) is not bool(said)
 
 
 def test_the_nearest_class_stands_alone_where_enough_sets_measured_it() -> None:

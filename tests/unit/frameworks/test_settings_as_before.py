@@ -245,10 +245,11 @@ CASES = [(name, i) for name, texts in TEXTS.items() for i in range(len(texts))]
 
 
 @functools.cache
-def graph() -> Graph:
-    """Return six layers of Llama's family."""
+def graph(n_experts: int = 0) -> Graph:
+    """Return six layers of Llama's family, or of Mixtral's."""
     fields = {
-        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 128,
+        "model_type": "mixtral" if n_experts else "llama", "num_local_experts": n_experts, "num_experts_per_tok": 2,
+        "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 128,
         "vocab_size": 1000, "max_position_embeddings": 128,
     }  # fmt: skip
     return huggingface.graph_of(fields, "small", sequence_length=128)
@@ -275,6 +276,6 @@ def test_of_settings_that_are_changed_one_by_one_as_much_is_read_as_before(
 
     def read(text: str) -> str:
         path.write_text(text)
-        return line(module.read(str(path), graph(), n_devices))
+        return line(module.read(str(path), graph(8 if "--expert-tensor-parallel-size" in TEXTS[name][i] else 0), n_devices))
 
     recorded(answers(read, TEXTS[name][i], f"{tmp_path}/"))

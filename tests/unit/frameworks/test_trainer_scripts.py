@@ -75,6 +75,10 @@ def test_options_variables_and_lines_put_together_are_read(tmp_path: pathlib.Pat
         f"{path}: line 12: nothing is known of fsdp_transformer_layer_cls_to_wrap; it is left out",
     ]
     assert said.variant == "+no_sync" and whole.startswith(f"{path}: 16 micro-batches without sync_each_batch: ")
+    synced = """ --accelerator_config '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}' --fsdp """
+    path.write_text(FASTCHAT.replace(" --fsdp ", synced, 1))
+    said = MODULE.read(str(path), spec.graph)
+    assert (said.variant, len(said.warnings)) == ("", 2)
 
 
 def test_deepspeeds_file_is_found_beside_the_script(tmp_path: pathlib.Path, graph) -> None:

@@ -152,8 +152,30 @@ def test_a_row_names_its_framework_or_one_is_assumed_and_said() -> None:
         own_runs.points([{**row, "framework": "mine"}])
 
 
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [({"framework": "fsdp2", "program": "megatron"}, "program is megatron, but framework says fsdp2"),
+     ({"allocated_gib": "70", "reserved_gib": "66.1"}, "allocated_gib is 70, more than reserved_gib, 66.1")],
+)  # fmt: skip
+def test_cells_of_a_row_that_cannot_both_be_are_refused(cells: dict[str, str], said: str) -> None:
+    with pytest.raises(CellError, match=said):
+        own_runs.points([LLAMA | cells])
+    assert own_runs.points([LLAMA | {"framework": "fsdp2:compiled", "program": "fsdp2"}])
+
+
 LLAMA = RUN | {"global_batch": "64", "model": "llama-3.1-8b", "cluster": "dgx-h100:8", "shard": "3", "sequence_length": "8192",
                "step_seconds": "9"}  # fmt: skip
+
+
+def test_the_trainer_holds_whole_gradients_over_several_micro_batches() -> None:
+    """16 GB of llama-3.1-8b's, unless there is one micro-batch, or the configuration synchronises each."""
+    for word in ("transformers", "accelerate"):
+        held = {}
+        for batch in ("8", "64"):
+            found = _point(**LLAMA | {"global_batch": batch, "recompute": "full"}, framework=word)
+            assert isinstance(found, Point) and ("holds whole gradients" in found.note) is (batch == "64")
+            held[batch] = dict(found.memory_causes)["gradients"]
+        assert held["64"] - held["8"] == pytest.approx(2 * 8_030_261_248, rel=1e-6)
 
 
 def test_of_sharded_runs_without_a_framework_the_slowest_that_runs_the_plan_counts() -> None:

@@ -202,6 +202,7 @@ def _measured(path: str, result: Result) -> tuple[TraceCauses | MeasuredRun, flo
         trace = validation.trace_causes(path)
         return trace, trace.step_seconds
     run, plan, problem = validation.measured_run(path), result.plan, result.problem
+    validation.check_log(run, problem.graph, problem.required_cluster)
     name, _, which = run.framework.partition(":")
     own, precision = problem.framework, run.settings.get("precision", "")
     notes = list(run.notes)

@@ -217,6 +217,8 @@ def measured_run(path: str | Path) -> MeasuredRun:
     seconds = np.array([entry.seconds for entry in kept])
     median = float(np.median(seconds))
     _check_samples(path, kept, batch)
+    if out := beside.out_of_memory(lines, found.entries[-1].line):
+        notes.append(f"line {out} of the log: memory ran out; the run counts as failed")
     low, high = np.quantile(seconds, [0.25, 0.75])
     return MeasuredRun(
         str(path), found.framework, median, len(kept), kept[-1].step - kept[0].step + 1, len(whole) - len(kept),
@@ -224,7 +226,7 @@ def measured_run(path: str | Path) -> MeasuredRun:
         _median(entry.samples_per_second for entry in kept), _median(entry.device_tokens_per_second for entry in kept),
         _median(entry.device_flops_per_second for entry in kept), batch, found.allocated_bytes, found.reserved_bytes,
         MappingProxyType(dict(found.settings)), MappingProxyType(dict(found.options)), tuple(notes),
-        found.refused, beside.weights(lines), beside.device(lines), beside.out_of_memory(lines, found.entries[-1].line),
+        found.refused, beside.weights(lines), beside.device(lines), out,
     )  # fmt: skip
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from meshwright.validation._logs.entries import NUMBER, Line, number
 
 __all__ = ["device", "kind_word", "out_of_memory", "weights"]
 
-_SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "billion": 1e9}
+_SCALES = MappingProxyType({"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "billion": 1e9})
 _WEIGHTS = (
     re.compile(rf"Model \S+ \S+ size: ({NUMBER}) ?() ?total parameters"),  # torchtitan
     re.compile(rf"\bnumber parameters: ({NUMBER}) (billion)"),  # MaxText

@@ -1,0 +1,214 @@
+"""What a log says against the row, the model, the cluster and the configuration beside it: a contradiction is never silent."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+
+import pytest
+
+from meshwright import validation
+from meshwright.base.errors import InputError
+
+ARGUMENTS = {
+    "bf16": "True", "global_batch_size": "128", "hidden_size": "4096", "micro_batch_size": "1", "num_attention_heads": "32",
+    "num_layers": "32", "overlap_grad_reduce": "True", "seq_length": "8192", "sequence_parallel": "True",
+    "tensor_model_parallel_size": "4", "use_distributed_optimizer": "True", "world_size": "8",
+}  # fmt: skip
+HEADER = "model,cluster,framework,config,log,global_batch,micro_batch,data,tensor,pipeline,step_seconds,reserved_gib"
+
+
+def megatron(*seconds: float, more: str = "", **changed: str) -> str:
+    """Return a log of Megatron-LM with steps of so many seconds."""
+    options = "".join(f"  {name} ........ {value}\n" for name, value in (ARGUMENTS | changed).items())
+    lines = "".join(
+        f" iteration {i:8d}/ 500 | elapsed time per iteration (ms): {1e3 * one} | global batch size: 128 |\n"
+        for i, one in enumerate(seconds, 1)
+    )
+    return f"------------------------ arguments ------------------------\n{options}----- end of arguments -----\n{lines}{more}"
+
+
+def deepspeed(**more: str) -> str:
+    """Return a log of DeepSpeed, its names padded to 29 characters as DeepSpeed does."""
+    said = {
+        "train_batch_size": "64", "train_micro_batch_size_per_gpu": "2", "zero_optimization_stage": "3", "world_size": "8",
+        **more,
+    }  # fmt: skip
+    head = "".join(
+        f"[2026-10-01 10:00:00,000] [INFO] [config.py:996:print]   {k} {'.' * (29 - len(k))} {v}\n" for k, v in said.items()
+    )
+    steps = "".join(
+        f"[2026-10-01 10:{i:02d}:00,000] [INFO] [timer.py:260:stop] epoch=0/global_step={8 * i}, RunningAvgSamplesPerSec=8.5, "
+        "CurrSamplesPerSec=8.533, MaxMemAllocated=50.1GB\n"
+        for i in range(1, 9)
+    )
+    return head + steps
+
+
+def row(folder: pathlib.Path, log: str, **cells: str) -> validation.Point | validation.Skipped:
+    """Return the row of a log."""
+    (folder / "run.log").write_text(log)
+    told = {"model": "llama-3.1-8b", "cluster": "dgx-h100:8", "log": "run.log", **cells}
+    (folder / "runs.csv").write_text(f"{HEADER}\n{','.join(told.get(name, '') for name in HEADER.split(','))}\n")
+    report = validation.validate(folder / "runs.csv")
+    return (*report.points, *report.skipped)[0]
+
+
+def refusal(folder: pathlib.Path, log: str, **cells: str) -> str:
+    """Return why a row of a log is not predicted."""
+    try:
+        found = row(folder, log, **cells)
+    except InputError as error:
+        return str(error)
+    assert isinstance(found, validation.Skipped)
+    return found.reason
+
+
+def test_a_log_of_few_lines_is_read_without_its_first(tmp_path: pathlib.Path) -> None:
+    for seconds, median in (((45.0, 14.0), 14.0), ((45.0, 14.0, 16.0), 15.0)):
+        found = row(tmp_path, megatron(*seconds))
+        assert isinstance(found, validation.Point) and found.measured_seconds == median
+    assert "line 15: times the first step alone" in refusal(tmp_path, megatron(45.0))
+
+
+def test_a_run_that_ends_for_want_of_memory_counts_as_failed(tmp_path: pathlib.Path) -> None:
+    out = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    found = row(tmp_path, megatron(45.0, 14.0, 14.0, more=out))
+    assert isinstance(found, validation.Point) and math.isinf(found.measured_seconds) and not found.ran
+    assert "line 18 of the log: memory ran out; the run counts as failed" in found.note
+    caught = out + megatron(45.0, 14.0, 14.0)  # a run that was started again, and went on
+    assert isinstance(again := row(tmp_path, caught), validation.Point) and again.ran
+    assert "line 1 memory ran out before a step: say oom" in refusal(tmp_path, out)
+    assert "step_seconds is oom, but the log" in refusal(tmp_path, megatron(45.0, 14.0, 14.0), step_seconds="oom")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"hidden_size": "8192"}, "--hidden-size: is 8192, but llama-3.1-8b has 4096: another model?"),
+     ({"num_layers": "80"}, "--num-layers: makes 80 layers, but llama-3.1-8b has 32: another model?")],
+)  # fmt: skip
+def test_a_log_of_another_model_is_refused(changed: dict[str, str], said: str, tmp_path: pathlib.Path) -> None:
+    assert said in refusal(tmp_path, megatron(14.0, 14.0, 14.0, **changed))
+
+
+def test_attention_that_is_not_fused_is_priced_as_such(tmp_path: pathlib.Path) -> None:
+    plain, unfused = (
+        row(tmp_path, megatron(20.0, 20.0, 20.0, attention_backend=f"AttnBackend.{word}")) for word in ("auto", "unfused")
+    )
+    assert isinstance(plain, validation.Point) and isinstance(unfused, validation.Point)
+    assert unfused.predicted_seconds > 1.3 * plain.predicted_seconds
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [({"step_seconds": "20"}, "step_seconds is 20, but the log"), ({"reserved_gib": "20"}, "reserved_gib is 20, but the log")],
+)
+def test_what_was_measured_is_told_once_or_alike(cells: dict[str, str], said: str, tmp_path: pathlib.Path) -> None:
+    memory = "[Rank 0] (after 10 iterations) memory (MB) | max allocated: 48000.0 | max reserved: 52000.0\n"
+    assert said in refusal(tmp_path, megatron(14.0, 14.0, 14.0, more=memory), **cells)
+    near = {"step_seconds": "14.2", "reserved_gib": "51"}
+    assert isinstance(row(tmp_path, megatron(14.0, 14.0, 14.0, more=memory), **near), validation.Point)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [("--tensor-model-parallel-size 2", "tensor is 4, but"), ("--tensor-model-parallel-size 4", "recompute is none, but")],
+)
+def test_a_configuration_against_the_options_in_the_log_is_refused(options: str, said: str, tmp_path: pathlib.Path) -> None:
+    full = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    (tmp_path / "run.sh").write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+        f"--bf16 --seq-length 8192 --max-position-embeddings 8192 --micro-batch-size 1 --global-batch-size 128 "
+        f"--sequence-parallel {full} --use-distributed-optimizer {options}\n"
+    )
+    text = refusal(tmp_path, megatron(14.0, 14.0, 14.0), config="run.sh", framework="megatron")
+    assert "column config: by" in text and said in text
+
+
+def test_what_deepspeed_prints_without_dots_is_read(tmp_path: pathlib.Path) -> None:
+    found = row(tmp_path, deepspeed())
+    assert isinstance(found, validation.Point) and found.measured_seconds == pytest.approx(7.5)
+    assert "micro_batch is 4, but the log" in refusal(tmp_path, deepspeed(), micro_batch="4")
+
+
+def test_what_deepspeed_keeps_on_the_host_or_in_fp32_is_not_priced_otherwise(tmp_path: pathlib.Path) -> None:
+    away = "stage=3 offload_param=DeepSpeedZeroOffloadParamConfig(device='cpu', nvme_path=None) overlap_comm=True"
+    assert "offload_param lies on cpu" in refusal(tmp_path, deepspeed(zero_config=away))
+    none = "stage=3 offload_param=None offload_optimizer=None overlap_comm=True"
+    assert isinstance(row(tmp_path, deepspeed(zero_config=none)), validation.Point)
+    single = refusal(tmp_path, deepspeed(bfloat16_enabled="False", fp16_enabled="False"))
+    assert "at the fp32 peak of 8 devices" in single
+
+
+def trainer(begun: str = "", rate: str = "9.85", runtime: str = "1014.0") -> str:
+    """Return what the Trainer prints of 156 steps."""
+    return (
+        "***** Running training *****\n  Num examples = 10,000\n  Num Epochs = 1\n  Instantaneous batch size per device = 2\n"
+        "  Total train batch size (w. parallel, distributed & accumulation) = 64\n  Gradient Accumulation steps = 4\n"
+        f"  Total optimization steps = 156\n{begun}"
+        f"{{'train_runtime': {runtime}, 'train_samples_per_second': {rate}, 'train_steps_per_second': 0.154}}\n"
+    )
+
+
+def test_a_resumed_trainer_ran_the_steps_that_were_left(tmp_path: pathlib.Path) -> None:
+    cells = {"tensor": "1", "pipeline": "1", "framework": "transformers"}
+    begun = "  Continuing training from global step 100\n"
+    whole, resumed = (row(tmp_path, text, **cells) for text in (trainer(), trainer(begun, "27.47", "364.0")))
+    assert isinstance(whole, validation.Point) and isinstance(resumed, validation.Point)
+    assert (whole.measured_seconds, resumed.measured_seconds) == (6.5, 6.5) and "from step 100" in resumed.note
+    assert "30.1 samples/s make 2.126 s" in refusal(tmp_path, trainer(rate="30.1"), **cells)
+
+
+TITAN = (
+    "[titan] 2026-01-01 10:00:00,000 - root - INFO - Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, "
+    "cp=1, tp=1\n[titan] 2026-01-01 10:00:00,000 - root - INFO - CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory\n"
+    "[titan] 2026-01-01 10:00:00,000 - root - INFO - Model llama3 8B size: 8,030,261,248 total parameters\n"
+    "[titan] 2026-01-01 10:00:00,000 - root - INFO - Compiling each TransformerBlock with torch.compile\n"
+    "[titan] 2026-01-01 10:00:00,000 - root - INFO - Applied FSDP to the model\n"
+    "[titan] 2026-01-01 10:00:00,000 - root - INFO - Trainer is initialized with local batch size 1, global batch size 8, "
+    "gradient accumulation steps 1, sequence length 8192, total steps 100\n"
+) + "".join(
+    f"[titan] 2026-01-01 10:00:{20 + 2 * i:02d},000 - root - INFO - step: {i}  loss: 2.1  memory: 48.00GiB(60.1%)  tps: 4,096\n"
+    for i in range(1, 8)
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "said"),
+    [("llama-3.1-8b", "dgx-a100:8", "line 2: ran on H100, but dgx-a100:8 has A100-SXM-80GB: another cluster?"),
+     ("mistral-7b", "dgx-h100:8", "is of a model with 8.03 billion weights, but mistral-7b has 7.242: another model?"),
+     ("llama-3.1-8b", "dgx-h100:8", "")],
+)  # fmt: skip
+def test_the_device_and_the_weights_that_a_log_names_count(model: str, cluster: str, said: str, tmp_path: pathlib.Path) -> None:
+    if said:
+        assert said in refusal(tmp_path, TITAN, model=model, cluster=cluster)
+    else:
+        assert isinstance(row(tmp_path, TITAN, model=model, cluster=cluster), validation.Point)
+
+
+def test_a_step_that_the_peak_does_not_allow_is_refused(tmp_path: pathlib.Path) -> None:
+    """128 samples of 8,192 tokens of 8 billion weights are 54 PFLOP: 6.8 s at the peak of eight H100."""
+    text = refusal(tmp_path, megatron(3.2, 3.2, 3.2))
+    assert "a step of 3.2 s is shorter than the 6.819 s" in text and "at the bf16 peak of 8 devices" in text
+    assert isinstance(row(tmp_path, megatron(7.0, 7.0, 7.0)), validation.Point)
+
+
+def test_a_time_that_is_infinite_is_no_number(tmp_path: pathlib.Path) -> None:
+    cells = {"global_batch": "128", "micro_batch": "1", "data": "2", "tensor": "4", "pipeline": "1", "step_seconds": "inf"}
+    with pytest.raises(InputError, match="step_seconds is inf; it must be a number above 0"):
+        row(tmp_path, megatron(14.0, 14.0, 14.0), **cells)
+
+
+def test_rows_that_a_file_was_calibrated_to_are_not_held_out(tmp_path: pathlib.Path) -> None:
+    first = row(tmp_path, megatron(20.0, 20.0, 20.0))
+    assert isinstance(first, validation.Point)
+    found = validation.calibrate(tmp_path / "runs.csv", framework="megatron")
+    validation.write_calibration(found, str(tmp_path / "mine.toml"))
+    report = validation.validate(tmp_path / "runs.csv", framework=str(tmp_path / "mine.toml"))
+    assert not report.held_out and "1 rows are among those that their framework file was calibrated to" in report.notes[0]
+    (tmp_path / "others.csv").write_text((tmp_path / "runs.csv").read_text().replace("run.log", "again.log"))
+    (tmp_path / "again.log").write_text(megatron(19.0, 19.0, 19.0))
+    other = validation.validate(tmp_path / "others.csv", framework=str(tmp_path / "mine.toml"))
+    assert other.held_out == {1} and not other.notes
+    with pytest.raises(InputError, match="is a file; calibrate starts from a built-in one"):
+        validation.calibrate(tmp_path / "runs.csv", framework=str(tmp_path / "mine.toml"))
