@@ -173,7 +173,7 @@ def test_the_trainer_holds_whole_gradients_over_several_micro_batches() -> None:
         held = {}
         for batch in ("8", "64"):
             found = _point(**LLAMA | {"global_batch": batch, "recompute": "full"}, framework=word)
-            assert isinstance(found, Point) and ("holds whole gradients" in found.note) is (batch == "64")
+            assert isinstance(found, Point) and ("gradients stand whole" in found.note) is (batch == "64")
             held[batch] = dict(found.memory_causes)["gradients"]
         assert held["64"] - held["8"] == pytest.approx(2 * 8_030_261_248, rel=1e-6)
 
