@@ -250,3 +250,20 @@ def test_equal_splits_are_listed_as_recorded(recorded: Recorded) -> None:
         ]
     )
     recorded([found, said.lines()])
+
+
+@pytest.mark.parametrize("change", [{}, {"shard_optimizer": True}, {"layer_buffers": True}])
+def test_menus_kept_for_all_stages_say_what_fresh_ones_say(change: dict[str, Any]) -> None:
+    told = set()
+    for room, seed in itertools.product((1.0, 0.4, 0.2), range(3)):
+        instance = drawn(seed, **change)
+        instance, options = replace(instance, memory_bytes=room * instance.memory_bytes), menu.Options()
+        kept = stage.NodeMenus(instance, options)
+        for some, data, in_flight in itertools.product((0b0110, 0b0111, 0b1110), (1, 3, 2), (6, 1, 3)):
+            least = []
+            for known in (kept, stage.NodeMenus(instance, options)):
+                checked = stage.CheckedStage.of(known, some, 1, 1e6)
+                least.append(checked and checked.least(data, in_flight, 1e6, inside=False))
+            assert least[0] == least[1]
+            told.add(least[0])
+    assert len(told) > 10 and math.inf in told
