@@ -13,6 +13,7 @@ from meshwright.core.strategy import OFFLOAD, Strategy
 from meshwright.costs.analytic.device_mesh import Axis, Mesh, bucket_seconds
 from meshwright.costs.analytic.layer import LayerWork, Repeat, Transfer
 from meshwright.costs.analytic.offload import exposed_seconds, host_update
+from meshwright.costs.analytic.scattering import replica_bytes, scatter_width, scatters
 from meshwright.costs.analytic.update import EXCHANGED_BYTES, shaped_update
 
 __all__ = [
@@ -232,24 +233,6 @@ def _copy_seconds(
     unpack = 2.0 * gathered / rate if strategy.shard == 3 else 0.0
     n_trained = work.n_trained_dense + work.n_trained_expert
     return unpack, (training.weight_bytes + scatter_width(strategy, training, framework)) * n_trained / rate
-
-
-def scatters(strategy: Strategy, framework: Framework) -> bool:
-    """Tell whether every micro-batch scatters its gradients: else they are reduced once a step."""
-    return strategy.shard >= 2 and not framework.whole_gradients
-
-
-def scatter_width(strategy: Strategy, training: MixedPrecision, framework: Framework) -> int:
-    """Return the bytes of a gradient on its way between ranks: `MixedPrecision.gradient_bytes` unless FSDP narrows it."""
-    return training.weight_bytes if framework.narrow_scatter and strategy.shard >= 2 else training.gradient_bytes
-
-
-def replica_bytes(
-    work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework
-) -> tuple[float, float]:
-    """Return the bytes that replicas of shards add up of a layer's gradients in every micro-batch, and once a step."""
-    n_bytes = work.n_trained_dense * scatter_width(strategy, training, framework) / mesh.n_shards
-    return (n_bytes, 0.0) if framework.reduces_replicas_each and scatters(strategy, framework) else (0.0, n_bytes)
 
 
 def sharded_seconds(
