@@ -45,7 +45,9 @@ def step_interval(result: Result) -> interval.Interval | None:
     problem = result.problem
     if not problem.graph.fully_trained or problem.graph.n_sequences > 1:  # no measured run was a fine-tune
         return None
-    kind = interval.kind_of(problem.graph, cluster, result.plan, result.stage_costs, problem.framework.name)
+    kind = interval.kind_of(
+        problem.graph, cluster, result.plan, result.stage_costs, problem.framework.name, problem.training.precision
+    )
     return interval.around(timeline.step_seconds, kind)
 
 

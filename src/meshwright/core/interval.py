@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from meshwright.base import files
+from meshwright.base.units import format_seconds
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
@@ -40,6 +43,13 @@ LONG_TOKENS = 16384
 ALL = "all runs"
 """The class of every run."""
 
+FAR = "runs unlike those of other sets"
+"""The class of runs whose length, devices, layers or precision no other set had near."""
+
+NEAR_RATIO = 1.5
+"""How many times longer, wider or slower than measured runs another may be and still be near them: of 1.5, 2, 4 and 8 the one by which
+the intervals of other sets hold 80 % of a set's runs, in the mean over sets."""  # noqa: E501
+
 UNMEASURED = "kinds of device taken as not measured"
 """The class of runs predicted with the shares of another kind of device, as kinds are that nobody measured."""
 
@@ -66,6 +76,12 @@ class Kind:
         What runs it, by `Framework.name`; empty where none is known.
     cluster : str
         What kind of cluster it runs on: its name without a number of devices.
+    n_devices : int
+        How many devices it runs on; 0 where that is not known.
+    precision : str
+        Of products; empty where that is not known.
+    offload : str
+        What lies on the host: ``optimizer``, ``activations``; empty for nothing.
     """
 
     devices: tuple[str, ...]
@@ -75,6 +91,9 @@ class Kind:
     layer_seconds: float
     framework: str = ""
     cluster: str = ""
+    n_devices: int = 0
+    precision: str = ""
+    offload: str = ""
 
     @property
     def near(self) -> str:
@@ -102,7 +121,9 @@ class Kind:
         return f"{self.work}, on {self.on}", self.work, ALL
 
 
-def kind_of(graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[StageCost], framework: str = "") -> Kind:
+def kind_of(
+    graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[StageCost], framework: str = "", precision: str = ""
+) -> Kind:
     """Return what kind of run a plan is.
 
     Parameters
@@ -117,6 +138,8 @@ def kind_of(graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[St
         What its stages do.
     framework : str
         The name of what runs it.
+    precision : str
+        Of products; empty where that is not known.
     """
     used = {stage.devices for stage in plan.stages} if len(cluster.kinds) > 1 else ((0,),)
     devices = {cluster.device(device).name for own in used for device in own}
@@ -124,7 +147,20 @@ def kind_of(graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[St
     seconds = sum(load.forward_seconds for load in stage_costs) / sum(len(stage.ops) for stage in plan.stages)
     shard = max(stage.strategy.shard for stage in plan.stages)
     on = cluster.name.partition(":")[0]
-    return Kind(tuple(sorted(devices)), mixture, shard, graph.sequence_length, seconds, framework, on)
+    away = {stage.strategy.offload for stage in plan.stages} - {"none"}
+    offload = " and ".join(sorted(away | ({"activations"} if plan.n_offloaded else set())))
+    return Kind(
+        tuple(sorted(devices)),
+        mixture,
+        shard,
+        graph.sequence_length,
+        seconds,
+        framework,
+        on,
+        plan.n_devices,
+        precision,
+        offload,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +173,64 @@ class TimeInterval:
         Ends.
     n_runs, n_sets : int
         What they rest on.
+    n_tokens, n_devices : tuple of (int, int)
+        Fewest and most tokens of a sample and devices among these runs; zeros where that is not known.
+    layer_seconds : tuple of (float, float)
+        Least and most of `Kind.layer_seconds` among them.
+    precisions : tuple of str
+        Of their products.
+    distance_ratio : float
+        Of `FAR`: how many times what the other sets reached its runs exceeded, in the geometric mean over sets.
     """
 
     low_ratio: float
     high_ratio: float
     n_runs: int
     n_sets: int
+    n_tokens: tuple[int, int] = (0, 0)
+    n_devices: tuple[int, int] = (0, 0)
+    layer_seconds: tuple[float, float] = (0.0, 0.0)
+    precisions: tuple[str, ...] = ()
+    distance_ratio: float = 1.0
+
+    def distance(self, kind: Kind) -> float:
+        """Return how many times the reach of its runs a question exceeds, in what it exceeds most; 1 where in nothing."""
+        reaches = (
+            (kind.n_tokens, self.n_tokens), (kind.n_devices, self.n_devices), (kind.layer_seconds, self.layer_seconds)
+        )  # fmt: skip
+        return max(1.0, *(max(value / high, low / value) for value, (low, high) in reaches if value and high), 1.0)
+
+    def unlike_products(self, kind: Kind) -> bool:
+        """Tell whether its runs' products are of another precision than a question's."""
+        return bool(kind.precision and self.precisions) and _products(kind.precision) not in map(_products, self.precisions)
+
+    def beyond(self, kind: Kind) -> tuple[str, ...]:
+        """Return in which respects no run of the class is near another one, in words: the question's, and what was measured."""
+        found = [f"{kind.offload} on the host"] if kind.offload else []
+        if _far(kind.n_tokens, *self.n_tokens):
+            found.append(f"{kind.n_tokens:,} tokens a sample, not {_range(*self.n_tokens)}")
+        if _far(kind.n_devices, *self.n_devices):
+            found.append(f"{kind.n_devices:,} device{'s' * (kind.n_devices != 1)}, not {_range(*self.n_devices)}")
+        if _far(kind.layer_seconds, *self.layer_seconds):
+            short, long = (format_seconds(seconds) for seconds in self.layer_seconds)
+            found.append(f"layers of {format_seconds(kind.layer_seconds)}, not {short} to {long}")
+        if self.unlike_products(kind):
+            found.append(f"{kind.precision}, not {', '.join(self.precisions)}")
+        return tuple(found)
+
+
+def _far(value: float, low: float, high: float) -> bool:
+    """Tell whether a figure is known and no measured one is near."""
+    return bool(value and high) and not low / NEAR_RATIO <= value <= high * NEAR_RATIO
+
+
+def _range(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _products(precision: str) -> str:
+    """Return a name for precisions whose products run at one rate."""
+    return {"fp16": "bf16", "mxfp8": "fp8"}.get(precision, precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +247,8 @@ class Interval:
         How many runs, of the widest class it rests on, and of how many sets.
     unmeasured : str
         The kinds of device, in words, where no run on them was measured; empty where there were some.
+    unlike : str
+        In which respects no measured run is near, in words; empty where one is.
     """
 
     low_seconds: float
@@ -167,6 +257,7 @@ class Interval:
     n_runs: int = 0
     n_sets: int = 0
     unmeasured: str = ""
+    unlike: str = ""
 
 
 def factors() -> Mapping[str, TimeInterval]:
@@ -178,7 +269,13 @@ def factors() -> Mapping[str, TimeInterval]:
     runs, each predicted as ``plan`` would.
     """
     entries = files.read_toml(DATA / "intervals.toml")
-    return {name: TimeInterval(**entry) for name, entry in entries.items()}
+    return {name: _stored(entry) for name, entry in entries.items()}
+
+
+def _stored(entry: Mapping[str, Any]) -> TimeInterval:
+    """Return a class from its table."""
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    return TimeInterval(**fields)
 
 
 def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None = None) -> Interval:
@@ -196,12 +293,14 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
     Returns
     -------
     Interval
-        Of the framework's runs on the kind of cluster where there are enough; else of the nearest of the wider classes that
-        enough sets measured, widened by nearer ones that fewer did; on kinds of device that no set measured the widest of all
-        classes it belongs to and of what other kinds would be off by if nobody had measured them.
+        Of the framework's runs on the kind of cluster where there are enough and one is near; else of the nearest of the wider
+        classes that enough sets measured, widened by nearer ones that fewer did. Where no run of its work is near in length,
+        devices, layers or precision, or state lies on the host, not less than `FAR`, which widens with the distance. On kinds
+        of device that no set measured, in such precisions and with state on the host not less than what other kinds would be
+        off by if nobody had measured them.
     """
     known = factors() if known is None else known
-    if kind.near in known:
+    if kind.near in known and not (unlike := known[kind.near].beyond(kind)):
         ends = known[kind.near]
         basis = f"{_counted(ends)} ({kind.near})"
         return Interval(seconds * ends.low_ratio, seconds * ends.high_ratio, basis, ends.n_runs, ends.n_sets)
@@ -212,17 +311,29 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
             found.append((name, known[name]))
             if device_measured and known[name].n_sets >= FEWEST_SETS:
                 break
-    if not device_measured and UNMEASURED in known:
+    widest = next((known[name] for name in kind.classes[1:] if name in known), known[ALL])
+    unlike = widest.beyond(kind)
+    if unlike and FAR in known:
+        found.append((FAR, _farther(known[FAR], widest.distance(kind))))
+    if UNMEASURED in known and (not device_measured or kind.offload or widest.unlike_products(kind)):
         found.append((UNMEASURED, known[UNMEASURED]))
     low, high = min(ends.low_ratio for _, ends in found), max(ends.high_ratio for _, ends in found)
     last = found[-1][1]
-    basis, unmeasured = _basis(kind, found, device_measured), "" if device_measured else kind.on
-    return Interval(seconds * low, seconds * high, basis, last.n_runs, last.n_sets, unmeasured)
+    basis, unmeasured = _basis(kind, found, device_measured, unlike), "" if device_measured else kind.on
+    return Interval(seconds * low, seconds * high, basis, last.n_runs, last.n_sets, unmeasured, "; ".join(unlike))
 
 
-def _basis(kind: Kind, found: Sequence[tuple[str, TimeInterval]], device_measured: bool) -> str:
+def _farther(ends: TimeInterval, distance_ratio: float) -> TimeInterval:
+    """Return the ends of `FAR` for a question that is farther off than its runs were: as many times, in logarithms."""
+    times = max(1.0, math.log(distance_ratio) / math.log(max(ends.distance_ratio, NEAR_RATIO)))
+    return replace(ends, low_ratio=ends.low_ratio**times, high_ratio=ends.high_ratio**times)
+
+
+def _basis(kind: Kind, found: Sequence[tuple[str, TimeInterval]], device_measured: bool, unlike: Sequence[str]) -> str:
     """Say which runs an interval rests on."""
     rests = "; ".join(f"{_counted(ends)} ({name})" for name, ends in found)
+    if unlike:
+        return f"no run like this was measured ({'; '.join(unlike)}); interval from {rests}"
     if found[0][0] == kind.classes[0]:
         return rests
     if not device_measured:

@@ -42,6 +42,10 @@ def test_every_class_of_the_file_is_one_that_runs_fall_into_and_all_runs_is_ther
             assert framework in frameworks.names() and rest.partition(", ")[2] in ("dense", "mixture"), name
             assert ends.n_runs >= interval.FEWEST_NEAR_RUNS, name
             continue
+        if name == interval.FAR:
+            assert ends.distance_ratio > interval.NEAR_RATIO and ends.high_ratio > known[interval.ALL].high_ratio
+            continue
+        assert name == interval.UNMEASURED or (0 < ends.n_tokens[0] <= ends.n_tokens[1] and ends.precisions), name
         if name == interval.UNMEASURED:
             assert ends.low_ratio < known[interval.ALL].low_ratio and ends.high_ratio > known[interval.ALL].high_ratio
             continue
@@ -76,6 +80,32 @@ def test_a_kind_of_device_that_nobody_measured_is_as_far_off_as_others_would_be(
     assert found.basis.endswith("90 runs of 8 sets (kinds of device taken as not measured)") and found.unmeasured == "A"
     measured = interval.around(1.0, replace(KIND, devices=("B",)), known)
     assert (measured.low_seconds, measured.high_seconds, measured.unmeasured) == (0.9, 1.1, "")
+
+
+@pytest.mark.parametrize(("changes", "low", "high", "said"), [
+    ({"n_tokens": 6000}, 0.95, 1.05, ""),
+    ({"n_tokens": 16_000}, 0.8, 1.25, "16,000 tokens a sample, not 2,048 to 4,096"),
+    ({"n_tokens": 16_380, "n_devices": 128 * 16}, 0.8**2, 1.25**2,
+     "16,380 tokens a sample, not 2,048 to 4,096; 2,048 devices, not 8 to 128"),
+    ({"n_devices": 1}, 0.8**1.5, 1.25**1.5, "1 device, not 8 to 128"),
+    ({"layer_seconds": 1.1e-3}, 0.8, 1.25, "layers of 1.1 ms, not 4 ms to 9 ms"),
+    ({"precision": "fp32"}, 0.5, 3.0, "fp32, not bf16"), ({"precision": "fp16"}, 0.95, 1.05, ""),
+    ({"offload": "optimizer"}, 0.5, 3.0, "optimizer on the host"),
+])  # fmt: skip
+def test_a_question_far_from_all_measured_runs_is_wide_and_says_in_what(
+    changes: dict[str, object], low: float, high: float, said: str
+) -> None:
+    """The class reached 2,048 to 4,096 tokens and 8 to 128 devices; left-out runs 4 times beyond were 0.8 to 1.25 times off."""
+    kind = replace(KIND, framework="megatron", cluster="dgx-h100", n_devices=8, precision="bf16")
+    reach = {"n_tokens": (2048, 4096), "n_devices": (8, 128), "layer_seconds": (4e-3, 9e-3), "precisions": ("bf16",)}
+    known = {name: TimeInterval(0.95, 1.05, 40, 6, **reach) for name in (kind.near, NEAR, WORK, ALL)}
+    known |= {
+        interval.FAR: TimeInterval(0.8, 1.25, 30, 5, distance_ratio=4.0),
+        interval.UNMEASURED: TimeInterval(0.5, 3.0, 9, 5),
+    }
+    found = interval.around(1.0, replace(kind, **changes), known)
+    assert (found.low_seconds, found.high_seconds) == pytest.approx((low, high))
+    assert found.unlike == said and (f"({said}); interval from" in found.basis) == bool(said)
 
 
 def test_a_class_that_few_sets_measured_is_widened_by_the_next_one_and_never_narrowed() -> None:

@@ -72,16 +72,12 @@ def layer_loads(
     splits = framework.splits_transfers and not strategy.sequence_parallel
     update_seconds, host_bytes = _update(work, mesh, strategy, device, training, framework, (weights, gradients, optimizer))
     output_bytes = work.output_bytes / (strategy.tensor if splits else 1)
-    reduce_seconds = _reduce_seconds(work, mesh, strategy, training, framework)
-    unpack, pack = _copy_seconds(work, strategy, device, training, framework)
-    if framework.copies_gathered and framework.whole_gradients and strategy.shard >= 2:
-        reduce_seconds += pack if reduce_seconds else 0.0
+    unpack, pack = _copy_seconds(work, strategy, device, training, framework) if framework.copies_gathered else (0.0, 0.0)
+    reduce_seconds = _reduce_seconds(work, mesh, strategy, training, framework, pack)
     gather_seconds = _gather_seconds(work, mesh, strategy, training)
     weight_bytes = weights - _packed_saving(work, mesh, strategy, training)
     forward = _communication(work.forward, mesh, strategy, framework)
     gather, reduce = sharded_seconds(work, mesh, strategy, training, framework)
-    if not framework.copies_gathered or not (gather or reduce):
-        unpack = pack = 0.0
     pack = pack if scatters(strategy, framework) else 0.0
     if gather or reduce:
         forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds) + unpack)
@@ -257,15 +253,18 @@ def sharded_seconds(
     return gather, reduce
 
 
-def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework) -> float:
-    """Return the seconds of the gradient reduction that happens once a step."""
+def _reduce_seconds(
+    work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework, pack_seconds: float
+) -> float:
+    """Return the seconds of reducing gradients once a step; `pack_seconds`: of laying whole ones out for it."""
     replicas = bucket_seconds(mesh.replicate, "all_reduce", replica_bytes(work, mesh, strategy, training, framework)[1])
     if scatters(strategy, framework):
         return replicas
     width = scatter_width(strategy, training, framework)
     kind = "reduce_scatter" if strategy.shard else "all_reduce"
     seconds = replicas + bucket_seconds(mesh.shard, kind, work.n_trained_dense * width)
-    return seconds + bucket_seconds(mesh.expert_data, kind, work.n_trained_expert * width)
+    seconds += bucket_seconds(mesh.expert_data, kind, work.n_trained_expert * width)
+    return seconds + (pack_seconds if seconds and strategy.shard >= 2 else 0.0)
 
 
 def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
