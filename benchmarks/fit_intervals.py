@@ -63,6 +63,8 @@ def main() -> None:
     write = parser.parse_args().write
     sets = {name: validation.validate(name).points for name in validation.set_names()}
     classes, held = _intervals.ends(sets), _intervals.peak_ratios(sets)
+    if (beyond := _intervals.far(sets)) is not None:
+        classes[interval.FAR] = beyond
     for name, ends in classes.items():
         print(f"{name:<72}{ends.low_ratio:7.3f} to {ends.high_ratio:.3f}, {ends.n_runs} runs of {ends.n_sets} sets")
     kept_back = _intervals.kept_back(sets)
@@ -120,21 +122,18 @@ def _take(folder: Path, stem: str, other: str) -> None:
 
 def _fields(record: interval.TimeInterval | peaks.PeakRoom) -> str:
     """Return the fields of a record as TOML."""
-    found = {field.name: (getattr(record, field.name), field.default) for field in dataclasses.fields(record)}
-    told = {name: value for name, (value, usual) in found.items() if name != "basis" and (value != usual or name == "n_ran")}
-    return "".join(
-        f"{name} = {value:.3g}\n" if name.endswith("_seconds") else f"{name} = {_shown(value)}\n"
-        for name, value in told.items()
-    )
+    found = dataclasses.asdict(record)
+    plain = dataclasses.asdict(interval.TimeInterval(0.0, 0.0, 0, 0)) if isinstance(record, interval.TimeInterval) else {}
+    return "".join(f"{name} = {_shown(value)}\n" for name, value in found.items() if plain.get(name) != value)
 
 
-def _shown(value: float | int | str | tuple[float, ...] | tuple[str, ...]) -> str:
-    """Return a figure as TOML: floats with three places."""
+def _shown(value: float | int | str | tuple[float | str, ...]) -> str:
+    """Return a figure as TOML: floats with three places, short ones with three digits."""
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):
         return f"[{', '.join(map(_shown, value))}]"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return (f"{value:.3f}" if value >= 0.1 else f"{value:.3g}") if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

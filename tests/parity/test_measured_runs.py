@@ -189,12 +189,16 @@ def check_intervals(reports: dict[str, Report]) -> None:
     left out.
     """
     sets = {name: report.points for name, report in reports.items()}
-    found, known = _intervals.ends(sets), interval.factors()
+    found, known, far = _intervals.ends(sets), interval.factors(), _intervals.far(sets)
+    assert far is not None
+    found |= {interval.FAR: far}
     assert {*found, interval.UNMEASURED} == set(known)
     for name, ends in found.items():
         stated = known[name]
         assert (stated.n_runs, stated.n_sets) == (ends.n_runs, ends.n_sets), name
         assert abs(stated.low_ratio - ends.low_ratio) < 1e-3 and abs(stated.high_ratio - ends.high_ratio) < 1e-3, name
+        assert (stated.n_tokens, stated.n_devices, stated.precisions) == (ends.n_tokens, ends.n_devices, ends.precisions), name
+        assert abs(stated.distance_ratio - ends.distance_ratio) < 1e-3, name
     left_out, kept_back = _intervals.left_out(sets), _intervals.kept_back(sets)
     rows = table("costs.md", "Intervals")
     assert set(rows) == {f"`{name}`" for name in left_out} | {"all"}
@@ -208,6 +212,7 @@ def check_intervals(reports: dict[str, Report]) -> None:
     page = " ".join((DOCS / "costs.md").read_text().split())
     ends = known[interval.UNMEASURED]
     assert f"between {ends.low_ratio:.2f} and {ends.high_ratio:.2f} times the prediction" in page
+    assert f"lie {far.low_ratio:.2f} to {far.high_ratio:.2f} times the prediction, {far.distance_ratio:.1f} times" in page
     assert f"all measured runs, {known[interval.ALL].low_ratio:.2f} to {known[interval.ALL].high_ratio:.2f}" in page
     assert f"In the mean over sets {means[0]:.0f} % lie inside by the other sets, {means[1]:.0f} % by the other rows" in page
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from meshwright.base import files
+from meshwright.base.units import format_seconds
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.stage_cost import StageCost
 
 __all__ = [
-    "ALL", "COVERAGE_RATIO", "FAR", "FAR_RATIO", "FEWEST_NEAR_RUNS", "FEWEST_SETS", "MEASURED_COSTS", "UNMEASURED", "Interval",
-    "Kind", "TimeInterval", "around", "factors", "kind_of",
+    "ALL", "COVERAGE_RATIO", "FEWEST_NEAR_RUNS", "FEWEST_SETS", "MEASURED_COSTS", "UNMEASURED", "Interval", "Kind",
+    "TimeInterval", "around", "factors", "kind_of",
 ]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
@@ -40,19 +43,15 @@ LONG_TOKENS = 16384
 ALL = "all runs"
 """The class of every run."""
 
+FAR = "runs unlike those of other sets"
+"""The class of runs whose length, devices, layers or precision no other set had near."""
+
+NEAR_RATIO = 1.5
+"""How many times longer, wider or slower than measured runs another may be and still be near them: of 1.5, 2, 4 and 8 the one by which
+the intervals of other sets hold 80 % of a set's runs, in the mean over sets."""  # noqa: E501
+
 UNMEASURED = "kinds of device taken as not measured"
 """The class of runs predicted with the shares of another kind of device, as kinds are that nobody measured."""
-
-FAR = "the sets furthest off"
-"""The class of runs that are like none of the runs of their framework on their kind of cluster: between the tenths of the two
-sets that are furthest off.
-"""
-
-FAR_RATIO = 2.0
-"""So many times the devices or tokens of any measured run are far from it, and layers so many times shorter."""
-
-SIXTEEN_BITS = ("bf16", "fp16")
-"""Precisions that products run alike in."""
 
 DATA = Path(__file__).parent / "data"
 
@@ -78,11 +77,11 @@ class Kind:
     cluster : str
         What kind of cluster it runs on: its name without a number of devices.
     n_devices : int
-        Devices of the plan; 0 where they do not count.
+        How many devices it runs on; 0 where that is not known.
     precision : str
-        Of products; empty where it does not count.
-    offloaded : bool
-        Whether anything lies on the host.
+        Of products; empty where that is not known.
+    offload : str
+        What lies on the host: ``optimizer``, ``activations``; empty for nothing.
     """
 
     devices: tuple[str, ...]
@@ -94,7 +93,7 @@ class Kind:
     cluster: str = ""
     n_devices: int = 0
     precision: str = ""
-    offloaded: bool = False
+    offload: str = ""
 
     @property
     def near(self) -> str:
@@ -124,7 +123,7 @@ class Kind:
 
 def kind_of(
     graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[StageCost], framework: str = "", precision: str = ""
-) -> Kind:  # fmt: skip
+) -> Kind:
     """Return what kind of run a plan is.
 
     Parameters
@@ -140,7 +139,7 @@ def kind_of(
     framework : str
         The name of what runs it.
     precision : str
-        Of products; empty where it does not count.
+        Of products; empty where that is not known.
     """
     used = {stage.devices for stage in plan.stages} if len(cluster.kinds) > 1 else ((0,),)
     devices = {cluster.device(device).name for own in used for device in own}
@@ -148,9 +147,19 @@ def kind_of(
     seconds = sum(load.forward_seconds for load in stage_costs) / sum(len(stage.ops) for stage in plan.stages)
     shard = max(stage.strategy.shard for stage in plan.stages)
     on = cluster.name.partition(":")[0]
-    away = plan.n_offloaded > 0 or any(stage.strategy.offload != "none" for stage in plan.stages)
+    away = {stage.strategy.offload for stage in plan.stages} - {"none"}
+    offload = " and ".join(sorted(away | ({"activations"} if plan.n_offloaded else set())))
     return Kind(
-        tuple(sorted(devices)), mixture, shard, graph.sequence_length, seconds, framework, on, plan.n_devices, precision, away
+        tuple(sorted(devices)),
+        mixture,
+        shard,
+        graph.sequence_length,
+        seconds,
+        framework,
+        on,
+        plan.n_devices,
+        precision,
+        offload,
     )
 
 
@@ -164,35 +173,64 @@ class TimeInterval:
         Ends.
     n_runs, n_sets : int
         What they rest on.
-    most_devices, most_tokens : int
-        Of the runs of a nearest class: devices, and tokens of a sample; 0 where any are near.
-    least_layer_seconds : float
-        Of these runs, as `Kind.layer_seconds`.
+    n_tokens, n_devices : tuple of (int, int)
+        Fewest and most tokens of a sample and devices among these runs; zeros where that is not known.
+    layer_seconds : tuple of (float, float)
+        Least and most of `Kind.layer_seconds` among them.
     precisions : tuple of str
-        Of these runs; empty where any is near.
+        Of their products.
+    distance_ratio : float
+        Of `FAR`: how many times what the other sets reached its runs exceeded, in the geometric mean over sets.
     """
 
     low_ratio: float
     high_ratio: float
     n_runs: int
     n_sets: int
-    most_devices: int = 0
-    most_tokens: int = 0
-    least_layer_seconds: float = 0.0
+    n_tokens: tuple[int, int] = (0, 0)
+    n_devices: tuple[int, int] = (0, 0)
+    layer_seconds: tuple[float, float] = (0.0, 0.0)
     precisions: tuple[str, ...] = ()
+    distance_ratio: float = 1.0
 
-    def far(self, kind: Kind) -> str:
-        """Return what sets a run apart from all those of its nearest class, in words; empty for nothing."""
-        if self.most_devices and kind.n_devices > FAR_RATIO * self.most_devices:
-            return f"on so many devices ({self.most_devices:,} at most)"
-        if self.most_tokens and kind.n_tokens > FAR_RATIO * self.most_tokens:
-            return f"of so many tokens a sample ({self.most_tokens:,} at most)"
-        if kind.layer_seconds < self.least_layer_seconds / FAR_RATIO:
-            return f"with so little work a layer (forward {self.least_layer_seconds * 1e3:.3g} ms at least)"
-        alike = SIXTEEN_BITS if kind.precision in SIXTEEN_BITS else (kind.precision,)
-        if self.precisions and kind.precision and not set(alike) & set(self.precisions):
-            return f"in {kind.precision} (only {', '.join(self.precisions)})"
-        return "with anything on the host" if kind.offloaded else ""
+    def distance(self, kind: Kind) -> float:
+        """Return how many times the reach of its runs a question exceeds, in what it exceeds most; 1 where in nothing."""
+        reaches = (
+            (kind.n_tokens, self.n_tokens), (kind.n_devices, self.n_devices), (kind.layer_seconds, self.layer_seconds)
+        )  # fmt: skip
+        return max(1.0, *(max(value / high, low / value) for value, (low, high) in reaches if value and high), 1.0)
+
+    def unlike_products(self, kind: Kind) -> bool:
+        """Tell whether its runs' products are of another precision than a question's."""
+        return bool(kind.precision and self.precisions) and _products(kind.precision) not in map(_products, self.precisions)
+
+    def beyond(self, kind: Kind) -> tuple[str, ...]:
+        """Return in which respects no run of the class is near another one, in words: the question's, and what was measured."""
+        found = [f"{kind.offload} on the host"] if kind.offload else []
+        if _far(kind.n_tokens, *self.n_tokens):
+            found.append(f"{kind.n_tokens:,} tokens a sample, not {_range(*self.n_tokens)}")
+        if _far(kind.n_devices, *self.n_devices):
+            found.append(f"{kind.n_devices:,} device{'s' * (kind.n_devices != 1)}, not {_range(*self.n_devices)}")
+        if _far(kind.layer_seconds, *self.layer_seconds):
+            short, long = (format_seconds(seconds) for seconds in self.layer_seconds)
+            found.append(f"layers of {format_seconds(kind.layer_seconds)}, not {short} to {long}")
+        if self.unlike_products(kind):
+            found.append(f"{kind.precision}, not {', '.join(self.precisions)}")
+        return tuple(found)
+
+
+def _far(value: float, low: float, high: float) -> bool:
+    """Tell whether a figure is known and no measured one is near."""
+    return bool(value and high) and not low / NEAR_RATIO <= value <= high * NEAR_RATIO
+
+
+def _range(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _products(precision: str) -> str:
+    """Return a name for precisions whose products run at one rate."""
+    return {"fp16": "bf16", "mxfp8": "fp8"}.get(precision, precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +247,8 @@ class Interval:
         How many runs, of the widest class it rests on, and of how many sets.
     unmeasured : str
         The kinds of device, in words, where no run on them was measured; empty where there were some.
+    unlike : str
+        In which respects no measured run is near, in words; empty where one is.
     """
 
     low_seconds: float
@@ -217,6 +257,7 @@ class Interval:
     n_runs: int = 0
     n_sets: int = 0
     unmeasured: str = ""
+    unlike: str = ""
 
 
 def factors() -> Mapping[str, TimeInterval]:
@@ -228,7 +269,13 @@ def factors() -> Mapping[str, TimeInterval]:
     runs, each predicted as ``plan`` would.
     """
     entries = files.read_toml(DATA / "intervals.toml")
-    return {name: TimeInterval(**entry | {"precisions": tuple(entry.get("precisions", ()))}) for name, entry in entries.items()}
+    return {name: _stored(entry) for name, entry in entries.items()}
+
+
+def _stored(entry: Mapping[str, Any]) -> TimeInterval:
+    """Return a class from its table."""
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    return TimeInterval(**fields)
 
 
 def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None = None) -> Interval:
@@ -246,14 +293,14 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
     Returns
     -------
     Interval
-        Of the framework's runs on the kind of cluster where there are enough; else of the nearest of the wider classes that
-        enough sets measured, widened by nearer ones that fewer did; on kinds of device that no set measured the widest of all
-        classes it belongs to and of what other kinds would be off by if nobody had measured them. A question that is far from
-        every run of its nearest class (`TimeInterval.far`) has the widest of the wider classes and of the sets furthest off.
+        Of the framework's runs on the kind of cluster where there are enough and one is near; else of the nearest of the wider
+        classes that enough sets measured, widened by nearer ones that fewer did. Where no run of its work is near in length,
+        devices, layers or precision, or state lies on the host, not less than `FAR`, which widens with the distance. On kinds
+        of device that no set measured, in such precisions and with state on the host not less than what other kinds would be
+        off by if nobody had measured them.
     """
     known = factors() if known is None else known
-    far = known[kind.near].far(kind) if kind.near in known else ""
-    if kind.near in known and not far:
+    if kind.near in known and not (unlike := known[kind.near].beyond(kind)):
         ends = known[kind.near]
         basis = f"{_counted(ends)} ({kind.near})"
         return Interval(seconds * ends.low_ratio, seconds * ends.high_ratio, basis, ends.n_runs, ends.n_sets)
@@ -264,31 +311,34 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
             found.append((name, known[name]))
             if device_measured and known[name].n_sets >= FEWEST_SETS:
                 break
-    if not device_measured and UNMEASURED in known:
+    widest = next((known[name] for name in kind.classes[1:] if name in known), known[ALL])
+    unlike = widest.beyond(kind)
+    if unlike and FAR in known:
+        found.append((FAR, _farther(known[FAR], widest.distance(kind))))
+    if UNMEASURED in known and (not device_measured or kind.offload or widest.unlike_products(kind)):
         found.append((UNMEASURED, known[UNMEASURED]))
-    if far and FAR in known:
-        found.append((FAR, known[FAR]))
     low, high = min(ends.low_ratio for _, ends in found), max(ends.high_ratio for _, ends in found)
     last = found[-1][1]
-    basis, unmeasured = _basis(kind, found, device_measured), "" if device_measured else kind.on
-    if far:
-        basis = f"no run of {kind.near} {far} was measured; interval from {'; '.join(_said(*one) for one in found)}"
-    return Interval(seconds * low, seconds * high, basis, last.n_runs, last.n_sets, unmeasured)
+    basis, unmeasured = _basis(kind, found, device_measured, unlike), "" if device_measured else kind.on
+    return Interval(seconds * low, seconds * high, basis, last.n_runs, last.n_sets, unmeasured, "; ".join(unlike))
 
 
-def _basis(kind: Kind, found: Sequence[tuple[str, TimeInterval]], device_measured: bool) -> str:
+def _farther(ends: TimeInterval, distance_ratio: float) -> TimeInterval:
+    """Return the ends of `FAR` for a question that is farther off than its runs were: as many times, in logarithms."""
+    times = max(1.0, math.log(distance_ratio) / math.log(max(ends.distance_ratio, NEAR_RATIO)))
+    return replace(ends, low_ratio=ends.low_ratio**times, high_ratio=ends.high_ratio**times)
+
+
+def _basis(kind: Kind, found: Sequence[tuple[str, TimeInterval]], device_measured: bool, unlike: Sequence[str]) -> str:
     """Say which runs an interval rests on."""
-    rests = "; ".join(_said(*one) for one in found)
+    rests = "; ".join(f"{_counted(ends)} ({name})" for name, ends in found)
+    if unlike:
+        return f"no run like this was measured ({'; '.join(unlike)}); interval from {rests}"
     if found[0][0] == kind.classes[0]:
         return rests
     if not device_measured:
         return f"no run on {kind.on} was measured; interval from {rests}"
     return f"no run like this on {kind.on} was measured; interval from {rests}"
-
-
-def _said(name: str, ends: TimeInterval) -> str:
-    """Return how many runs a class has, and which."""
-    return f"{_counted(ends)} ({name})"
 
 
 def _counted(ends: TimeInterval) -> str:

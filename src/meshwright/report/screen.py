@@ -125,7 +125,8 @@ def _plan(result: Result, plan: Plan) -> list[str]:
         text = f"step: {format_seconds(timeline.step_seconds)}"
         if interval is not None:
             low, high = format_seconds(interval.low_seconds), format_seconds(interval.high_seconds)
-            said = f"; no run on {interval.unmeasured} was measured" if interval.unmeasured else ""
+            on = f"on {interval.unmeasured}" if interval.unmeasured else "like this"
+            said = f"; no run {on} was measured" if interval.unmeasured or interval.unlike else ""
             text += f" ({COVERAGE_RATIO:.0%}: {low} to {high}{said})"
         parts.append(f"{text}, {plan.global_batch / timeline.step_seconds:.4g} samples/s")
     objective = answer.objective

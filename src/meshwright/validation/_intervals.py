@@ -14,12 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.core.interval import ALL as ALL_RUNS
 from meshwright.core.interval import COVERAGE_RATIO, FAR, FEWEST_NEAR_RUNS, Kind, TimeInterval, around
 from meshwright.core.peaks import ALL, FEWEST_RAN, FEWEST_RUNS, REFUSED_RATIO, RISK, SHARES, PeakRoom
 from meshwright.validation._points import Point
 
-__all__ = ["ends", "kept_back", "left_out", "of_families", "peak_ratios"]
+__all__ = ["ends", "far", "kept_back", "left_out", "of_families", "peak_ratios"]
 
 Sets = Mapping[str, Sequence[Point]]
 """Predicted rows by the name of their set."""
@@ -44,41 +43,61 @@ def ends(sets: Sets) -> dict[str, TimeInterval]:
     """
     near: dict[str, dict[str, list[float]]] = {}
     wide: dict[str, dict[str, list[float]]] = {}
+    kinds: dict[str, list[Kind]] = {}
     for name, points in sets.items():
         for point in _timed(points):
             kind, residual = _kind(point), math.log(point.measured_seconds / point.planned_seconds)
             if kind.near:
                 near.setdefault(kind.near, {}).setdefault(name, []).append(residual)
+            for word in (*kind.classes, kind.near):
+                kinds.setdefault(word, []).append(kind)
             for word in kind.classes:
                 wide.setdefault(word, {}).setdefault(name, []).append(residual)
     found = {word: _ends(own, len(own)) for word, own in wide.items()}
     for word, own in near.items():
         n_runs = sum(map(len, own.values()))
         if n_runs >= FEWEST_NEAR_RUNS:
-            found[word] = _reach(
-                _ends(own, n_runs), [_kind(point) for points in sets.values() for point in _timed(points)], word
-            )
-    if ALL_RUNS in wide:
-        found[FAR] = _furthest(wide[ALL_RUNS])
-    return dict(sorted(found.items()))
+            found[word] = _ends(own, n_runs)
+    return {word: _reaching(found[word], kinds[word]) for word in sorted(found)}
 
 
-def _reach(ends: TimeInterval, kinds: Sequence[Kind], word: str) -> TimeInterval:
-    """Return the ends of a nearest class with how far its runs reach."""
-    own = [kind for kind in kinds if kind.near == word]
+def _reaching(ends: TimeInterval, kinds: Sequence[Kind]) -> TimeInterval:
+    """Return the ends of a class with the reach of its runs."""
+    tokens, devices = [kind.n_tokens for kind in kinds], [kind.n_devices for kind in kinds]
+    seconds = [kind.layer_seconds for kind in kinds]
     return replace(
-        ends, most_devices=max(kind.n_devices for kind in own), most_tokens=max(kind.n_tokens for kind in own),
-        least_layer_seconds=float(f"{min(kind.layer_seconds for kind in own):.3g}"),
-        precisions=tuple(sorted({kind.precision for kind in own} - {""})),
+        ends, n_tokens=(min(tokens), max(tokens)), n_devices=(min(devices), max(devices)),
+        layer_seconds=(min(seconds), max(seconds)), precisions=tuple(sorted({kind.precision for kind in kinds} - {""})),
     )  # fmt: skip
 
 
-def _furthest(residuals: Mapping[str, Sequence[float]]) -> TimeInterval:
-    """Return the tenth of the set that runs quickest beside its predictions, and the last tenth of the slowest one."""
-    tail = (1.0 - COVERAGE_RATIO) / 2.0
-    low = min(_quantile({name: own}, tail) for name, own in residuals.items())
-    high = max(_quantile({name: own}, 1.0 - tail) for name, own in residuals.items())
-    return TimeInterval(math.exp(low), math.exp(high), sum(map(len, residuals.values())), len(residuals))
+def far(sets: Sets) -> TimeInterval | None:
+    """Return the ends of the interval of runs that no other set has near: of every set left out, the rows that lie beyond what
+    the other sets' runs of their work reach; None where there are none.
+
+    Parameters
+    ----------
+    sets : mapping of str to sequence of Point
+        Rows.
+
+    Notes
+    -----
+    The next question that is like no measured run is like a further set of these, so that sets count alike, as in `ends`.
+    """
+    residuals: dict[str, list[float]] = {}
+    distances: dict[str, list[float]] = {}
+    for name, points in sets.items():
+        known = ends({other: rows for other, rows in sets.items() if other != name})
+        for point in _timed(points):
+            kind = _kind(point)
+            word = next((word for word in kind.classes[1:] if word in known), "")
+            if word and known[word].beyond(kind):
+                residuals.setdefault(name, []).append(math.log(point.measured_seconds / point.planned_seconds))
+                distances.setdefault(name, []).append(math.log(known[word].distance(kind)))
+    if not residuals:
+        return None
+    mean = sum(sum(own) / len(own) for own in distances.values()) / len(distances)
+    return replace(_ends(residuals, len(residuals)), distance_ratio=math.exp(mean))
 
 
 def of_families(families: Mapping[str, Sets]) -> TimeInterval:
@@ -104,6 +123,12 @@ def of_families(families: Mapping[str, Sets]) -> TimeInterval:
     return TimeInterval(found.low_ratio, found.high_ratio, found.n_runs, n_sets)
 
 
+def _with_far(sets: Sets) -> dict[str, TimeInterval]:
+    """Return the ends of every class of some sets, `FAR` with them."""
+    found, beyond = ends(sets), far(sets)
+    return found | ({FAR: beyond} if beyond else {})
+
+
 def left_out(sets: Sets) -> dict[str, tuple[int, int]]:
     """Return, for every set, how many of its rows lie inside the intervals that the other sets give, and how many rows it has.
 
@@ -114,7 +139,7 @@ def left_out(sets: Sets) -> dict[str, tuple[int, int]]:
     """
     found = {}
     for name, points in sets.items():
-        known, timed = ends({other: rows for other, rows in sets.items() if other != name}), _timed(points)
+        known, timed = _with_far({other: rows for other, rows in sets.items() if other != name}), _timed(points)
         if timed:
             found[name] = sum(_inside(point, known) for point in timed), len(timed)
     return found
@@ -134,7 +159,7 @@ def kept_back(sets: Sets, n_parts: int = 5) -> dict[str, tuple[int, int]]:
     timed = {name: _timed(points) for name, points in sets.items()}
     n_inside = dict.fromkeys(timed, 0)
     for part in range(n_parts):
-        known = ends({name: [p for i, p in enumerate(rows) if i % n_parts != part] for name, rows in timed.items()})
+        known = _with_far({name: [p for i, p in enumerate(rows) if i % n_parts != part] for name, rows in timed.items()})
         for name, rows in timed.items():
             n_inside[name] += sum(_inside(point, known) for point in rows[part::n_parts])
     return {name: (n_inside[name], len(rows)) for name, rows in timed.items() if rows}

@@ -122,3 +122,18 @@ def test_runs_that_ran_with_more_room_than_is_asked_for_bound_nothing() -> None:
     ran = tuple(replace(_points(1.0, held=0.0)[0], framework="some", room_ratio=5.0) for _ in range(40))
     found = _intervals.peak_ratios({"a": own, "b": ran})["some"]
     assert (found.n_runs, found.n_ran) == (100, 0)
+
+
+def test_runs_that_no_other_set_had_near_are_those_beyond_their_reach() -> None:
+    """Of set b two rows are 8 times as long as any of a, with residuals of 2; those of a have some of b near."""
+
+    def point(n_tokens: int, measured: float) -> Point:
+        kind = replace(KIND, n_tokens=n_tokens)
+        return Point(1, measured, 1.0, planned_seconds=1.0, kind=kind)
+
+    sets = {"a": [point(1000, 1.1), point(1000, 0.9)], "b": [point(8000, 2.0), point(8000, 2.0), point(1000, 5.0)]}
+    found = _intervals.far(sets)
+    assert found is not None and (found.n_runs, found.n_sets) == (2, 1)
+    assert (found.low_ratio, found.high_ratio) == pytest.approx((2.0, 2.0)) and found.distance_ratio == pytest.approx(8.0)
+    assert _intervals.far({"a": sets["a"], "b": sets["b"][2:]}) is None
+    assert _intervals.ends(sets)[KIND.work].n_tokens == (1000, 8000)

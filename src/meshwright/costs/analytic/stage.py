@@ -13,6 +13,7 @@ from meshwright.core.strategy import OFFLOAD, Strategy
 from meshwright.costs.analytic.device_mesh import Axis, Mesh, bucket_seconds
 from meshwright.costs.analytic.layer import LayerWork, Repeat, Transfer
 from meshwright.costs.analytic.offload import exposed_seconds, host_update
+from meshwright.costs.analytic.scattering import replica_bytes, scatter_width, scatters
 from meshwright.costs.analytic.update import EXCHANGED_BYTES, shaped_update
 
 __all__ = [
@@ -71,16 +72,12 @@ def layer_loads(
     splits = framework.splits_transfers and not strategy.sequence_parallel
     update_seconds, host_bytes = _update(work, mesh, strategy, device, training, framework, (weights, gradients, optimizer))
     output_bytes = work.output_bytes / (strategy.tensor if splits else 1)
-    reduce_seconds = _reduce_seconds(work, mesh, strategy, training, framework)
-    unpack, pack = _copy_seconds(work, strategy, device, training, framework)
-    if framework.copies_gathered and strategy.shard >= 2 and not scatters(strategy, framework):
-        reduce_seconds += pack if reduce_seconds else 0.0
+    unpack, pack = _copy_seconds(work, strategy, device, training, framework) if framework.copies_gathered else (0.0, 0.0)
+    reduce_seconds = _reduce_seconds(work, mesh, strategy, training, framework, pack)
     gather_seconds = _gather_seconds(work, mesh, strategy, training)
     weight_bytes = weights - _packed_saving(work, mesh, strategy, training)
     forward = _communication(work.forward, mesh, strategy, framework)
     gather, reduce = sharded_seconds(work, mesh, strategy, training, framework)
-    if not framework.copies_gathered or not (gather or reduce):
-        unpack = pack = 0.0
     pack = pack if scatters(strategy, framework) else 0.0
     if gather or reduce:
         forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds) + unpack)
@@ -234,25 +231,6 @@ def _copy_seconds(
     return unpack, (training.weight_bytes + scatter_width(strategy, training, framework)) * n_trained / rate
 
 
-def scatters(strategy: Strategy, framework: Framework) -> bool:
-    """Tell whether every micro-batch scatters its gradients: else they are reduced once a step."""
-    once = framework.whole_gradients or (framework.reduces_once and strategy.shard == 2)
-    return strategy.shard >= 2 and not once
-
-
-def scatter_width(strategy: Strategy, training: MixedPrecision, framework: Framework) -> int:
-    """Return the bytes of a gradient on its way between ranks: `MixedPrecision.gradient_bytes` unless FSDP narrows it."""
-    return training.weight_bytes if framework.narrow_scatter and strategy.shard >= 2 else training.gradient_bytes
-
-
-def replica_bytes(
-    work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework
-) -> tuple[float, float]:
-    """Return the bytes that replicas of shards add up of a layer's gradients in every micro-batch, and once a step."""
-    n_bytes = work.n_trained_dense * scatter_width(strategy, training, framework) / mesh.n_shards
-    return (n_bytes, 0.0) if framework.reduces_replicas_each and scatters(strategy, framework) else (0.0, n_bytes)
-
-
 def sharded_seconds(
     work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework
 ) -> tuple[float, float]:
@@ -275,15 +253,18 @@ def sharded_seconds(
     return gather, reduce
 
 
-def _reduce_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework) -> float:
-    """Return the seconds of the gradient reduction that happens once a step."""
+def _reduce_seconds(
+    work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework, pack_seconds: float
+) -> float:
+    """Return the seconds of reducing gradients once a step; `pack_seconds`: of laying whole ones out for it."""
     replicas = bucket_seconds(mesh.replicate, "all_reduce", replica_bytes(work, mesh, strategy, training, framework)[1])
     if scatters(strategy, framework):
         return replicas
     width = scatter_width(strategy, training, framework)
     kind = "reduce_scatter" if strategy.shard else "all_reduce"
     seconds = replicas + bucket_seconds(mesh.shard, kind, work.n_trained_dense * width)
-    return seconds + bucket_seconds(mesh.expert_data, kind, work.n_trained_expert * width)
+    seconds += bucket_seconds(mesh.expert_data, kind, work.n_trained_expert * width)
+    return seconds + (pack_seconds if seconds and strategy.shard >= 2 else 0.0)
 
 
 def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:

@@ -10,15 +10,8 @@ from meshwright.core.stage_cost import Collective
 from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import BUCKET_BYTES, Axis, Mesh
 from meshwright.costs.analytic.layer import LayerWork, Transfer
-from meshwright.costs.analytic.stage import (
-    exchanges,
-    exposed,
-    repeated,
-    replica_bytes,
-    scatter_width,
-    scatters,
-    sharded_seconds,
-)
+from meshwright.costs.analytic.scattering import replica_bytes, scatter_width, scatters
+from meshwright.costs.analytic.stage import exchanges, exposed, repeated, sharded_seconds
 
 __all__ = ["collectives"]
 
