@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.core import peaks
-from meshwright.core.interval import ALL, FAR, Kind
+from meshwright.core.interval import ALL, Kind
 from meshwright.validation import Point, _intervals
 
 KIND = Kind(("A",), mixture=False, shard=1, n_tokens=2048, layer_seconds=5e-3)
@@ -23,7 +23,7 @@ def _points(*ratios: float, held: float = 0.0) -> tuple[Point, ...]:
 
 def test_up_to_four_sets_the_interval_is_the_range_of_their_rows() -> None:
     found = _intervals.ends({"a": _points(0.5, 1.0), "b": _points(1.1), "c": _points(1.2), "d": _points(2.0)})
-    assert set(found) == {*KIND.classes, FAR}
+    assert set(found) == set(KIND.classes)
     assert all((ends.low_ratio, ends.high_ratio) == (pytest.approx(0.5), pytest.approx(2.0)) for ends in found.values())
     assert (found[ALL].n_runs, found[ALL].n_sets) == (5, 4)
 
