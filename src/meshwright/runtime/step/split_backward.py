@@ -83,8 +83,8 @@ def delay_weight_gradients(module: nn.Module, later: DeferredWeightGrad) -> int:
     """Let the linear layers of a module keep their weight gradients for later.
 
     `module`: changed in place: its ``nn.Linear`` modules whose weights are plain tensors. Other weights (tables, norms,
-    tensor-parallel products) keep computing their gradients together with those of their inputs, as all do in ``torch.vmap`` and
-    as layers do whose weights have hooks, which are called then.
+    tensor-parallel products) keep computing their gradients together with those of their inputs, as all do in ``torch.vmap``
+    and as layers do whose weights have hooks, which are called then.
     `later`: where the waiting gradients go.
     Returns: number of linear layers found.
     """
