@@ -123,11 +123,9 @@ def _take(folder: Path, stem: str, other: str) -> None:
 def _fields(record: interval.TimeInterval | peaks.PeakRoom) -> str:
     """Return the fields of a record as TOML."""
     found = dataclasses.asdict(record)
-    plain = (
-        dataclasses.asdict(interval.TimeInterval(0.0, 0.0, 0, 0))
-        if isinstance(record, interval.TimeInterval)
-        else {"basis": record.basis}
-    )
+    plain: dict[str, object] = {"basis": getattr(record, "basis", None)}
+    if isinstance(record, interval.TimeInterval):
+        plain = dataclasses.asdict(interval.TimeInterval(0.0, 0.0, 0, 0))
     return "".join(f"{name} = {_shown(value)}\n" for name, value in found.items() if plain.get(name) != value)
 
 
