@@ -10,6 +10,9 @@ torch = pytest.importorskip("torch", reason="running plans needs PyTorch: pip in
 pytestmark = pytest.mark.torch
 
 from meshwright.base.errors import InputError  # noqa: E402
+from meshwright.core.plan import Plan, Stage  # noqa: E402
+from meshwright.core.strategy import Strategy  # noqa: E402
+from meshwright.runtime.job.preflight import check_model  # noqa: E402
 from meshwright.runtime.model.sequence import part_of_sequence  # noqa: E402
 from meshwright.runtime.parallel import apart, shard_equivalence, tensor_parallel  # noqa: E402
 
@@ -203,3 +206,24 @@ def test_a_layer_that_keeps_a_state_of_its_last_pass_is_tried_like_others() -> N
     layer(torch.randn(2, 8, 32))
     shard_equivalence.check_context(layer, [torch.randn(2, 8, 32)], 2, "x")
     assert layer.state.grad_fn is not None, "the layer itself stays as it is"
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_what_a_model_mixes_between_later_layers_is_seen_too_though_they_are_built_alike(at: int) -> None:
+    class Mixes(torch.nn.Module):
+        def __init__(self, at: int) -> None:
+            super().__init__()
+            self.layers, self.at = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(5)), at
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for i, layer in enumerate(self.layers):
+                x = layer(x)
+                if i == self.at + 1:
+                    x = x + x.roll(1, 1)
+            return x
+
+    names, sample = [f"layers.{i}" for i in range(5)], (torch.randn(1, 8, 8),)
+    plan = Plan((Stage(tuple(range(5)), (0, 1), Strategy(context=2), ("none",) * 5),), 1, 1, "1f1b", 1)
+    assert len(check_model(Mixes(-9), names, plan, sample, "x")) == 5
+    with pytest.raises(InputError, match=rf"layer 'layers.{at + 1}': context degree 2: on parts of a sequence"):
+        check_model(Mixes(at), names, plan, sample, "x")

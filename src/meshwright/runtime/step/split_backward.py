@@ -83,8 +83,8 @@ def delay_weight_gradients(module: nn.Module, later: DeferredWeightGrad) -> int:
     """Let the linear layers of a module keep their weight gradients for later.
 
     `module`: changed in place: its ``nn.Linear`` modules whose weights are plain tensors. Other weights (tables, norms,
-    tensor-parallel products) keep computing their gradients together with those of their inputs, as all do in ``torch.vmap``
-    and as layers do whose weights have hooks, which are called then.
+    tensor-parallel products) keep computing their gradients together with those of their inputs, and so do layers whose weights
+    have hooks, which are called then.
     `later`: where the waiting gradients go.
     Returns: number of linear layers found.
     """
@@ -100,7 +100,7 @@ def delay_weight_gradients(module: nn.Module, later: DeferredWeightGrad) -> int:
 
 def _forward_of(part: nn.Linear, later: DeferredWeightGrad) -> Callable[[torch.Tensor], torch.Tensor]:
     def forward(x: torch.Tensor) -> torch.Tensor:
-        if torch._C._are_functorch_transforms_active():  # inside vmap and its like functions of our own cannot run
+        if torch._C._are_functorch_transforms_active():  # in vmap and its like functions of our own cannot run: nothing waits
             return nn.functional.linear(x, part.weight, part.bias)
         result: torch.Tensor = _Product.apply(x, part.weight, part.bias, later)  # type: ignore[no-untyped-call]
         return result
