@@ -128,12 +128,14 @@ def cut(model: nn.Module, names: Sequence[str], sample: Sample = ()) -> list[nn.
     -----
     The forward is traced down to the named layers with ``torch.fx``; what runs between two layers belongs to the earlier one.
     """
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    hooked = any(getattr(model, kind) for kind in kinds)  # before the model is filled, which hooks do
     with filled_in_turn(model):
-        return _cut(model, names, sample)
+        return _cut(model, names, sample, hooked=hooked)
 
 
-def _cut(model: nn.Module, names: Sequence[str], sample: Sample) -> list[nn.Module]:
-    """Do what `cut` does."""
+def _cut(model: nn.Module, names: Sequence[str], sample: Sample, *, hooked: bool) -> list[nn.Module]:
+    """Do what `cut` does; `hooked`: whether the model as a whole has hooks."""
     if seq2seq.recognises(model):
         return seq2seq.cut(model, names, max(1, len(sample)))
     if causal_lm.recognises(model):
@@ -143,8 +145,7 @@ def _cut(model: nn.Module, names: Sequence[str], sample: Sample) -> list[nn.Modu
     paths = resolve(model, names)
     if len(names) == 1:
         return [_Whole(model)]
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    if any(getattr(model, kind) for kind in kinds):
+    if hooked:
         raise InputError(
             f"{type(model).__name__} cannot be cut between its layers: the model as a whole has hooks, which would not be "
             "called; hook its layers, or plan with a single stage of one layer"
