@@ -259,6 +259,9 @@ class Framework:
     keeps_gathered : bool
         Whether ZeRO-1 and 2 are FSDP whose weights stay gathered through a step, beside a pipeline that reduces gradients after
         its last micro-batch only: these stand whole, then beside their shards, with buffers of the largest layer as in ZeRO-3.
+    narrow_gradients : bool
+        Whether gradients are held and reduced in the precision of products' weights where the data axis shards (ZeRO's own),
+        whatever `MixedPrecision.gradient_bytes` says.
     whole_gradients : bool
         Whether FSDP (ZeRO-2 and 3) leaves the gradients of all layers whole, in the precision of products' weights, until the
         last micro-batch of a step scatters them (Accelerate's ``no_sync``), or every micro-batch scatters its own.
@@ -324,6 +327,7 @@ class Framework:
     gradient_copy_bytes: float = 0.0
     n_gathered_weights: float = 0.0
     keeps_gathered: bool = False
+    narrow_gradients: bool = False
     whole_gradients: bool = False
     narrow_scatter: bool = False
     reduces_replicas_each: bool = False
