@@ -261,6 +261,9 @@ class Framework:
     reduces_once : bool
         Whether in a pipeline gradients of ZeRO-2 stand whole until a stage's last micro-batch is through and scattered then,
         whole ones beside shards (FSDP under PyTorch's pipelines), or every micro-batch scatters its own.
+    narrow_gradients : bool
+        Whether gradients are held and reduced in the precision of products' weights where the data axis shards (ZeRO's own),
+        whatever `MixedPrecision.gradient_bytes` says.
     whole_gradients : bool
         Whether FSDP (ZeRO-2 and 3) leaves the gradients of all layers whole, in the precision of products' weights, until the
         last micro-batch of a step scatters them (Accelerate's ``no_sync``), or every micro-batch scatters its own.
@@ -327,6 +330,7 @@ class Framework:
     n_gathered_weights: float = 0.0
     keeps_gathered: bool = False
     reduces_once: bool = False
+    narrow_gradients: bool = False
     whole_gradients: bool = False
     narrow_scatter: bool = False
     reduces_replicas_each: bool = False

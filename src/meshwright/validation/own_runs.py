@@ -268,6 +268,8 @@ def _degrees(fields: Mapping[str, str]) -> dict[str, Any]:
         count(fields, "data"), tensor, count(fields, "context", 1), count(fields, "expert", 1), split and tensor > 1,
         _shard(fields), count(fields, "shard_degree", 0),
     )  # fmt: skip
+    if strategy.data * strategy.context == 1:  # over one rank nothing is sharded, as plans have it
+        strategy = replace(strategy, shard=0, shard_degree=0)
     return {
         "strategies": (strategy,), "pipeline": count(fields, "pipeline"), "virtual": count(fields, "virtual", 1),
         "micro_batch": count(fields, "micro_batch"), "global_batch": count(fields, "global_batch"), "recompute": recompute,

@@ -101,3 +101,12 @@ def test_a_run_of_ones_own_without_a_configuration_ran_as_by_default() -> None:
 
     assert ran() == "no_sync" == ran(framework="accelerate")
     assert ran(global_batch="16") == ran(shard="0") == ran(framework="fsdp2") == ""
+
+
+def test_over_one_data_rank_every_sharding_level_is_the_same_run() -> None:
+    row = {
+        "model": "llama-3.2-1b", "cluster": "dgx-h100:8", "global_batch": "8", "micro_batch": "1", "data": "1", "tensor": "2",
+        "pipeline": "4", "step_seconds": "1", "framework": "torchtitan",
+    }  # fmt: skip
+    points = own_runs.points([row | {"shard": str(shard)} for shard in range(4)])
+    assert len({(one.predicted_seconds, one.predicted_bytes) for one in points if not isinstance(one, own_runs.Skipped)}) == 1

@@ -129,4 +129,6 @@ def test_the_screen_says_where_no_run_on_the_kind_of_device_was_measured() -> No
     old, new = (api.plan("gpt2", cluster, batch=Batch(8, 0, 256)) for cluster in ("g4dn-t4:4", "dgx-a100:4"))
     (said,) = [line for line in text.explain(old, verbose=False).splitlines() if line.startswith("step: ")]
     assert "; no run on T4-16GB was measured)" in said
-    assert "was measured" not in text.explain(new, verbose=False).partition("time: ")[0]
+    assert "; no run like this was measured)" in text.explain(new, verbose=False)  # layers of so little work
+    near = api.plan("llama-3.1-8b", "dgx-h100:8", framework="megatron", batch=Batch(64, 0, 4096))
+    assert "was measured" not in text.explain(near, verbose=False).partition("time: ")[0]

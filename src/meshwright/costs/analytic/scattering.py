@@ -7,7 +7,7 @@ from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import Mesh
 from meshwright.costs.analytic.layer import LayerWork
 
-__all__ = ["replica_bytes", "scatter_width", "scatters"]
+__all__ = ["held_width", "replica_bytes", "scatter_width", "scatters"]
 
 
 def scatters(strategy: Strategy, framework: Framework) -> bool:
@@ -18,7 +18,14 @@ def scatters(strategy: Strategy, framework: Framework) -> bool:
 
 def scatter_width(strategy: Strategy, training: MixedPrecision, framework: Framework) -> int:
     """Return the bytes of a gradient on its way between ranks: `MixedPrecision.gradient_bytes` unless FSDP narrows it."""
-    return training.weight_bytes if framework.narrow_scatter and strategy.shard >= 2 else training.gradient_bytes
+    narrow = framework.narrow_scatter and strategy.shard >= 2
+    return training.weight_bytes if narrow else held_width(strategy, training, framework)
+
+
+def held_width(strategy: Strategy, training: MixedPrecision, framework: Framework) -> int:
+    """Return the bytes of a gradient that is held: `MixedPrecision.gradient_bytes` unless ZeRO narrows it."""
+    narrow = framework.narrow_gradients and strategy.shard >= 1
+    return min(training.weight_bytes, training.gradient_bytes) if narrow else training.gradient_bytes
 
 
 def replica_bytes(

@@ -13,7 +13,7 @@ from meshwright.core.strategy import OFFLOAD, Strategy
 from meshwright.costs.analytic.device_mesh import Axis, Mesh, bucket_seconds
 from meshwright.costs.analytic.layer import LayerWork, Repeat, Transfer
 from meshwright.costs.analytic.offload import exposed_seconds, host_update
-from meshwright.costs.analytic.scattering import replica_bytes, scatter_width, scatters
+from meshwright.costs.analytic.scattering import held_width, replica_bytes, scatter_width, scatters
 from meshwright.costs.analytic.update import EXCHANGED_BYTES, shaped_update
 
 __all__ = [
@@ -306,9 +306,9 @@ def _state_bytes(
     whole = work.n_trained_dense + work.n_trained_expert
     share = work.n_trained_dense / mesh.n_shards + work.n_trained_expert / mesh.n_expert_shards
     lookup = training.weight_bytes * work.n_lookup_parameters if strategy.shard < 2 else 0.0
-    both = framework.reduces_once and strategy.shard in (1, 2)
-    gradients = training.gradient_bytes * (share if strategy.shard >= 2 and not both else whole) + lookup
-    gradients += training.gradient_bytes * share if both else 0.0
+    width, both = held_width(strategy, training, framework), framework.reduces_once and strategy.shard in (1, 2)
+    gradients = width * (share if strategy.shard >= 2 and not both else whole) + lookup
+    gradients += width * share if both else 0.0
     if framework.whole_gradients and strategy.shard >= 2:  # in the last backward pass shards take their places
         gradients = max(gradients, training.weight_bytes * whole)
     if strategy.shard < 3 and training.weight_bytes < 4:

@@ -21,7 +21,7 @@ __all__ = ["check", "read", "reduces_late", "said_otherwise", "write"]
 
 _KNOWN = (
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16", "fp16", "zero_optimization",
-    "tensor_parallel", "activation_checkpointing", "sequence_parallel_size",
+    "tensor_parallel", "activation_checkpointing", "sequence_parallel_size", "data_types",
 )  # fmt: skip
 _WITHOUT_EFFECT = (
     "optimizer", "scheduler", "gradient_clipping", "steps_per_print", "wall_clock_breakdown", "dump_state",
@@ -231,6 +231,9 @@ def _otherwise(
     content: Mapping[str, Any], zero: Mapping[str, Any], kept: Mapping[str, Any], level: int
 ) -> Iterator[tuple[str, str]]:
     """Yield entries with a value that changes what a step takes, and how it is priced."""
+    kept_in = _exact.table(content, "data_types", "").get("grad_accum_dtype")
+    if level and kept_in in ("fp32", "float32") and _exact.table(content, "bf16", "").get("enabled"):
+        yield "grad_accum_dtype", "gradients are priced in two bytes, as DeepSpeed accumulates them by default"
     if zero.get("overlap_comm") in (False,) and level == 3:
         yield "overlap_comm", "collectives are priced as overlap_comm true runs them"
     if zero.get("reduce_scatter") is False and level in (1, 2):

@@ -40,7 +40,8 @@ def model_of(path: str, sequence_length: int) -> ModelSpec:
     found = _built_in(name, ahead)
     if not found:
         raise InputError(f"{path}: model_name {name} is none of the built-in models; give --model")
-    return models.read(found, sequence_length=length)
+    unfused = content.get("attention") == "dot_product"
+    return models.read(found, sequence_length=length, attention="unfused" if unfused else "")
 
 
 def _built_in(name: str, ahead: int) -> str:
@@ -68,6 +69,7 @@ def _described(content: dict[str, Any], path: str, sequence_length: int) -> Mode
         raise InputError(f"{path}: names no model_name and {what}; give --model")
     fields: dict[str, Any] = {name: _exact.whole(content, entry, path) for name, entry in _DIMENSIONS.items()}
     fields |= {"model_type": families[block], "tie_word_embeddings": content.get("logits_via_embedding") is True}
+    fields |= {"_attn_implementation": "eager"} if content.get("attention") == "dot_product" else {}
     name = f"the model of {path}"
     graph = huggingface.graph_of(fields, name, sequence_length=sequence_length)
     return ModelSpec(name, "huggingface", "", graph, costs="analytic", search="best")

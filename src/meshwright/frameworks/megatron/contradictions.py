@@ -191,8 +191,9 @@ def _of_experts(options: Options) -> Wrong:
             yield "--expert-model-parallel-size", f" {expert} does not divide --num-experts {experts}"
         if "--fp16" in options:
             yield "--expert-model-parallel-size", ": Megatron-LM spreads experts in bf16 or fp32 only, not with --fp16"
-        if tensor > 1 and "--sequence-parallel" not in options:
-            yield "--expert-model-parallel-size", " beside a tensor axis: Megatron-LM asks for --sequence-parallel; add it"
+    if experts and tensor > 1 and "--sequence-parallel" not in options:
+        own = "--expert-model-parallel-size" if "--expert-model-parallel-size" in options else "--num-experts"
+        yield own, " beside a tensor axis: Megatron-LM asks for --sequence-parallel; add it"
     yield from _of_routing(options, experts)
     if "--overlap-moe-expert-parallel-comm" in options:
         yield from _overlapped(options, expert, options.get("--moe-token-dispatcher-type", ("allgather",)))

@@ -32,8 +32,23 @@ _SWITCHES = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
 _SLOWED: Mapping[str, str] = MappingProxyType({
     "CUDA_LAUNCH_BLOCKING": "kernels are priced as launched ahead", "NCCL_IB_DISABLE": "hosts are priced with their adapters",
     "NCCL_P2P_DISABLE": "devices are priced as reaching each other",
+    "NCCL_SHM_DISABLE": "devices are priced as reaching each other",
+    "NCCL_MAX_NCHANNELS": "collectives are priced with the channels that NCCL chooses",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "memory is priced as cached, not allocated anew each time",
 })  # fmt: skip
 """Variables that change what a step takes where they are 1, and how it is priced."""
+
+_CHOSEN: Mapping[str, str] = MappingProxyType({
+    "NCCL_ALGO": "collectives are priced by the algorithm that NCCL chooses",
+    "NCCL_PROTO": "collectives are priced by the protocol that NCCL chooses",
+})  # fmt: skip
+"""Variables that choose something whatever their value, and how it is priced."""
+
+_OTHERWISE: Mapping[tuple[str, str], str] = MappingProxyType({
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"): "collectives are priced without its checks",
+    ("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0"): "attention is priced as not deterministic",
+})  # fmt: skip
+"""The same of one value."""
 
 
 def slowed(environment: Mapping[str, tuple[str, int]]) -> Iterator[tuple[int, str]]:
@@ -42,6 +57,14 @@ def slowed(environment: Mapping[str, tuple[str, int]]) -> Iterator[tuple[int, st
         value, line = environment.get(name, ("", 0))
         if value == "1":
             yield line, f"{name} is 1; {what}"
+    for name, what in _CHOSEN.items():
+        value, line = environment.get(name, ("", 0))
+        if value:
+            yield line, f"{name} is {value}; {what}"
+    for (name, wanted), what in _OTHERWISE.items():
+        value, line = environment.get(name, ("", 0))
+        if value == wanted:
+            yield line, f"{name} is {value}; {what}"
 
 
 def wrong(options: Mapping[str, tuple[str, ...]], environment: Mapping[str, tuple[str, int]]) -> Iterator[tuple[int, str]]:

@@ -51,6 +51,11 @@ def read(path: str, graph: Graph) -> RunConfig:
     mode = str(parallelism.get("tp_mode") or "ALL_REDUCE").upper()
     if mode not in ("ALL_REDUCE", "REDUCE_SCATTER"):
         raise InputError(f"{path}: parallelism.tp_mode is {mode}; it must be ALL_REDUCE or REDUCE_SCATTER")
+    if mode == "ALL_REDUCE" and tensor > 1 and _flag(parallelism, "tp_linear_async_communication", False, path):
+        raise InputError(
+            f"{path}: parallelism.tp_linear_async_communication is true with tp_mode ALL_REDUCE, with which nanotron stops "
+            "(TensorParallelRowLinear); take REDUCE_SCATTER, or false"
+        )
     level = _exact.whole(parts["optimizer"], "zero_stage", path, least=0) if parts["optimizer"] else 0
     if level > 1:
         raise InputError(f"{path}: optimizer.zero_stage is {level}; it must be 0 or 1")

@@ -44,6 +44,7 @@ _UNPRICED: Mapping[str, str] = MappingProxyType({
     "optimizer.early_step_in_backward": "the update is priced after the backward pass",
     "float8.enable_fsdp_float8_all_gather": "weights are priced as gathered in bf16",
     "quantize.linear.float8.enable_fsdp_float8_all_gather": "weights are priced as gathered in bf16",
+    "debug.deterministic": "kernels are priced as without it", "training.deterministic": "kernels are priced as without it",
     "fault_tolerance.enable": "replicas are priced as reducing every step",
     "validation.enable": "a step of training is priced", "validation.enabled": "a step of training is priced",
 })  # fmt: skip
@@ -84,7 +85,13 @@ def _fill(fields: Fields, path: str) -> None:
     text = _exact.read_text(path)
     content = files.read_toml(path)
     flat = dict(_flat(content, ""))
+    said: dict[tuple[str, str], tuple[str, Any]] = {}
     for name, value in flat.items():
+        other, before = said.setdefault(_place(name), (name, value))
+        if before != value:
+            raise fields.wrong(
+                _line(text, name), f"{name} is {value!r}, but {other}, which says the same, {before!r}; keep one"
+            )
         _one(fields, name, value, _line(text, name))
     if fields.checkpointing is None:
         fields.checkpointing, fields.every_nth_layer = _MODES["selective"], 2
@@ -103,12 +110,17 @@ def _flat(content: Mapping[str, Any], before: str) -> list[tuple[str, Any]]:
     return found
 
 
-def _one(fields: Fields, name: str, value: Any, line: int) -> None:
-    """Keep one entry."""
+def _place(name: str) -> tuple[str, str]:
+    """Return the section and the field that an entry of any release is now."""
     part, _, own = name.partition(".")
     part, own = _MOVED.get((part, own), (part, own))
-    if part in ("training", "experimental") and re.search(r"_parallel_(degree|schedule|microbatch\w*|split\w*|method)$", own):
-        part = "parallelism"
+    moved = r"(_parallel_(degree|schedule|microbatch\w*|split\w*|method)|^data_parallel_(shard|replicate)_degree)$"
+    return ("parallelism" if part in ("training", "experimental") and re.search(moved, own) else part), own
+
+
+def _one(fields: Fields, name: str, value: Any, line: int) -> None:
+    """Keep one entry."""
+    part, own = _place(name)
     if name in _UNPRICED and value:
         fields.warnings.append(f"{fields.path}: line {line}: {name}: {_UNPRICED[name]}")
     elif _apart(fields, name, value, line):
@@ -138,6 +150,9 @@ def _apart(fields: Fields, name: str, value: Any, line: int) -> bool:
     elif name == "optimizer.name":
         if value not in ("AdamW", "Adam"):
             raise fields.wrong(line, f"optimizer.name is {value!r}; AdamW and Adam are priced")
+    elif name == "optimizer.implementation":
+        if value == "for-loop":
+            fields.warnings.append(f"{fields.path}: line {line}: {name} is {value}: the update is priced as fused")
     else:
         return False
     return True
