@@ -77,9 +77,9 @@ def test_variables_that_change_collectives_memory_or_attention_are_said() -> Non
 def test_a_mixture_beside_a_tensor_axis_asks_for_sequence_parallelism_whatever_the_expert_degree() -> None:
     options = {"--num-experts": ("8",), "--tensor-model-parallel-size": ("2",)}
     asked = "Megatron-LM asks for --sequence-parallel"
-    assert any(asked in what for _, what in contradictions._of_experts(options))
-    assert not any(asked in what for _, what in contradictions._of_experts(options | {"--sequence-parallel": ()}))
-    assert not any(asked in what for _, what in contradictions._of_experts({"--tensor-model-parallel-size": ("2",)}))
+    assert any(asked in what for _, what in contradictions.found(options))
+    assert not any(asked in what for _, what in contradictions.found(options | {"--sequence-parallel": ()}))
+    assert not any(asked in what for _, what in contradictions.found({"--tensor-model-parallel-size": ("2",)}))
 
 
 def test_maxtexts_unfused_attention_is_that_of_the_model_that_a_file_names(tmp_path: pathlib.Path) -> None:

@@ -80,6 +80,9 @@ def found(options: Options) -> Wrong:
             yield name, f": Megatron-LM asks for {' or '.join(needed)} beside it; add it"
     for part in (_recomputed, _sharded, _captured, _split, _of_experts, _of_the_model, _of_the_update):
         yield from part(options)
+    expert, tensor = (_whole(options, f"--{axis}-model-parallel-size") for axis in ("expert", "tensor"))
+    if expert <= 1:  # after what is wrong of experts by themselves
+        yield from _unsplit(options, _whole(options, "--num-experts"), tensor)
 
 
 def refused_aside(options: Options) -> Wrong:
@@ -191,12 +194,18 @@ def _of_experts(options: Options) -> Wrong:
             yield "--expert-model-parallel-size", f" {expert} does not divide --num-experts {experts}"
         if "--fp16" in options:
             yield "--expert-model-parallel-size", ": Megatron-LM spreads experts in bf16 or fp32 only, not with --fp16"
-    if experts and tensor > 1 and "--sequence-parallel" not in options:
-        own = "--expert-model-parallel-size" if "--expert-model-parallel-size" in options else "--num-experts"
-        yield own, " beside a tensor axis: Megatron-LM asks for --sequence-parallel; add it"
+    if expert > 1:
+        yield from _unsplit(options, experts, tensor)
     yield from _of_routing(options, experts)
     if "--overlap-moe-expert-parallel-comm" in options:
         yield from _overlapped(options, expert, options.get("--moe-token-dispatcher-type", ("allgather",)))
+
+
+def _unsplit(options: Options, experts: int, tensor: int) -> Wrong:
+    """Yield what is refused of a mixture beside a tensor axis that does not split norms along the sequence."""
+    if experts and tensor > 1 and "--sequence-parallel" not in options:
+        own = "--expert-model-parallel-size" if "--expert-model-parallel-size" in options else "--num-experts"
+        yield own, " beside a tensor axis: Megatron-LM asks for --sequence-parallel; add it"
 
 
 def _of_routing(options: Options, experts: int) -> Wrong:
