@@ -110,6 +110,8 @@ def test_progress_speaks_before_five_seconds_of_silence(
 class _Called:
     """A thread that does all its work when it is started."""
 
+    ident = 1
+
     def __init__(self, target: Callable[[], None]) -> None:
         self.start = target
 
