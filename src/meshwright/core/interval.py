@@ -96,6 +96,11 @@ class Kind:
     offload: str = ""
 
     @property
+    def length(self) -> int:
+        """Tokens of a sample; 0 where the model has no length, which is a graph of one token."""
+        return self.n_tokens if self.n_tokens > 1 else 0
+
+    @property
     def near(self) -> str:
         """The name of the nearest class: one framework's runs of one kind of model on one kind of cluster; empty for none."""
         model = "mixture" if self.mixture else "dense"
@@ -196,7 +201,7 @@ class TimeInterval:
     def distance(self, kind: Kind) -> float:
         """Return how many times the reach of its runs a question exceeds, in what it exceeds most; 1 where in nothing."""
         reaches = (
-            (kind.n_tokens, self.n_tokens), (kind.n_devices, self.n_devices), (kind.layer_seconds, self.layer_seconds)
+            (kind.length, self.n_tokens), (kind.n_devices, self.n_devices), (kind.layer_seconds, self.layer_seconds)
         )  # fmt: skip
         return max(1.0, *(max(value / high, low / value) for value, (low, high) in reaches if value and high), 1.0)
 
@@ -207,8 +212,8 @@ class TimeInterval:
     def beyond(self, kind: Kind) -> tuple[str, ...]:
         """Return in which respects no run of the class is near another one, in words: the question's, and what was measured."""
         found = [f"{kind.offload} on the host"] if kind.offload else []
-        if _far(kind.n_tokens, *self.n_tokens):
-            found.append(f"{kind.n_tokens:,} tokens a sample, not {_range(*self.n_tokens)}")
+        if _far(kind.length, *self.n_tokens):
+            found.append(f"{kind.length:,} tokens a sample, not {_range(*self.n_tokens)}")
         if _far(kind.n_devices, *self.n_devices):
             found.append(f"{kind.n_devices:,} device{'s' * (kind.n_devices != 1)}, not {_range(*self.n_devices)}")
         if _far(kind.layer_seconds, *self.layer_seconds):

@@ -105,7 +105,7 @@ def test_an_illegal_run_says_why_and_an_unknown_entry_is_a_warning(meshwright: A
     entry = meshwright("advise", "a.yaml", "--cluster", "dgx-h100:4", "--model", tiny, "--json").json
     first, second = entry["warnings"]
     assert first == "a.yaml: line 3: nothing is known of weather; it is left out"
-    assert entry["framework"] == "accelerate:accumulates" and "FSDP2 holds whole gradients until the last micro-batch" in second
+    assert entry["framework"] == "accelerate:no_sync" and "every device holds whole gradients" in second
     (tmp_path / "b.sh").write_text(
         SCRIPT.replace(
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",

@@ -252,15 +252,6 @@ def test_gradients_that_are_reduced_once_cost_no_micro_batch_anything_and_leave_
     assert analytic.combine([(kept, 3)], once, 0).overlap_ratio > 0.0
 
 
-def test_gradients_that_are_accumulated_whole_stand_beside_their_shards() -> None:
-    axes, whole = mesh(n_shards=4, n_expert_shards=4), Framework(holds_whole_gradients=True)
-    for shard in (2, 3):
-        kept, plain = (load(Strategy(data=4, shard=shard), axes, framework=how) for how in (whole, None))
-        assert kept.gradient_bytes - plain.gradient_bytes == 2 * 140
-    alone = load(Strategy(shard=3), framework=whole)
-    assert alone.gradient_bytes == load(Strategy(shard=3)).gradient_bytes  # one rank has nothing to scatter
-
-
 @pytest.mark.parametrize(
     ("shard", "moved"),
     [

@@ -79,7 +79,7 @@ def test_intervals_are_those_of_what_plan_would_predict() -> None:
     report = Report("runs.csv", "vtrain", (point,), (), frozenset({1}), ("tp 1",))
     ends = interval.around(1.5, kind)
     (row,) = _data(validation.page([report]))["time"]  # type: ignore[misc, attr-defined]
-    assert row == [1, 2.0, 1.0, "tp 1", pytest.approx(ends.low_seconds), pytest.approx(ends.high_seconds)]
+    assert row == [1, 2.0, 1.0, "tp 1", pytest.approx(ends.low_seconds, rel=1e-5), pytest.approx(ends.high_seconds, rel=1e-5)]
     time, *_, memory, _ = _worst.explain([report], 1).splitlines()[1:]
     assert f"(as planned, 80 %: {ends.low_seconds:.3g} s to {ends.high_seconds:.3g} s) for 2 s" in time and "80 %" not in memory
 

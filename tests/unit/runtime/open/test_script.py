@@ -154,7 +154,7 @@ def test_a_signal_ends_every_process_of_a_script(folder: pathlib.Path) -> None:
     time.sleep(0.2)
     started.send_signal(signal.SIGTERM)
     _, said = started.communicate(timeout=100)
-    assert started.returncode == 1 and "train.py: the run was ended: asked to stop by SIGTERM\n" in said
+    assert started.returncode == 143 and "train.py: the run was ended: asked to stop by SIGTERM\n" in said
     for path in folder.glob("pid-*"):
         assert not pathlib.Path(f"/proc/{path.read_text()}").exists()
 
