@@ -203,7 +203,7 @@ class TimeInterval:
         reaches = (
             (kind.length, self.n_tokens), (kind.n_devices, self.n_devices), (kind.layer_seconds, self.layer_seconds)
         )  # fmt: skip
-        return max(1.0, *(max(value / high, low / value) for value, (low, high) in reaches if value and high), 1.0)
+        return max((1.0, *(max(value / high, low / value) for value, (low, high) in reaches if value and high)))
 
     def unlike_products(self, kind: Kind) -> bool:
         """Tell whether its runs' products are of another precision than a question's."""

@@ -180,7 +180,8 @@ class Costs:
         Lemma: inside a micro-batch, sharding only adds communication, copies and buffers, so that none of it (ZeRO-0) is below all, and
         offload changes nothing; the higher the level, the more ranks share, and with optimizer state on the host, the less weights,
         gradients and optimizer state are held, as much for any micro-batch. What the optimizer takes does not fall from level to level and is left out. No one sharding is below all others:
-        ZeRO-3 holds the least state, but needs buffers of a layer's size. Which layers share a rank is a matter of the schedule. Where ZeRO-2 reduces once a step its gradients stand whole beside shards, so that the least of all levels counts.
+        ZeRO-3 holds the least state, but needs buffers of a layer's size. Which layers share a rank is a matter of the schedule.
+        Where ZeRO-2 reduces once a step its gradients stand whole beside shards, so that the least of all levels counts.
         """
         key = config.mesh, self._spare[0] != self._spare[1] and config.ends_together
         if key not in self._of_mesh:
