@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ProgramAnswer", "ProgramRow", "solve"]
+__all__ = ["ProgramAnswer", "ProgramRow", "least_values", "solve"]
 
 _SOLVER = "scipy.optimize._highspy._core"
 _PARTS = ("_Highs", "HighsLp", "HighsModelStatus", "HighsOptions", "HighsStatus", "HighsVarType", "MatrixFormat", "kHighsInf")
@@ -64,6 +64,32 @@ def solve(
     ProgramAnswer
         The bound is that of the solver: true up to its tolerances (1e-6 of rows and whole numbers).
     """
+    return _solved(cost, whole, upper, rows, most_nodes)[0]
+
+
+def least_values(cost: NDArray[np.float64], rows: list[ProgramRow]) -> NDArray[np.float64] | None:
+    """Return the variables of a linear program, from 0 on, where they cost the least; None where the solver has none.
+
+    Parameters
+    ----------
+    cost : ndarray, shape (n_variables,), float64
+        Of one of each variable.
+    rows : list of ProgramRow
+        At least one.
+
+    Returns
+    -------
+    ndarray, shape (n_variables,), float64, or None
+        They keep the rows up to the solver's tolerance (1e-6): whoever proves something by them counts it anew.
+    """
+    values = _solved(cost, np.zeros(len(cost), dtype=np.bool_), np.inf, rows, 1)[1]
+    return None if values is None or len(values) != len(cost) else values
+
+
+def _solved(
+    cost: NDArray[np.float64], whole: NDArray[np.bool_], upper: ArrayLike, rows: list[ProgramRow], most_nodes: int
+) -> tuple[ProgramAnswer, NDArray[np.float64] | None]:
+    """Return `solve`, and the variables of the best answer found."""
     highs = _solver()
     by_row = np.repeat(np.arange(len(rows)), [len(row.columns) for row in rows])
     column = np.concatenate([row.columns for row in rows])
@@ -86,21 +112,21 @@ def solve(
     return _run(highs, program, most_nodes)
 
 
-def _run(highs: Any, program: Any, most_nodes: int) -> ProgramAnswer:
+def _run(highs: Any, program: Any, most_nodes: int) -> tuple[ProgramAnswer, NDArray[np.float64] | None]:
     """Run the solver as `scipy.optimize.milp` does."""
     run, options = highs._Highs(), highs.HighsOptions()
     options.log_to_console, options.mip_max_nodes, options.mip_rel_gap = False, most_nodes, 0.0
     run.passOptions(options)
     status = highs.HighsModelStatus
     if run.passModel(program) == highs.HighsStatus.kError:
-        return ProgramAnswer(True, None)
+        return ProgramAnswer(True, None), None
     if run.run() == highs.HighsStatus.kError:
-        return ProgramAnswer(run.getModelStatus() in (status.kInfeasible, status.kModelError), None)
+        return ProgramAnswer(run.getModelStatus() in (status.kInfeasible, status.kModelError), None), None
     found, told = run.getModelStatus(), run.getInfo()
     stopped = found in (status.kTimeLimit, status.kIterationLimit, status.kSolutionLimit)
     if found == status.kOptimal or (stopped and told.objective_function_value != highs.kHighsInf):
-        return ProgramAnswer(False, float(told.mip_dual_bound))
-    return ProgramAnswer(found in (status.kInfeasible, status.kModelError), None)
+        return ProgramAnswer(False, float(told.mip_dual_bound)), np.array(run.getSolution().col_value)
+    return ProgramAnswer(found in (status.kInfeasible, status.kModelError), None), None
 
 
 def _by_scipy(
@@ -111,7 +137,7 @@ def _by_scipy(
     low: NDArray[np.float64],
     high: NDArray[np.float64],
     most_nodes: int,
-) -> ProgramAnswer:
+) -> tuple[ProgramAnswer, NDArray[np.float64] | None]:
     """Return the same by SciPy's own door; `table`: values, rows and columns."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
@@ -125,7 +151,8 @@ def _by_scipy(
         constraints=LinearConstraint(rows, low, high),
         options={"node_limit": most_nodes, "mip_rel_gap": 0.0},
     )
-    return ProgramAnswer(found.status == 2, None if found.mip_dual_bound is None else float(found.mip_dual_bound))
+    bound = None if found.mip_dual_bound is None else float(found.mip_dual_bound)
+    return ProgramAnswer(found.status == 2, bound), None if found.x is None else np.asarray(found.x)
 
 
 @cache

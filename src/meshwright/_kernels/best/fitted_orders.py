@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright._kernels.compiling import kernel
 
-__all__ = ["Skeleton", "earliest", "least_end"]
+__all__ = ["Skeleton", "earliest", "last_way", "least_end"]
 
 
 class Skeleton(NamedTuple):
@@ -52,8 +52,11 @@ def earliest(orders, limit, n_microbatches):
 
     Returns
     -------
-    ndarray, shape (n_tasks,), float64
+    start : ndarray, shape (n_tasks,), float64
         Seconds; -1 where the order deadlocks.
+    since : ndarray, shape (n_tasks,), int64
+        The task whose start decides it, -1 for none: one of the rank itself from which on all run, or one of another rank whose
+        end it waits for.
 
     Notes
     -----
@@ -62,17 +65,19 @@ def earliest(orders, limit, n_microbatches):
     some task i run between the start of i and that of the forward task, besides all tasks from i on.
     """
     n_ranks, n_stages, n_tasks = len(orders.first) - 1, orders.channel.shape[1], len(orders.stage)
-    start = np.full(n_tasks, -1.0)
+    start, origin = np.full(n_tasks, -1.0), np.full(n_tasks, -1)
     activation = np.full((n_stages, n_microbatches), -1.0)
     activation[0, :] = 0.0
     gradient = np.full((n_stages, n_microbatches), -1.0)
     gradient[n_stages - 1, :] = 0.0
     channel_free = np.zeros(2 * n_stages)
+    # of what is sent, and of what left each channel last: the task whose end it waited for
+    sender, channel_sender = np.full((2, n_stages, n_microbatches), -1), np.full(2 * n_stages, -1)
     # of every rank: its next task, the end of the last one, forward tasks begun less whole backward passes, input gradients
     # begun, weight gradients that must be over, the next task to be taken for i, and what follows the best i so far
     position, clock = orders.first[:-1].copy(), np.zeros(n_ranks)
     n_held, n_inputs, n_over = np.zeros(n_ranks, np.int64), np.zeros(n_ranks, np.int64), np.zeros(n_ranks, np.int64)
-    pointer, since = orders.first[:-1].copy(), np.full(n_ranks, -np.inf)
+    pointer, since, since_task = orders.first[:-1].copy(), np.full(n_ranks, -np.inf), np.full(n_ranks, -1)
     before = np.zeros(n_tasks)  # seconds of the rank's tasks before each
     inputs_before = np.zeros(n_tasks, np.int64)
     weights = np.zeros((n_ranks, n_tasks + 1))  # of the first weight gradients of each rank, in order
@@ -86,7 +91,9 @@ def earliest(orders, limit, n_microbatches):
                 ready = activation[stage, microbatch] if phase == 0 else gradient[stage, microbatch]
                 if ready < 0.0:
                     break
-                begin = max(ready, clock[rank])
+                begin, from_task = clock[rank], task - 1 if task > orders.first[rank] else -1
+                if ready > begin:
+                    begin, from_task = ready, sender[0 if phase == 0 else 1, stage, microbatch]
                 if task > orders.first[rank]:
                     last = task - 1
                     before[task] = before[last] + orders.seconds[orders.phase[last], orders.stage[last]]
@@ -96,12 +103,15 @@ def earliest(orders, limit, n_microbatches):
                     n_over[rank] = max(n_over[rank], n_held[rank] - limit[rank])
                     while pointer[rank] < task and inputs_before[pointer[rank]] <= n_over[rank]:
                         i = pointer[rank]
-                        since[rank] = max(since[rank], start[i] - before[i] - weights[rank, inputs_before[i]])
+                        latest = start[i] - before[i] - weights[rank, inputs_before[i]]
+                        if latest > since[rank]:
+                            since[rank], since_task[rank] = latest, i
                         pointer[rank] += 1
-                    if n_over[rank] > 0:
-                        begin = max(begin, since[rank] + before[task] + weights[rank, n_over[rank]])
+                    held_up = since[rank] + before[task] + weights[rank, n_over[rank]] if n_over[rank] > 0 else 0.0
+                    if held_up > begin:
+                        begin, from_task = held_up, since_task[rank]
                 end = begin + orders.seconds[phase, stage]
-                start[task], clock[rank] = begin, end
+                start[task], clock[rank], origin[task] = begin, end, from_task
                 if phase == 1:
                     weights[rank, n_inputs[rank] + 1] = weights[rank, n_inputs[rank]] + orders.seconds[2, stage]
                     n_inputs[rank] += 1
@@ -109,10 +119,13 @@ def earliest(orders, limit, n_microbatches):
                     n_held[rank] -= 1
                 way, target = (0, stage + 1) if phase == 0 else (1, stage - 1)
                 if 0 <= target < n_stages:
-                    channel = orders.channel[way, stage]
+                    channel, sent_by = orders.channel[way, stage], task
                     if channel >= 0:
-                        end = max(end, channel_free[channel]) + orders.send_seconds[way, stage]
-                        channel_free[channel] = end
+                        if channel_free[channel] > end:
+                            end, sent_by = channel_free[channel], channel_sender[channel]
+                        end += orders.send_seconds[way, stage]
+                        channel_free[channel], channel_sender[channel] = end, sent_by
+                    sender[way, target, microbatch] = sent_by
                     if way == 0:
                         activation[target, microbatch] = end
                     else:
@@ -120,8 +133,8 @@ def earliest(orders, limit, n_microbatches):
                 position[rank] += 1
                 n_left -= 1
         if n_left == was:
-            return start
-    return start
+            return start, origin
+    return start, origin
 
 
 @kernel
@@ -170,3 +183,47 @@ def least_end(orders, start, rank_of_stage, more, end):
             latest = max(latest, start[task] + left + more[rank] * least)
         most = max(most, latest + end[rank])
     return most
+
+
+@kernel
+def last_way(orders, start, origin, end):
+    """Return how often a backward pass of each stage lies on the way that decides when a step ends, and when that is.
+
+    Parameters
+    ----------
+    orders : Skeleton
+        As in `earliest`.
+    start, origin : ndarray, shape (n_tasks,)
+        As `earliest` returns them.
+    end : ndarray, shape (n_ranks,), float64
+        What follows the last task of each rank.
+
+    Returns
+    -------
+    n_times : ndarray, shape (n_stages,), float64
+        Whole backward passes and input gradients of each stage.
+    seconds : float
+        As `least_end` returns it where nothing more is recomputed.
+    """
+    n_times, most, at = np.zeros(orders.channel.shape[1]), -1.0, 0
+    for rank in range(len(orders.first) - 1):
+        left = 0.0
+        for task in range(orders.first[rank + 1] - 1, orders.first[rank] - 1, -1):
+            stage, phase = orders.stage[task], orders.phase[task]
+            left += orders.seconds[phase, stage]
+            if phase == 1:
+                left += orders.seconds[2, stage]
+            if start[task] + left + end[rank] > most:
+                most, at, last = start[task] + left + end[rank], task, orders.first[rank + 1]
+    # from `at` on all tasks of its rank; from what that waits for on all of that rank up to it, or that alone
+    while at >= 0:
+        for task in range(at, last):
+            if orders.phase[task] != 0:
+                n_times[orders.stage[task]] += 1.0
+        waits = origin[at]
+        first = 0
+        while orders.first[first + 1] <= at:
+            first += 1
+        last = at if waits >= orders.first[first] and waits < at else waits + 1
+        at = waits
+    return n_times, most

@@ -18,7 +18,10 @@ from meshwright.planners.best.step_ends import EarliestEnds, LinkWork
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from meshwright.sim import transfers
 
-__all__ = ["LeastRepeated", "StageSeconds", "TaskOrder", "least_of_order", "least_seconds", "order_of"]
+__all__ = [
+    "LeastRepeated", "StageSeconds", "TaskOrder", "end_seconds", "least_of_order", "least_seconds", "longest_way", "order_of",
+    "seconds_of",
+]  # fmt: skip
 
 _BACKWARD = ("backward_weight_seconds", "backward_total_seconds")
 
@@ -74,16 +77,10 @@ def least_seconds(
     n_ranks, n_stages = len(plan.ranks()), len(stage_costs)
     again, of_rank = (np.zeros(n_stages), np.zeros(n_ranks)) if repeated is None else repeated
     order = order_of(plan.schedule, n_ranks, n_stages // n_ranks, plan.n_microbatches)
-    weight, backward = (np.array([getattr(load, name) for load in stage_costs]) for name in _BACKWARD)
-    seconds = StageSeconds(np.array([load.forward_total_seconds for load in stage_costs]), backward + again, weight)
-    rank_of_stage, end = order.rank_of_stage, np.zeros(n_ranks)
-    for rank in range(n_ranks):
-        own = slice(int(order.first[rank]), int(order.first[rank + 1]))
-        reduces = not (order.phase[own] == BACKWARD).any()
-        end[rank] = _end_seconds([stage_costs[i] for i in np.flatnonzero(rank_of_stage == rank)], reduces=reduces)
-    more = np.maximum(of_rank - np.bincount(rank_of_stage, again, n_ranks), 0.0)
-    sends = transfers.transfers(problem, plan, stage_costs)
-    return least_of_order(order, seconds, sends.seconds, more, end, on_links)
+    seconds = seconds_of(stage_costs)
+    more = np.maximum(of_rank - np.bincount(order.rank_of_stage, again, n_ranks), 0.0)
+    sends, end = transfers.transfers(problem, plan, stage_costs), end_seconds(order, stage_costs)
+    return least_of_order(order, seconds._replace(backward=seconds.backward + again), sends.seconds, more, end, on_links)
 
 
 class TaskOrder(NamedTuple):
@@ -119,6 +116,22 @@ class StageSeconds(NamedTuple):
     forward: NDArray[np.float64]
     backward: NDArray[np.float64]
     weight: NDArray[np.float64]
+
+
+def seconds_of(stage_costs: tuple[StageCost, ...]) -> StageSeconds:
+    """Return how long the tasks of some stages take."""
+    weight, backward = (np.array([getattr(load, name) for load in stage_costs]) for name in _BACKWARD)
+    return StageSeconds(np.array([load.forward_total_seconds for load in stage_costs]), backward, weight)
+
+
+def end_seconds(order: TaskOrder, stage_costs: tuple[StageCost, ...]) -> NDArray[np.float64]:
+    """Return what follows the last task of each rank at least, by what its stages do; shape (n_ranks,)."""
+    found = np.zeros(len(order.first) - 1)
+    for rank in range(len(found)):
+        own = slice(int(order.first[rank]), int(order.first[rank + 1]))
+        reduces = not (order.phase[own] == BACKWARD).any()
+        found[rank] = _end_seconds([stage_costs[i] for i in np.flatnonzero(order.rank_of_stage == rank)], reduces=reduces)
+    return found
 
 
 @lru_cache(maxsize=32)
@@ -167,13 +180,50 @@ def least_of_order(
     """
     from meshwright._kernels.best import fitted_orders as kernel
 
+    seconds = _by_phase(stages)
+    orders = kernel.Skeleton(order.first, order.stage, order.microbatch, order.phase, order.channel, seconds, send_seconds)
+    start, _ = kernel.earliest(orders, order.limit, order.n_microbatches)
+    least = float(kernel.least_end(orders, start, order.rank_of_stage, more, end))
+    return least if on_links is None else max(least, on_links.least_seconds(_earliest_ends(order, seconds, start)))
+
+
+def longest_way(
+    order: TaskOrder, stages: StageSeconds, send_seconds: NDArray[np.float64], end: NDArray[np.float64]
+) -> tuple[float, NDArray[np.float64]]:
+    """Return `least_of_order` where nothing more is recomputed, and how often a backward pass of each stage lies on the way that decides it.
+
+    Lemma: the end is a sum along a way: from the first task on, to the next one that waits for it on its rank, on others, for the link
+    or for memory. With any other seconds of backward passes the same way takes as much more as these, each as often as it
+    lies on it, and the step is no shorter than any way. A backward pass that is one of gradients of inputs is what is left of it without
+    those of weights, so no less than that.
+
+    Parameters
+    ----------
+    order, stages, send_seconds, end
+        As in `least_of_order`.
+
+    Returns
+    -------
+    seconds : float
+        Of the longest way.
+    n_times : ndarray, shape (n_stages,), float64
+        Backward passes of each stage on it.
+    """
+    from meshwright._kernels.best import fitted_orders as kernel
+
+    own = (order.first, order.stage, order.microbatch, order.phase, order.channel)
+    orders = kernel.Skeleton(*own, _by_phase(stages), send_seconds)
+    start, origin = kernel.earliest(orders, order.limit, order.n_microbatches)
+    n_times, seconds = kernel.last_way(orders, start, origin, end)
+    return float(seconds), n_times
+
+
+def _by_phase(stages: StageSeconds) -> NDArray[np.float64]:
+    """Return what tasks of each phase take; shape (4, n_stages)."""
     seconds = np.zeros((4, len(stages.forward)))
     seconds[FORWARD], seconds[BACKWARD_WEIGHT], seconds[BACKWARD] = stages.forward, stages.weight, stages.backward
     seconds[BACKWARD_INPUT] = np.maximum(stages.backward - stages.weight, 0.0)
-    orders = kernel.Skeleton(order.first, order.stage, order.microbatch, order.phase, order.channel, seconds, send_seconds)
-    start = kernel.earliest(orders, order.limit, order.n_microbatches)
-    least = float(kernel.least_end(orders, start, order.rank_of_stage, more, end))
-    return least if on_links is None else max(least, on_links.least_seconds(_earliest_ends(order, seconds, start)))
+    return seconds
 
 
 def _earliest_ends(order: TaskOrder, seconds: NDArray[np.float64], start: NDArray[np.float64]) -> EarliestEnds:

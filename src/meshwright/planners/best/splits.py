@@ -21,6 +21,7 @@ from meshwright.planners.best.incumbents import Incumbent, rank
 from meshwright.planners.best.memory import ROUNDING_RATIO, RankLayers
 from meshwright.planners.best.space import Config
 from meshwright.planners.best.step_ends import LinkWork
+from meshwright.planners.best.together import least_together
 from meshwright.solvers.pipeline import layer_split
 
 __all__ = ["close", "dig", "improve"]
@@ -132,9 +133,29 @@ def _least_again(search: BestFirstSearch, pool: int, config: Config, limit: floa
         None if config.paired else step_ends.link_work(search.problem, plan, costs.model.stage_costs(costs.problem, plan))
     )
     least = max(least, virtual.played(costs, config, n_microbatches, own, on_links))
-    if config.paired or not config.split_backward:  # tasks that run beside others take less than `fitted_orders` has them take
+    if config.paired:  # tasks that run beside others take less than `fitted_orders` has them take
+        return least
+    if least < limit:
+        least = max(least, _together(search, pool, config, plan, ranks, memory, limit))
+    if least >= limit or not config.split_backward:
         return least
     return max(least, _in_fitted_orders(search.problem, plan, stage_costs, ranks, memory, own, on_links))
+
+
+def _together(
+    search: BestFirstSearch, pool: int, config: Config, bare: Plan, ranks: list[RankLayers], memory: NDArray[np.float64],
+    limit: float,
+) -> float:  # fmt: skip
+    """Return `least_together` of a configuration, 0 where it says nothing; play the plan that it finds where that may be better."""
+    costs = search.costs[pool]
+    found = least_together(costs, config, bare, ranks, memory, limit)
+    if found is None:
+        return 0.0
+    if found.plan is not None and found.plan_seconds < limit and search.least_seconds(costs, config, found.plan) < limit:
+        better = search.play(pool, config, found.plan)
+        if better is not None:
+            search.keep(better)
+    return found.seconds
 
 
 def _in_fitted_orders(

@@ -22,7 +22,7 @@ from meshwright.planners.best.space import ANY_SPREAD, VIRTUAL, Config, spreads_
 from meshwright.planners.best.step_ends import LinkWork
 from meshwright.sim import transfers
 
-__all__ = ["bound", "bounds_of", "counts", "fewer_of", "in_shape", "played", "spread", "spreads"]
+__all__ = ["bound", "bounds_of", "counts", "end_seconds", "fewer_of", "in_shape", "played", "spread", "spreads"]
 
 
 def bound(costs: Costs, config: Config, n_microbatches: int, light: bool) -> float:
@@ -122,16 +122,36 @@ def played(
     sums = layers.sums[kind, :, ends[1:]] - layers.sums[kind, :, ends[:-1]]
     sums[0] += layers.pinned[kind[0], 0]
     sums[-1] += layers.pinned[kind[-1], 1]
-    _, forward, backward, inputs, *_, update = sums.T
-    stages = zip(kind.tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True)
-    last_reduce = np.full(n_ranks, np.inf)
-    largest = [layers.reduce_seconds[own, start:stop].max(initial=0.0) for own, start, stop in stages]
-    np.minimum.at(last_reduce, order.rank_of_stage, largest)
-    end = np.bincount(order.rank_of_stage, update, n_ranks) + last_reduce
+    _, forward, backward, inputs, *_ = sums.T
+    end = end_seconds(costs, config, order.rank_of_stage)
     more = np.zeros(n_ranks) if again_seconds is None else again_seconds
     sends = _sent(costs, config, order.rank_of_stage)
     seconds = fitted_orders.StageSeconds(forward, backward, backward - inputs)
     return fitted_orders.least_of_order(order, seconds, sends, more, end, on_links)
+
+
+def end_seconds(costs: Costs, config: Config, rank_of_stage: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return what follows the last task of each rank of one spread at least: the last part of one of its reductions, and its updates.
+
+    Parameters
+    ----------
+    costs, config
+        As in `played`.
+    rank_of_stage : ndarray, shape (n_stages,), int64
+        Where the stages are.
+
+    Returns: shape (n_ranks,), seconds.
+    """
+    layers, of_rank, _ = _loads(costs, config, light=False)
+    ends, kind, n_ranks = _virtual_stages(costs, config)[0][0], of_rank[rank_of_stage], config.mesh.pipeline
+    update = layers.sums[kind, -1, ends[1:]] - layers.sums[kind, -1, ends[:-1]]
+    update[0] += layers.pinned[kind[0], 0, -1]
+    update[-1] += layers.pinned[kind[-1], 1, -1]
+    stages = zip(kind.tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+    last_reduce = np.full(n_ranks, np.inf)
+    largest = [layers.reduce_seconds[own, start:stop].max(initial=0.0) for own, start, stop in stages]
+    np.minimum.at(last_reduce, rank_of_stage, largest)
+    return np.bincount(rank_of_stage, update, n_ranks) + last_reduce
 
 
 def _sent(costs: Costs, config: Config, rank_of_stage: NDArray[np.int64]) -> NDArray[np.float64]:
