@@ -12,11 +12,13 @@ from joint_enumerator import Played, Question
 
 from meshwright.base import options
 from meshwright.core.problem import Stop
-from meshwright.planners.best import bounds, fitted_orders, incumbents, step_ends, virtual
+from meshwright.planners.best import bounds, fitted_orders, incumbents, plans, step_ends, virtual
 from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.costs import Costs
+from meshwright.planners.best.memory import ROUNDING_RATIO
 from meshwright.planners.best.search.best import Params
 from meshwright.planners.best.space import ANY, ANY_SPREAD, Config, pools
+from meshwright.planners.best.together import least_together
 
 __all__ = ["Excess", "largest_excess"]
 
@@ -74,8 +76,21 @@ def _bounds(costs: Costs, config: Config, n_microbatches: int) -> dict[str, floa
         found[name] = bounds.of_config(costs, own, n_microbatches, NO_LIMIT, light=light)
     if several:
         found["spread"] = float(virtual.bounds_of(costs, config, n_microbatches, light=False)[0])
+        found |= _together(costs, config, n_microbatches)
     found["sent"] = bounds.with_transfers(costs, config, n_microbatches, NO_LIMIT)
     return found
+
+
+def _together(costs: Costs, config: Config, n_microbatches: int) -> dict[str, float]:
+    """Return what all ranks say of a spread together, by what they may recompute; nothing where that is not asked."""
+    counts = virtual.counts(costs, config)
+    bare = plans.bare(costs, config, n_microbatches, counts)
+    if bare is None or config.paired:
+        return {}
+    ranks = plans.ranks_of(costs, config, costs.chain.stages(counts)[1], costs.peaks(config, n_microbatches))
+    memory = costs.memory_bytes(config) * (1.0 + ROUNDING_RATIO)
+    found = least_together(costs, config, bare, ranks, memory, NO_LIMIT)
+    return {} if found is None else {"together": found.seconds}
 
 
 def _of_split(question: Question, costs: Costs, config: Config, one: Played) -> dict[str, float]:

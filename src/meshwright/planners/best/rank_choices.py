@@ -65,7 +65,9 @@ def choices_of(layers: RankLayers, memory_bytes: float) -> RankChoices | None:
         kept, widest, again, reserved = kept[some], widest[some], again[some], reserved[some]
         kept[:, stage] += (own @ layers.kept_bytes[:, at])[option]
         again[:, stage] += (own @ np.maximum(layers.extra_seconds[:, at], 0.0))[option]
-        needs, reserves = ((used * of_way[:, at]).max(axis=1)[option] for of_way in (layers.working_bytes, layers.reserved_bytes))
+        needs, reserves = (
+            (used * of_way[:, at]).max(axis=1)[option] for of_way in (layers.working_bytes, layers.reserved_bytes)
+        )
         widest[:, stage] = np.maximum(widest[:, stage], needs)
         reserved = np.maximum(reserved, reserves)
         numbers = np.concatenate((numbers[some], option[:, None]), axis=1)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.core.plan import Plan
-from meshwright.core.stage_cost import StageCost
 from meshwright.planners.best import fitted_orders, virtual
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.memory import RankLayers

@@ -151,7 +151,8 @@ def end_seconds(costs: Costs, config: Config, rank_of_stage: NDArray[np.int64]) 
     last_reduce = np.full(n_ranks, np.inf)
     largest = [layers.reduce_seconds[own, start:stop].max(initial=0.0) for own, start, stop in stages]
     np.minimum.at(last_reduce, rank_of_stage, largest)
-    return np.bincount(rank_of_stage, update, n_ranks) + last_reduce
+    found: NDArray[np.float64] = np.bincount(rank_of_stage, update, n_ranks) + last_reduce
+    return found
 
 
 def _sent(costs: Costs, config: Config, rank_of_stage: NDArray[np.int64]) -> NDArray[np.float64]:

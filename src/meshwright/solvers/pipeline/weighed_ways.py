@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -63,17 +64,18 @@ def least_longest(
 
     Notes
     -----
-    Lemma: by every choice the longest way takes no less than any way, so no less than the mean of some ways with any weights. That mean is a
-    sum over parts, each of which takes at least its least over its own choices; the sum of these is below all. Weights are those
-    of a linear program over mixtures of choices; a way is looked for where that says the longest of those known is least. What the
-    solver says is not trusted: any weights prove something, and what they prove is added up here.
+    Lemma: by every choice the longest way takes no less than any way, so no less than the mean of some ways with any weights.
+    That mean is a sum over parts, each of which takes at least its least over its own choices; the sum of these is below all.
+    Weights are those of a linear program over mixtures of choices; a way is looked for where that says the longest of those known
+    is least. What the solver says is not trusted: any weights prove something, and what they prove is added up here.
     """
     n_places = sum(len(own) for own in places)
-    least = _put(n_places, places, [own.min(axis=0) for own in choices])
-    ways: list[Way] = [_way(longest, least)]
-    proven, chosen, chosen_seconds = -math.inf, tuple(0 for _ in choices), math.inf
-    for _ in range(_MOST_ROUNDS):
-        mixed = _mixtures(choices, places, ways, limit_seconds)
+    at = _put(n_places, places, [own.min(axis=0) for own in choices])
+    unit, n_times = longest(at)
+    ways: list[Way] = [(unit - float(n_times @ at), n_times)]
+    chosen, chosen_seconds = tuple(0 for _ in choices), math.inf
+    for _ in range(_MOST_ROUNDS if unit > 0.0 else 0):
+        mixed = _mixtures(choices, places, ways, unit)
         if mixed is None:
             break
         whole = tuple(int(np.argmax(shares)) for shares in mixed)
@@ -87,12 +89,11 @@ def least_longest(
             chosen, chosen_seconds = whole, seconds
         ways.append((seconds - float(n_times @ at), n_times))
         if not np.array_equal(at, between):
-            ways.append(_way(longest, between))
-            seconds = ways[-1][0] + float(ways[-1][1] @ between)
+            seconds, n_times = longest(between)
+            ways.append((seconds - float(n_times @ between), n_times))
         if seconds <= told * (1.0 + _NEAR):
             break
-    proven = max(proven, _proven(choices, places, ways, limit_seconds))
-    return Weighed(proven, chosen, chosen_seconds)
+    return Weighed(_proven(choices, places, ways, unit), chosen, chosen_seconds)
 
 
 def _put(n_places: int, places: Sequence[NDArray[np.int64]], values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -103,28 +104,20 @@ def _put(n_places: int, places: Sequence[NDArray[np.int64]], values: Sequence[ND
     return found
 
 
-def _way(longest: Callable[[NDArray[np.float64]], tuple[float, NDArray[np.float64]]], at: NDArray[np.float64]) -> Way:
-    """Return the longest way by the seconds at all places."""
-    seconds, n_times = longest(at)
-    return seconds - float(n_times @ at), n_times
-
-
 def _mixtures(
     choices: Sequence[NDArray[np.float64]], places: Sequence[NDArray[np.int64]], ways: Sequence[Way], unit: float
 ) -> list[NDArray[np.float64]] | None:
-    """Return the shares of every part's choices by which the longest of some ways is shortest; None where the solver has none."""
-    first = np.concatenate(([0], np.cumsum([len(own) for own in choices])))
+    """Return the shares of each part's choices by which the longest of some ways is shortest; None where there are none."""
+    first = [0, *itertools.accumulate(len(own) for own in choices)]
     every = np.arange(first[-1] + 1)  # the last one: the longest way
-    rows = [
-        ProgramRow(every[start:stop], np.ones(stop - start), 1.0, 1.0) for start, stop in zip(first[:-1], first[1:], strict=True)
-    ]
+    rows = [ProgramRow(every[start:stop], np.ones(stop - start), 1.0, 1.0) for start, stop in itertools.pairwise(first)]
     for seconds, n_times in ways:
         lengths = [own @ n_times[at] / unit for own, at in zip(choices, places, strict=True)]
         rows.append(ProgramRow(every, np.concatenate((*lengths, [-1.0])), -np.inf, -seconds / unit))
     values = least_values(np.append(np.zeros(first[-1]), 1.0), rows)
     if values is None:
         return None
-    shares = [np.maximum(values[start:stop], 0.0) for start, stop in zip(first[:-1], first[1:], strict=True)]
+    shares = [np.maximum(values[start:stop], 0.0) for start, stop in itertools.pairwise(first)]
     return [own / own.sum() if own.sum() > 0.0 else np.full(len(own), 1.0 / len(own)) for own in shares]
 
 
@@ -139,7 +132,7 @@ def _proven(
             lengths = np.array([-float(n_times[at] @ choice) / unit for _, n_times in ways])
             rows.append(ProgramRow(np.append(np.arange(n_ways), n_ways + part), np.append(lengths, 1.0), -np.inf, 0.0))
     cost = np.concatenate(([-seconds / unit for seconds, _ in ways], -np.ones(n_parts)))
-    values = least_values(cost, rows)
+    values = least_values(cost, rows) if unit > 0.0 else None
     alone = [np.eye(n_ways)[i] for i in range(n_ways)]  # each way by itself proves something too
     weights = np.zeros(n_ways) if values is None else np.maximum(values[:n_ways], 0.0)
     found = -math.inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +13,14 @@ from meshwright import schedules
 from meshwright.core.plan import Plan
 from meshwright.core.stage_cost import StageCost
 from meshwright.planners.best.check.step_ends import LastTraffic, RankEnd
+from meshwright.planners.best.check.ways import Way
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
-__all__ = ["RankTasks", "least_step", "play_rows"]
+__all__ = ["RankTasks", "least_step", "longest_way", "play_rows"]
 
 
 class RankTasks:
-    """The tasks of one rank without its weight gradients, and what is known of them.
+    """The tasks of one rank without its weight gradients, and what is known of them. Seconds are numbers, or ways that add up as these do.
 
     Parameters
     ----------
@@ -30,15 +32,15 @@ class RankTasks:
 
     def __init__(self, tasks: Sequence[tuple[int, int, int]], limit: int) -> None:
         self.tasks, self.limit = tasks, limit
-        self.starts: list[float] = []
-        self.passed = [0.0]  # seconds of the tasks before each, and of all so far
-        self.gradients = [0.0]  # seconds of the first weight gradients whose input gradients have run
+        self.starts: list[Any] = []
+        self.passed: list[Any] = [0.0]  # seconds of the tasks before each, and of all so far
+        self.gradients: list[Any] = [0.0]  # seconds of the first weight gradients whose input gradients have run
         self.n_behind: list[int] = []  # of each task, how many input gradients lie before it
-        self.clock = 0.0
+        self.clock: Any = 0.0
         self._held = self._over = self._seen = 0
-        self._best = -math.inf
+        self._best: Any = -math.inf
 
-    def earliest(self, ready: float) -> float:
+    def earliest(self, ready: Any) -> Any:
         """Return when the next task starts at the earliest.
 
         Lemma: beyond what the rank may hold, weight gradients must be over before a forward task, the first ones first. Those whose
@@ -55,7 +57,7 @@ class RankTasks:
             self._seen += 1
         return max(begin, self._best + self.passed[-1] + self.gradients[self._over]) if self._over else begin
 
-    def run(self, begin: float, seconds: float, weight_seconds: float) -> float:
+    def run(self, begin: Any, seconds: Any, weight_seconds: Any) -> Any:
         """Put down when the next task starts and return when it ends."""
         phase = self.tasks[len(self.starts)][2]
         self.n_behind.append(len(self.gradients) - 1)
@@ -70,7 +72,7 @@ class RankTasks:
 
 def play_rows(
     rows: Sequence[RankTasks],
-    seconds: dict[int, NDArray[np.float64]],
+    seconds: dict[int, Sequence[Any]],
     send_seconds: NDArray[np.float64],
     rank_of_stage: Sequence[int],
 ) -> None:
@@ -80,17 +82,17 @@ def play_rows(
     ----------
     rows : sequence of RankTasks
         One for each rank.
-    seconds : dict of int to ndarray
-        By phase, of a task of each stage.
+    seconds : dict of int to sequence
+        By phase, of a task of each stage: numbers, or `Way`.
     send_seconds : ndarray, shape (2, n_stages), float64
         What a stage sends to the next, and to the one before, alone on its links.
     rank_of_stage : sequence of int
         Where the stages are.
     """
     n_stages = len(rank_of_stage)
-    arrived = {(0, i): 0.0 for i in range(1 + max(i for row in rows for _, i, _ in row.tasks))}
-    returned: dict[tuple[int, int], float] = {}
-    free: dict[tuple[int, int], float] = {}
+    arrived: dict[tuple[int, int], Any] = {(0, i): 0.0 for i in range(1 + max(i for row in rows for _, i, _ in row.tasks))}
+    returned: dict[tuple[int, int], Any] = {}
+    free: dict[tuple[int, int], Any] = {}
     waiting = True
     while waiting:
         waiting = False
@@ -103,7 +105,7 @@ def play_rows(
                 if ready is None:
                     break
                 waiting = True
-                end = row.run(row.earliest(ready), float(seconds[phase][stage]), float(seconds[BACKWARD_WEIGHT][stage]))
+                end = row.run(row.earliest(ready), seconds[phase][stage], seconds[BACKWARD_WEIGHT][stage])
                 target = stage + 1 if phase == FORWARD else stage - 1
                 if not 0 <= target < n_stages:
                     continue
@@ -145,23 +147,14 @@ def least_step(
     last_traffic : LastTraffic or None
         What the end of the step puts on links; None where that is left out.
     """
-    n_ranks, rank_of_stage, module = len(plan.ranks()), plan.rank_of_stage(), schedules.load(plan.schedule)
-    n_chunks = len(rank_of_stage) // n_ranks
-    made = module.order(n_ranks, n_chunks, plan.n_microbatches, None)
-    limits = module.in_flight(n_ranks, n_chunks, plan.n_microbatches).tolist()
-    if not (made.phase == BACKWARD_WEIGHT).any():  # the order is given, and keeps to them
-        limits = [len(made.phase)] * n_ranks
-    every = list(zip(made.stage.tolist(), made.microbatch.tolist(), made.phase.tolist(), strict=True))
-    rows = [
-        RankTasks([task for task in every[start:stop] if task[2] != BACKWARD_WEIGHT], most)
-        for start, stop, most in zip(made.first[:-1].tolist(), made.first[1:].tolist(), limits, strict=True)
-    ]
+    rank_of_stage = plan.rank_of_stage()
     weight = np.array([load.backward_weight_seconds for load in stage_costs])
     both = np.array([load.backward_total_seconds for load in stage_costs]) + np.array(again_of_stage)
-    seconds = {
-        FORWARD: np.array([load.forward_total_seconds for load in stage_costs]),
-        BACKWARD_INPUT: np.maximum(both - weight, 0.0), BACKWARD_WEIGHT: weight, BACKWARD: both,
+    seconds: dict[int, Sequence[Any]] = {
+        FORWARD: [load.forward_total_seconds for load in stage_costs],
+        BACKWARD_INPUT: np.maximum(both - weight, 0.0).tolist(), BACKWARD_WEIGHT: weight.tolist(), BACKWARD: both.tolist(),
     }  # fmt: skip
+    rows = _rows(plan)
     play_rows(rows, seconds, send_seconds, rank_of_stage)
     longest = 0.0
     for rank, row in enumerate(rows):
@@ -169,20 +162,75 @@ def least_step(
         more = max(again_of_rank[rank] - sum(again_of_stage[i] for i in own), 0.0)
         left, n_left, latest = 0.0, dict.fromkeys(own, 0), 0.0
         for (stage, _, phase), start in zip(reversed(row.tasks), reversed(row.starts), strict=True):
-            left += float(seconds[phase][stage]) + (float(weight[stage]) if phase == BACKWARD_INPUT else 0.0)
+            left += seconds[phase][stage] + (float(weight[stage]) if phase == BACKWARD_INPUT else 0.0)
             n_left[stage] += phase != FORWARD
             latest = max(latest, start + left + more * min(n_left.values()))
-        late = [max(stage_costs[i].reduce_seconds - float(weight[i]), 0.0) for i in own]
-        exposed = 0.0 if any(phase == BACKWARD for _, _, phase in row.tasks) else min(late)
-        exposed = max(exposed, last_reduced[rank]) if last_reduced else exposed
-        update = sum(stage_costs[i].optimizer_seconds + stage_costs[i].gather_seconds for i in own)
-        longest = max(longest, latest + exposed + update)
+        longest = max(longest, latest + _end(row, [stage_costs[i] for i in own], last_reduced[rank] if last_reduced else 0.0))
     if last_traffic is None or last_traffic.is_empty:
         return longest
     return max(longest, last_traffic.least_step([_end_of(row, seconds) for row in rows]))
 
 
-def _end_of(row: RankTasks, seconds: dict[int, NDArray[np.float64]]) -> RankEnd:
+def _rows(plan: Plan) -> list[RankTasks]:
+    """Return the tasks of every rank, and what it may hold."""
+    n_ranks, module = len(plan.ranks()), schedules.load(plan.schedule)
+    n_chunks = len(plan.stages) // n_ranks
+    made = module.order(n_ranks, n_chunks, plan.n_microbatches, None)
+    limits = module.in_flight(n_ranks, n_chunks, plan.n_microbatches).tolist()
+    if not (made.phase == BACKWARD_WEIGHT).any():  # the order is given, and keeps to them
+        limits = [len(made.phase)] * n_ranks
+    every = list(zip(made.stage.tolist(), made.microbatch.tolist(), made.phase.tolist(), strict=True))
+    return [
+        RankTasks([task for task in every[start:stop] if task[2] != BACKWARD_WEIGHT], most)
+        for start, stop, most in zip(made.first[:-1].tolist(), made.first[1:].tolist(), limits, strict=True)
+    ]
+
+
+def _end(row: RankTasks, loads: Sequence[StageCost], last_reduced: float) -> float:
+    """Return what follows the tasks of a rank at least: what is left of its reductions, and its updates."""
+    late = [max(load.reduce_seconds - load.backward_weight_seconds, 0.0) for load in loads]
+    exposed = 0.0 if any(phase == BACKWARD for _, _, phase in row.tasks) else min(late)
+    return max(exposed, last_reduced) + sum(load.optimizer_seconds + load.gather_seconds for load in loads)
+
+
+def longest_way(
+    plan: Plan, stage_costs: Sequence[StageCost], send_seconds: NDArray[np.float64], again: Sequence[float],
+    last_reduced: Sequence[float],
+) -> Way:  # fmt: skip
+    """Return `least_step` by what every stage recomputes, nothing else, as a way: how often its backward passes lie on it.
+
+    Lemma: the step ends with a sum of tasks and transfers each of which waits for the one before; whatever backward passes take, it
+    ends no earlier than that sum says. A gradient of the input takes what the whole pass does but for the gradient of weights.
+
+    Parameters
+    ----------
+    plan, stage_costs, send_seconds, last_reduced
+        As in `least_step`.
+    again : sequence of float
+        Seconds of a micro-batch that the layers of each stage recompute.
+    """
+    rank_of_stage, unit = plan.rank_of_stage(), np.eye(len(stage_costs))
+    whole = [Way(load.backward_total_seconds + more, one) for load, more, one in zip(stage_costs, again, unit, strict=True)]
+    weight = [load.backward_weight_seconds for load in stage_costs]
+    inputs = [Way(max(own.seconds - late, 0.0), own.times) for own, late in zip(whole, weight, strict=True)]
+    forward = [load.forward_total_seconds for load in stage_costs]
+    seconds: dict[int, Sequence[Any]] = {
+        FORWARD: forward, BACKWARD: whole, BACKWARD_INPUT: inputs, BACKWARD_WEIGHT: weight
+    }  # fmt: skip
+    rows = _rows(plan)
+    play_rows(rows, seconds, send_seconds, rank_of_stage)
+    longest = Way(0.0, 0.0 * unit[0])
+    for rank, row in enumerate(rows):
+        left: Any = _end(
+            row, [load for load, of in zip(stage_costs, rank_of_stage, strict=True) if of == rank], last_reduced[rank]
+        )
+        for (stage, _, phase), start in zip(reversed(row.tasks), reversed(row.starts), strict=True):
+            left = left + seconds[phase][stage] + (weight[stage] if phase == BACKWARD_INPUT else 0.0)
+            longest = max(longest, left + start)
+    return longest
+
+
+def _end_of(row: RankTasks, seconds: dict[int, Sequence[Any]]) -> RankEnd:
     """Return how the work of a rank ends at the earliest, by the earliest starts of its tasks.
 
     Lemma: a stage ends with a whole backward pass, its last one or later, or with a weight gradient, behind its last input gradient and its

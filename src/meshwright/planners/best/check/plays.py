@@ -14,12 +14,13 @@ from meshwright import schedules, sim
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import OFFLOAD, Strategy
-from meshwright.planners.best.check.fitted_orders import least_step
+from meshwright.planners.best.check.fitted_orders import least_step, longest_way
 from meshwright.planners.best.check.prices import MEMORY_ROUNDING, LayerPrices, PricedLayer, Table
 from meshwright.planners.best.check.rank_ways import RankWays
 from meshwright.planners.best.check.space import CheckedMesh, Form, ranks_of
 from meshwright.planners.best.check.step_ends import LastTraffic
 from meshwright.planners.best.check.virtual_stages import Beside, Moments, VirtualStages, beside_of, stage_rows
+from meshwright.planners.best.check.ways import all_take, rank_choices
 from meshwright.planners.best.check.whole_stages import WholeStages
 from meshwright.sim import engine, transfers
 from meshwright.sim.transfers import Transfers
@@ -229,6 +230,22 @@ class Plays:
         send_seconds = self._send_seconds(bare, stage_costs)
         last = LastTraffic(self.problem, bare, self.prices.model.stage_costs(self.problem, bare))
         return least_step(bare, stage_costs, send_seconds, of_stage, of_rank, self._last_reduced(rows), last)
+
+    def outweighed(self, counts: Sequence[int], moments: Moments, stage_costs: tuple[StageCost, ...], limit: float) -> bool:
+        """Return whether a split is shown to take `limit` or longer by all that its ranks may recompute, together; arguments as above."""
+        bare = self.plan(counts)
+        if bare is None:
+            return True
+        rows, of_rank = stage_rows(self.prices, counts), self.rank_of_stage
+        choices = []
+        for rank in range(self.mesh.pipeline):
+            own = rank_choices(self._rank_ways(rows, rank, moments), self._memory(rank))
+            if own is None:
+                return False
+            choices.append(own)
+        places = [[i for i, of in enumerate(of_rank) if of == rank] for rank in range(self.mesh.pipeline)]
+        sent, reduced = self._send_seconds(bare, stage_costs), self._last_reduced(rows)
+        return all_take(choices, places, lambda again: longest_way(bare, stage_costs, sent, again.tolist(), reduced), limit)
 
     def _last_reduced(self, rows: list[list[tuple[int, bool]]]) -> list[float]:
         """Return of every rank what of its reductions follows its last task at least: those of some layer of one of its stages."""

@@ -301,6 +301,7 @@ class BoundProof:
         if left and len(prices.recompute.words) > 1:
             left = plays.left(left, splits, lambda i: VirtualStages(prices, form, spreads, i, priced, held), held, limit)
             if is_played:
+                left = [i for i in left if not plays.outweighed(splits[i], held, spreads.stage_costs(i), limit)]
                 left = [i for i in left if plays.least_fitted(splits[i], held, spreads.stage_costs(i)) < limit]
         return tuple(splits[i] for i in left)
 
