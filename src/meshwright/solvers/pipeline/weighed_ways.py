@@ -66,8 +66,8 @@ def least_longest(
     -----
     Lemma: by every choice the longest way takes no less than any way, so no less than the mean of some ways with any weights.
     That mean is a sum over parts, each of which takes at least its least over its own choices; the sum of these is below all.
-    Weights are those of a linear program over mixtures of choices; a way is looked for where that says the longest of those known
-    is least. What the solver says is not trusted: any weights prove something, and what they prove is added up here.
+    Weights are those of a linear program over mixtures of choices; a way is looked for where the longest of those known is the
+    shortest. What the solver says is not trusted: any weights prove something, and what they prove is added up here.
     """
     n_places = sum(len(own) for own in places)
     at = _put(n_places, places, [own.min(axis=0) for own in choices])
