@@ -50,6 +50,9 @@ class Way:
             return Way(self.seconds - other.seconds, self.times - other.times)
         return Way(self.seconds - other, self.times)
 
+    def __rsub__(self, other: float) -> Way:
+        return Way(other - self.seconds, -self.times)
+
     def __lt__(self, other: Way | float) -> bool:
         return self.seconds < float(other)
 
@@ -57,7 +60,7 @@ class Way:
         return self.seconds > float(other)
 
     def __float__(self) -> float:
-        return self.seconds
+        return float(self.seconds)
 
 
 def rank_choices(ways: RankWays, memory_bytes: float) -> NDArray[np.float64] | None:
