@@ -31,7 +31,8 @@ __all__ = ["BestFirstSearch", "Entry"]
 # what the bound of a heap entry stands on: devices' peak, compute, communication inside layers; of a configuration without and
 # with what happens between replicas; with transfers between ranks; with its plan; with the transfers of its only plan
 _PEAK, _COMPUTE, _WITH_COMMUNICATION, _UNLIT, _SCHEDULE, _LIGHT, _FULL, _SENT, _BUILT, _CARRIED = range(10)
-_TELL_EVERY = 16  # sets of plans looked at until what is proven is noted again
+_TELL_EVERY = 16  # sets of plans looked at until what is proven is noted again, at least,
+_ASIDE_PER_LOOK = 32  # and one more for so many that are aside: going through these is not to take longer than the looks
 _GRACE_SECONDS = 2.0  # for which a search that dived without finding a plan goes on whatever the limit of time
 _MOST_BUILT = 4  # plans built at most for each that may be played
 
@@ -57,7 +58,7 @@ class BestFirstSearch:
         self.refused: dict[str, int] = {}
         self.record = Record()
         self.too_large: list[tuple[int, Config, bool]] = []
-        self.n_built = self.n_evaluations = self.n_looked = 0
+        self.n_built = self.n_evaluations = self.n_looked = self.tell_at = 0
         self.allowance = Allowance()
         self.open: list[tuple[float, int, Config]] = []
         self.was_stopped = self.is_diving = False
@@ -165,8 +166,9 @@ class BestFirstSearch:
                 break
             if self.is_over or (self.found and self.is_spent):
                 break
-            if self.n_looked % _TELL_EVERY == 0:  # told from another thread, which would miss the set that is looked at
+            if self.n_looked >= self.tell_at:  # told from another thread, which would miss the set that is looked at
                 self.told_seconds = max(self.told_seconds, self.proven)
+                self.tell_at = self.n_looked + _TELL_EVERY + (len(self.later) + len(self.away)) // _ASIDE_PER_LOOK
             heapq.heappop(self.heap)
             if bound >= self.limit(config):
                 self.later.append((bound, level, pool, config, plan))
