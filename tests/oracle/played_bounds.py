@@ -18,7 +18,7 @@ from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.memory import ROUNDING_RATIO
 from meshwright.planners.best.search.best import Params
 from meshwright.planners.best.space import ANY, ANY_SPREAD, Config, pools
-from meshwright.planners.best.together import least_together
+from meshwright.planners.best.together.step import least_together
 
 __all__ = ["Excess", "largest_excess"]
 

@@ -21,7 +21,7 @@ from meshwright.planners.best.incumbents import Incumbent, rank
 from meshwright.planners.best.memory import ROUNDING_RATIO, RankLayers
 from meshwright.planners.best.space import Config
 from meshwright.planners.best.step_ends import LinkWork
-from meshwright.planners.best.together import least_together
+from meshwright.planners.best.together.step import least_together
 from meshwright.solvers.pipeline import layer_split
 
 __all__ = ["close", "dig", "improve"]

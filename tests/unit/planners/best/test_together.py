@@ -20,9 +20,9 @@ from meshwright.planners.best.check.rank_ways import RankWays
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.memory import ROUNDING_RATIO, RankLayers
-from meshwright.planners.best.rank_choices import MOST_CHOICES, choices_of
 from meshwright.planners.best.space import Config, MeshDegrees, pools
-from meshwright.planners.best.together import least_together
+from meshwright.planners.best.together.rank_choices import MOST_CHOICES, choices_of
+from meshwright.planners.best.together.step import least_together
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline.weighed_ways import least_longest
 from small_questions import question

@@ -13,8 +13,8 @@ from meshwright.core.plan import Plan
 from meshwright.planners.best import fitted_orders, virtual
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.memory import RankLayers
-from meshwright.planners.best.rank_choices import RankChoices, choices_of
 from meshwright.planners.best.space import Config
+from meshwright.planners.best.together.rank_choices import RankChoices, choices_of
 from meshwright.sim import transfers
 from meshwright.solvers.pipeline.weighed_ways import least_longest
 

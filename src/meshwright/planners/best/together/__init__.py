@@ -1,0 +1,1 @@
+"""What virtual stages take at least by what all their ranks recompute together."""
