@@ -29,6 +29,7 @@ CASES = (
     ("mixtral-8x7b", "dgx-h100:32", MIXTURE),
     ("deepseek-v2-lite", "dgx-a100:64", MIXTURE),
     ("qwen3-235b-a22b", "dgx-h100:256", MIXTURE),
+    ("deepseek-v2", "dgx-h100:1024", MIXTURE),
     ("deepseek-v3", "dgx-h100:2048", MIXTURE),
     ("llama-3.1-8b", "two-level:16,device=a100-pcie-80gb,bandwidth=1 GB/s", SLOW),
     ("qwen3-8b", "two-level:16,device=a100-pcie-80gb,bandwidth=1 GB/s", SLOW),

@@ -146,13 +146,16 @@ def _together(
     search: BestFirstSearch, pool: int, config: Config, bare: Plan, ranks: list[RankLayers], memory: NDArray[np.float64],
     limit: float,
 ) -> float:  # fmt: skip
-    """Return `least_together` of a configuration, 0 where it says nothing; play the plan that it finds where that may be better."""
+    """Return `least_together` of a configuration, 0 where it says nothing; play the plan that it finds where that may be better, and is
+    one of the space: where layers do not choose by themselves it need not be.
+    """
     costs = search.costs[pool]
     found = least_together(costs, config, bare, ranks, memory, limit)
     if found is None:
         return 0.0
-    if found.plan is not None and found.plan_seconds < limit and search.least_seconds(costs, config, found.plan) < limit:
-        better = search.play(pool, config, found.plan)
+    plan = None if costs.one_setting else found.plan
+    if plan is not None and found.plan_seconds < limit and search.least_seconds(costs, config, plan) < limit:
+        better = search.play(pool, config, plan)
         if better is not None:
             search.keep(better)
     return found.seconds

@@ -11,14 +11,16 @@ import pytest
 
 from meshwright import schedules, sim
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Problem
+from meshwright.core.problem import Problem, Stop
 from meshwright.core.stage_cost import StageCost
-from meshwright.planners.best import fitted_orders, plans, virtual
+from meshwright.planners.best import fitted_orders, plans, splits, virtual
+from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.check import ways as checked
 from meshwright.planners.best.check.fitted_orders import least_step, longest_way
 from meshwright.planners.best.check.rank_ways import RankWays
 from meshwright.planners.best.costs import Costs
 from meshwright.planners.best.layer_sums import chain_of
+from meshwright.planners.best.limits import Limits
 from meshwright.planners.best.memory import ROUNDING_RATIO, RankLayers
 from meshwright.planners.best.space import Config, MeshDegrees, pools
 from meshwright.planners.best.together.rank_choices import MOST_CHOICES, choices_of
@@ -193,7 +195,7 @@ def test_ways_weighed_are_below_every_choice_of_all_and_as_high_as_mixtures_allo
             return checked.Way(*longest(again))
 
         assert checked.all_take(choices, as_ways, way, found.seconds * (1 - 1e-5))
-        assert not checked.all_take(choices, as_ways, way, exact * (1 + 1e-9))
+        assert not any(checked.all_take(choices, as_ways, way, share * exact) for share in (1 + 1e-9, 1.5, 4.0))
         # a limit ends the search for ways, and what is proven then stays true
         early = least_longest(choices, places, longest, 0.9 * mixed)
         assert early.seconds <= exact * (1 + 1e-12)
@@ -245,6 +247,21 @@ def test_the_bound_is_below_all_mixtures_and_its_plan_is_one_of_them(layers: str
         assert found.seconds <= found.plan_seconds * (1 + 1e-9)
         assert found.plan_seconds <= played(costs, config, bare, ranks, None, found.plan) * (1 + 1e-9)
     assert n_recomputing >= 2
+
+
+def test_where_layers_do_not_choose_by_themselves_no_plan_of_a_mixture_is_taken() -> None:
+    roomy = question("like", "nodes", sequence=2048, gigabytes=60.0)
+    chain, m = chain_of(roomy.graph), roomy.batch.global_batch
+    config = Config(MeshDegrees(2, 1, 1, 1, 1, 1), 0, 0, "interleaved_1f1b", 2, "pipeline")
+    whole = Costs(roomy, pools(roomy.required_cluster)[0], chain)
+    bare = plans.bare(whole, config, m, virtual.counts(whole, config))
+    assert bare is not None
+    for costs, n_expected in ((whole, 1), (whole.recomputing(("none", "full"), blocks=True), 0)):
+        search = BestFirstSearch(roomy, Limits(), Stop())
+        search.costs = [costs]
+        ranks = plans.ranks_of(costs, config, chain.stages(virtual.counts(costs, config))[1], costs.peaks(config, m))
+        seconds = splits._together(search, 0, config, bare, ranks, np.full(2, 60e9), 1e9)
+        assert 0.0 < seconds < math.inf and len(search.found) == n_expected
 
 
 def chosen_of(plan: Plan, ranks: list[RankLayers]) -> list[np.ndarray]:
