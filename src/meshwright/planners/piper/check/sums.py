@@ -1,4 +1,4 @@
-"""Whether some pipeline stays below a threshold, mostly from sums over the nodes between two downsets; for the check of plans."""
+"""Whether some pipeline stays below a threshold, mostly from sums over nodes between downsets; for the check of plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from meshwright.planners.piper.check.stage import (
     TooLarge,
     buffer_held,
     held_bytes,
-    members,
     reduce_seconds,
     replicas_allowed,
     share_ratio,
@@ -35,7 +34,9 @@ MOST_STEPS = 100_000_000
 """Stages on ways to run what follows them up to which the bound is checked."""
 
 
-def exists(instance: PiperInstance, options: Options, seconds: float, sets: Sequence[int], work_seconds: Sequence[float]) -> bool:
+def exists(
+    instance: PiperInstance, options: Options, seconds: float, sets: Sequence[int], work_seconds: Sequence[float]
+) -> bool:
     """Return whether some pipeline has all its stages below a threshold; without nodes, and without filling and draining.
 
     `sets`: all downsets, as bits, by size.
@@ -52,9 +53,10 @@ def exists(instance: PiperInstance, options: Options, seconds: float, sets: Sequ
     choice keep it. Lemma 4: nodes that need w device-seconds take at least w / threshold devices, as a stage of k devices has
     k times the threshold of them. Lemma 5: in front of s replicas a stage of d replicas at degree t has y >= (s + d) / d
     micro-batches in flight, so its d t devices, of M bytes each, hold d t (y a + b) >= t ((s + 1) a + b) bytes of each node;
-    what stands in front of s replicas has at least these bytes on devices of its own. What is left, or within `CLOSE`, is gone through choice by choice (`CheckedStage`).
-    With the exact choice a way with no fewer replicas and devices than another is left out: whatever may stand in front of it
-    may stand in front of the other, with no more micro-batches in flight. With the greedy it is kept.
+    what stands in front of s replicas has at least these bytes on devices of its own. What is left, or within `CLOSE`, is
+    gone through choice by choice (`CheckedStage`). With the exact choice a way with no fewer replicas and devices than another
+    is left out: whatever may stand in front of it may stand in front of the other, with no more micro-batches in flight. With
+    the greedy choice it is kept.
     """
     if not np.all(np.isfinite(work_seconds)):
         return False
@@ -149,15 +151,15 @@ class _Kind:
             ])  # fmt: skip
         return self._smallest[key]
 
-
     def least_of_replica(self, in_flight: int) -> Floats:
         """Return the least that each node holds on a device, times replicas; without a choice more than all devices have."""
-        sharded, nothing = self.instance.counting.shard_optimizer, 2.0 * self.instance.memory_bytes * (self.instance.n_devices + 1)
-        return np.array([
-            min((c.activation_bytes * in_flight + max(c.static_bytes - buffer - c.weight_bytes * sharded, 0.0) for c, buffer in menu),
-                default=nothing)
+        sharded = self.instance.counting.shard_optimizer
+        nothing = 2.0 * self.instance.memory_bytes * (self.instance.n_devices + 1)
+        held = [
+            [(c.activation_bytes, max(c.static_bytes - buffer - c.weight_bytes * sharded, 0.0)) for c, buffer in menu]
             for menu in self.menus
-        ])  # fmt: skip
+        ]
+        return np.array([min((a * in_flight + b for a, b in row), default=nothing) for row in held])
 
 
 class _Reached:
@@ -256,7 +258,8 @@ class _Reached:
         some = (replicas <= self.most_replicas) & (devices <= most_devices)
         at_data, at_lower, data, replicas, devices = (field[some] for field in (at_data, at_lower, data, replicas, devices))
         in_flight = -(-replicas // data)
-        held = (kind.activation_bytes @ stage.T)[at_data, at_lower] * in_flight + (kind.static_bytes @ stage.T)[at_data, at_lower]
+        growing, fixed = (held @ stage.T for held in (kind.activation_bytes, kind.static_bytes))
+        held = growing[at_data, at_lower] * in_flight + fixed[at_data, at_lower]
         most = (quick + kind.share[:, None] * border[1])[at_data, at_lower]
         return _Candidates(replicas, devices, data, lower[at_lower], in_flight, most, held)
 
