@@ -88,7 +88,10 @@ class _Candidates(NamedTuple):
 
     def take(self, some: Flags) -> _Candidates:
         """Return some of them."""
-        return _Candidates(*(field[some] for field in self))
+        return _Candidates(
+            self.replicas[some], self.devices[some], self.data[some], self.lower[some], self.in_flight[some],
+            self.seconds[some], self.held[some],
+        )  # fmt: skip
 
 
 NONE: Ints = np.zeros(0, np.int64)
