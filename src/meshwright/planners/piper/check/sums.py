@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -241,8 +241,11 @@ class _Reached:
         stage = self.inside[upper] * (1.0 - self.inside[lower])
         quick = kind.seconds @ stage.T
         kept = (quick <= self.seconds * (1.0 + CLOSE)) & (stage @ kind.lacking < 0.5)
-        if not kept.any():
+        kept &= self.fewest[lower] + kind.degree * kind.data[:, None] <= most_devices
+        able = kept.any(axis=0)
+        if not able.any():
             return NO_CANDIDATES
+        lower, stage, quick, kept = lower[able], stage[able], quick[:, able], kept[:, able]
         border = self._border(k, upper, lower)
         kept &= quick + kind.share[:, None] * border[0] <= self.seconds * (1.0 + CLOSE)
         at_data, at_lower = np.nonzero(kept)
@@ -258,7 +261,7 @@ class _Reached:
         data = kind.data[at_data]
         replicas = np.concatenate([self.ways[i].replicas for i in lower])[way] + data
         devices = np.concatenate([self.ways[i].devices for i in lower])[way] + data * kind.degree
-        some = (replicas <= self.most_replicas) & (devices <= most_devices)
+        some = np.flatnonzero((replicas <= self.most_replicas) & (devices <= most_devices))
         at_data, at_lower, data, replicas, devices = (field[some] for field in (at_data, at_lower, data, replicas, devices))
         in_flight = -(-replicas // data)
         growing, fixed = (held @ stage.T for held in (kind.activation_bytes, kind.static_bytes))
@@ -301,10 +304,12 @@ class _Reached:
         some = some.take(~found.known(some.replicas, some.devices))
         if not some.replicas.size:
             return
-        least = np.empty(len(some.replicas))
-        for one, at in _groups(np.stack([some.data * self.instance.counting.shard_optimizer, some.in_flight])):
-            stage = self.inside[upper] * (1.0 - self.inside[some.lower[at]])
-            least[at] = stage @ kind.smallest(max(int(one[0]), 1), int(one[1]))
+        base = self.most_replicas + 1
+        data = np.maximum(some.data * self.instance.counting.shard_optimizer, 1)
+        keys, of_key = np.unique(data * base + some.in_flight, return_inverse=True)
+        lower, of_lower = np.unique(some.lower, return_inverse=True)
+        held = np.array([kind.smallest(int(key) // base, int(key) % base) for key in keys])
+        least = (held @ (self.inside[upper] * (1.0 - self.inside[lower])).T)[of_key, of_lower]
         some = some.take(least <= space + self.slack_bytes)
         for at in np.lexsort((some.replicas, some.devices)):
             replicas, devices = some.replicas[at : at + 1], some.devices[at : at + 1]
@@ -322,15 +327,6 @@ class _Reached:
         if key not in self.stages:
             self.stages[key] = CheckedStage.of(self.menus, *key, self.seconds)
         return self.stages[key]
-
-
-def _groups(keys: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Give the different columns, each with the positions where it stands."""
-    order = np.lexsort(keys)
-    ordered = keys[:, order]
-    changes = np.flatnonzero(np.any(np.diff(ordered, axis=1) != 0, axis=0)) + 1
-    for positions in np.split(order, changes):
-        yield keys[:, positions[0]], positions
 
 
 class _Front:
