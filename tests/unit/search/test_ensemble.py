@@ -119,8 +119,8 @@ def test_one_search_is_tried_with_several_options(monkeypatch: pytest.MonkeyPatc
     def search(problem: Problem, params: Told, *, seed: int, stop: Stop) -> Answer:
         return Answer(plan=slow if params.k == 32 else planned.plan, notes=(f"{params}",))
 
-    fake = SimpleNamespace(search=search, Params=Told)
-    monkeypatch.setattr(registry, "load", lambda room, name, what: fake if room == "search" else load(room, name, what))
+    fakes = dict.fromkeys(("a_b", "one"), SimpleNamespace(search=search, Params=Told))
+    monkeypatch.setattr(registry, "load", lambda room, name, what: fakes[name] if room == "search" else load(room, name, what))
 
     def ask(searches: tuple[str, ...], *told: str) -> Answer:
         return ensemble.search(planned.problem, ensemble.Params(searches, told), seed=0, stop=Stop(seconds=9.0))
