@@ -16,6 +16,7 @@ CONSTANTS: Mapping[str, tuple[type, str]] = MappingProxyType(
     {
         "BASELINES": (tuple, "a tuple of names"),
         "BUILT_IN": (bool, "True or False"),
+        "CHECKED": (tuple, "a tuple of names"),
         "CHOICES": (bool, "True or False"),
         "COLUMNS": (tuple, "a tuple of names"),
         "EXAMPLE": (str, "a text"),

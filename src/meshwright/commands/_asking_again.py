@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from meshwright import sim
 from meshwright.api.searching import searched
 from meshwright.base.errors import InputError
+from meshwright.commands import _fields
 from meshwright.core.problem import Problem
 from meshwright.core.result import AnswerVerdict, Result
+from meshwright.solvers.pairwise.certificate import Verdict
 from meshwright.writers import plan_json
 
-__all__ = ["changed", "check_infeasible", "check_plan"]
+__all__ = ["check_infeasible", "check_plan", "confirmed"]
 
-_FIGURES = (
-    "stages", "schedule", "step_seconds", "samples_per_second", "tokens_per_second", "model_flops_utilization_ratio",
-    "model_flops_utilization_causal_ratio",
-)  # fmt: skip
 _ROUNDING = 1e-9
 _SIMULATED = ("step_seconds", "simulated_seconds_per_sample")
-_NOT_CHECKED = (
-    "the runners-up, the notes, causes, and what else is said beside the plan",
-    "the cost model itself, which both search and check go by",
-)
-
-
-def changed(expected: Any, found: Any, place: str = "") -> str:
-    """Return which field of a plan file is not what the plan gives, in a sentence; empty for none.
-
-    `expected`: the same plan as JSON, judged anew; figures of stages and of the step are compared, and what is not in the file
-    is not missed.
-    """
-    if isinstance(expected, dict) and isinstance(found, dict):
-        keys = _FIGURES if not place else tuple(expected)
-        parts = [(f"{place}.{key}".lstrip("."), expected.get(key), found[key]) for key in keys if key in found]
-    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        parts = [(f"{place}[{i}]", *both) for i, both in enumerate(zip(expected, found, strict=True))]
-    else:
-        numbers = [one for one in (expected, found) if isinstance(one, (int, float)) and not isinstance(one, bool)]
-        same = expected == found or (len(numbers) == 2 and math.isclose(*numbers, rel_tol=_ROUNDING))
-        return "" if same else f"{place} is {found!r} in the file, and {expected!r} by the plan in it"
-    return next((reason for part, one, other in parts if (reason := changed(one, other, part))), "")
+_NOT_CHECKED = ("the cost model itself, which both search and check go by",)
 
 
 def check_plan(result: Result, entry: Mapping[str, Any]) -> AnswerVerdict:
@@ -76,11 +53,12 @@ def check_plan(result: Result, entry: Mapping[str, Any]) -> AnswerVerdict:
     value = math.nan if timeline is None else timeline.step_seconds
     checked, bound_value = ["the plan is legal, and its stages and its step are those of the file"], math.nan
     left: list[str] = []
+    verified = ["objective", "bound.value", "bound.gap_ratio"]
 
     def refused(reason: str) -> AnswerVerdict:
         return AnswerVerdict(False, value, math.nan, reason, not_checked=_NOT_CHECKED)
 
-    if reason := changed(plan_json.as_json(result), dict(entry)):
+    if reason := _fields.changed(plan_json.as_json(result), dict(entry)):
         return refused(reason)
     if timeline is not None:
         lacking = sim.excess_bytes(result.problem, result.plan, timeline.peak_bytes)
@@ -105,7 +83,36 @@ def check_plan(result: Result, entry: Mapping[str, Any]) -> AnswerVerdict:
         words += [f"the bound {bound_value!r} ({bound.method})"] if bound is not None else []
         checked.append(f"asked again, --search {result.search} answers {' and '.join(words)}: its own word")
         left.append("objective and bound by other means than the search" if words[1:] else f"{words[0]} by other means")
+    left += _fields.not_looked_at(result, entry, verified)
     return AnswerVerdict(True, value, bound_value, "", tuple(checked), (*left, *_NOT_CHECKED))
+
+
+def confirmed(result: Result, entry: Mapping[str, Any], verdict: Verdict, verified: Collection[str]) -> AnswerVerdict:
+    """Return what is found of a plan file whose search's own check holds: its figures too, and what was not looked at.
+
+    Parameters
+    ----------
+    result, entry
+        As of `check_plan`.
+    verdict : Verdict
+        Of the search's own check.
+    verified : collection of str
+        Fields that it verified beside objective and bound.
+    """
+    reason = _fields.changed(plan_json.as_json(result), entry) or _gap(result, entry)
+    left = (
+        *_fields.not_looked_at(result, entry, ("objective.value", "bound.value", "bound.gap_ratio", *verified)),
+        *_NOT_CHECKED,
+    )
+    if reason:
+        return AnswerVerdict(False, verdict.value, verdict.bound_value, reason, not_checked=left)
+    own = (f"{', '.join(verified)} by the search's own check",) if verified else ()
+    value, bound = verdict.value, verdict.bound_value
+    checked = (
+        f"the plan costs {value:.17g}, and no plan costs less than {bound:.17g}",
+        "its stages and its step are those of the file", *own,
+    )  # fmt: skip
+    return AnswerVerdict(True, verdict.value, verdict.bound_value, "", checked, left)
 
 
 def _gap(result: Result, entry: Mapping[str, Any]) -> str:
@@ -136,6 +143,10 @@ def _claims(entry: Mapping[str, Any], again: Result, *, simulated: bool) -> str:
         said, found = entry.get(key), fresh[key]
         if (said is None) != (found is None):
             return f"{key} is {said!r} in the file, and {found!r} where the search is asked again"
+        if said is not None and found is not None and said.get("name") != getattr(found, "name", None):
+            return (
+                f"{key}.name is {said.get('name')!r} in the file, and {getattr(found, 'name', None)!r} where it is asked again"
+            )
         if said is not None and found is not None and not math.isclose(said["value"], found.value, rel_tol=_ROUNDING):
             return f"{key}.value is {said['value']!r} in the file, and {found.value!r} where the search is asked again"
     return ""

@@ -41,23 +41,23 @@ def posed_again(entry: dict[str, Any], place: str) -> Problem:
 def _verdict(entry: Any, place: str, model: str) -> Verdict | AnswerVerdict:
     """Return what is found of a certificate, or of a plan file."""
     from meshwright.api import plan_files
-    from meshwright.base import registry
+    from meshwright.base import options, registry
     from meshwright.base.errors import InputError
     from meshwright.commands import _asking_again
-    from meshwright.writers import plan_json
 
     file_format = entry.get("format") if isinstance(entry, dict) else None
     if file_format == "meshwright/plan/1":
         if entry.get("feasible") is False:
             return _nothing_fits(entry, place, model)
         result = plan_files.load(place, model=model)
-        check_plan = getattr(registry.load("search", result.search, "search"), "check_plan", None)
+        module = registry.load("search", result.search, "search")
+        options.parse(module.Params, dict(result.settings), f"search {result.search}")
+        check_plan = getattr(module, "check_plan", None)
         verdict: Verdict | AnswerVerdict | None = check_plan(result, entry, place) if check_plan else None
         if verdict is None:
             return _asking_again.check_plan(result, entry)
         if verdict.valid and not hasattr(verdict, "not_checked"):
-            changed = _asking_again.changed(plan_json.as_json(result), entry)
-            return replace(verdict, valid=not changed, reason=changed)
+            return _asking_again.confirmed(result, entry, verdict, getattr(module, "CHECKED", ()))
         return verdict
     if file_format == "meshwright/codesign/1":
         return _design(entry, place, model)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.commands import _options, _scripts
+from meshwright.commands import _options, _scripts, _several
 from meshwright.commands._elastic import order_of
 
 if TYPE_CHECKING:
@@ -117,21 +119,6 @@ def tell(notes: list[str]) -> None:
         typer.echo(f"note: {note}", err=True)
 
 
-def plan_and_resume(words: list[str], resume: bool) -> tuple[str, bool]:
-    """Return the plan file, and whether ``auto`` stands beside it after ``--resume``, whose value may be left out.
-
-    Raises `InputError` when there are more words than that.
-    """
-    from meshwright.base.errors import InputError
-
-    auto = resume and len(words) > 1 and "auto" in words
-    if auto:
-        words.remove("auto")
-    if len(words) > 1:
-        raise InputError(f"run: unexpected word '{words[1]}'; give one plan file")
-    return words[0], auto
-
-
 def print_torchrun(job: Job, read: PlanFile, predicted: Result | None, how: Comparison, n_machines: int) -> int:
     """Print the torchrun command of each machine; return the exit status."""
     from meshwright.runtime.job import launch
@@ -235,6 +222,7 @@ class Comparison:
     """How measured and predicted are compared: files (empty for none), the profile to correct, one process too, as JSON.
 
     `trace`: a file; or a folder, where the processes have left what PyTorch's profiler recorded.
+    `told`: what takes the figures; none to print them.
     """
 
     trace: str
@@ -242,6 +230,7 @@ class Comparison:
     profile: str
     reference: bool
     json: bool
+    told: Callable[[Measured], None] | None = None
 
 
 def compare(job: Job, read: PlanFile, measured: Measured, predicted: Result | None, how: Comparison) -> None:
@@ -262,7 +251,10 @@ def compare(job: Job, read: PlanFile, measured: Measured, predicted: Result | No
         comparison.write_trace(how.trace, measured, predicted)
     if how.calibrate and predicted is not None:
         calibration.write(how.profile, how.calibrate, predicted, entry)
-    print(json.dumps(entry) if how.json else comparison.lines(entry))
+    if how.told is not None:
+        how.told(entry)
+    else:
+        print(json.dumps(entry) if how.json else comparison.lines(entry))
 
 
 def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool, how: Comparison) -> int:
@@ -281,8 +273,6 @@ def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool,
     how : Comparison
         How measured and predicted are compared.
     """
-    from functools import partial
-
     from meshwright.commands import _elastic
     from meshwright.runtime.job import launch, preflight
     from meshwright.runtime.ranks.plan_file import read_plan
@@ -312,6 +302,36 @@ def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool,
     return 0
 
 
+def started(
+    plans: list[str], dry_run: bool, job: Job, n_machines: int, limits: tuple[int, float], emulate: bool, how: Comparison
+) -> int:
+    """Run one plan, or several one after the other, or say what runs would be; return the exit status.
+
+    `plans`: files, that of `job` first; `dry_run`: ``--dry-run``; the others are arguments of `execute`.
+    """
+    from meshwright.base import files
+
+    written = (("--trace", "" if job.profiled else how.trace), ("--calibrate", how.calibrate), ("--log", job.log))
+    files.check_targets([(option, path) for option, path in written if path])
+
+    def call(plan: str) -> _several.PlanRun:
+        own = replace(job, plan=plan)
+        if dry_run:
+            return _several.dry(own, limits[0], lambda read, path: predict(read, path, how.profile), prepare)
+        entries: list[Measured] = []
+        status = execute(own, 0, limits, emulate, replace(how, told=entries.append))
+        return _several.PlanRun(plan, status, entries[0] if entries else {})
+
+    if dry_run or len(plans) > 1:
+        _several.check(job, (("--trace", how.trace), ("--calibrate", how.calibrate)), n_machines)
+        status = _several.tell(_several.each(plans, call), as_json=how.json, dry_run=dry_run)
+    else:
+        status = execute(job, n_machines, limits, emulate, how)
+    if status > 128:  # ended by a signal, which was told: the program adds nothing
+        raise SystemExit(status)
+    return status
+
+
 def _absolute(path: str) -> str:
     return str(Path(path).absolute()) if path else ""
 
@@ -322,7 +342,9 @@ def register(app: typer.Typer) -> None:
     @app.command(context_settings={"allow_extra_args": True})
     def run(
         context: typer.Context,
-        plan: str = typer.Argument(help="A plan file, as 'meshwright plan --out' writes it; or SCRIPT.py of one's own."),
+        plan: str = typer.Argument(
+            help="A plan file, as 'meshwright plan --out' writes it, or several; or SCRIPT.py of yours."
+        ),
         model: str = typer.Option("", help="package.module:callable that returns the torch.nn.Module; with a plan file."),
         script_plan: str = typer.Option("", "--plan", metavar="PLAN", help="With SCRIPT.py, whose words follow --: its plan."),
         steps: int = typer.Option(5, help="Steps to train."),
@@ -353,11 +375,11 @@ def register(app: typer.Typer) -> None:
         emulate: bool = typer.Option(False, "--emulate", help="Limit links to the rates of the plan's cluster (Linux, root)."),
         torchrun: int = typer.Option(0, help="Print the torchrun command of each of so many machines, and start nothing."),
         timeout: float = typer.Option(0.0, help="Seconds after which the run is given up; 0: never."),
+        dry_run: bool = typer.Option(False, "--dry-run", help="Check and predict what a run would be, and start no process."),
         reference_: bool = typer.Option(False, "--reference", help="Also train in one process and compare the losses."),
         json_: _options.AsJson = False,
     ) -> int:
         """Train with the plan: start the processes (or join them under torchrun), and compare measured with predicted."""
-        from meshwright.base import files
         from meshwright.runtime.job import options
         from meshwright.runtime.job.job import Job
         from meshwright.runtime.model import source
@@ -366,17 +388,13 @@ def register(app: typer.Typer) -> None:
         if _scripts.is_asked(plan, script_plan, model):
             return _scripts.run_script(context, script_plan, backend, torchrun, (processes, timeout))
         _scripts.check_told(context, elastic, torchrun)
-        plan, auto = plan_and_resume([plan, *context.args], resume)
+        plans, auto = _several.plans_and_resume([plan, *context.args], resume)
         job = Job(
-            plan, model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,
+            plans[0], model, steps, data, loss, optimizer, learning_rate, seed, "", save, save_every, keep,
             "auto" if auto else "last" if resume else "", non_finite, backend, precision=precision, clip_norm_value=clip_norm,
             lr_schedule=lr_schedule, keep_every=keep_every, log=_absolute(log), elastic=elastic,
             max_restarts=max_restarts, monitor=monitor, profiled=options.profiled_folder(trace), weights=_absolute(weights),
         )  # fmt: skip
         options.check(job, (processes, timeout), (costs, calibrate), emulate=emulate)
-        written = (("--trace", "" if job.profiled else trace), ("--calibrate", calibrate), ("--log", log))
-        files.check_targets([(option, path) for option, path in written if path])
-        status = execute(job, torchrun, (processes, timeout), emulate, Comparison(trace, calibrate, costs, reference_, json_))
-        if status > 128:  # ended by a signal, which was told: the program adds nothing
-            raise SystemExit(status)
-        return status
+        how = Comparison(trace, calibrate, costs, reference_, json_)
+        return started(plans, dry_run, job, torchrun, (processes, timeout), emulate, how)

@@ -23,7 +23,8 @@ Where options say something about the question itself (a batch, machines), so th
 ``completed(problem, params) -> Problem`` returns the question with them, and the answer carries the same as ``problem``. A
 search may offer what others ask of it by name: ``data_parallel(problem, settings, stop) -> Answer`` for the models whose
 ``ModelSpec.search`` it is; ``check_plan(result, entry, where) -> Verdict`` for ``meshwright check``, where ``entry`` is the
-plan file as JSON (None for a plan of which it knows nothing), and ``check_infeasible(problem, entry, where) -> Verdict`` for
+plan file as JSON (None for a plan of which it knows nothing), with ``CHECKED``, the fields that it verifies beside objective
+and bound; and ``check_infeasible(problem, entry, where) -> Verdict`` for
 its answers that nothing fits: without them the plan is judged anew and the search asked again;
 ``given(problem, params, text) -> Answer`` for plans that are typed as a paper's tables have them (``meshwright simulate MODEL
 --fix TEXT``), with ``GIVEN``, its options that count.

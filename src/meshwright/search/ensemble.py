@@ -22,9 +22,11 @@ class Params:
     Parameters
     ----------
     searches : tuple of str
-        Names of searches; where none are named, those of Parmesan that are there.
+        Names of searches; where none are named, those of Parmesan that are there. One is tried with several options where it
+        is named several times, each with a word of its own behind a colon: ``parmesan:narrow,parmesan:wide``.
     options : tuple of str
-        Options of single searches, ``SEARCH.OPTION=VALUE``; all others keep their defaults. Values with commas cannot be told.
+        Options of single searches, ``SEARCH.OPTION=VALUE`` or ``SEARCH:WORD.OPTION=VALUE``; all others keep their defaults.
+        What has no ``=`` goes on with the value before it: ``stage_mapping.x=8,16``.
     """
 
     searches: tuple[str, ...] = field(
@@ -45,12 +47,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     ----------
     .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, section VIII-C: the best of several methods by simulation.
     """
-    names = tuple(name.replace("-", "_") for name in params.searches)
-    if not names or len(set(names)) != len(names) or "ensemble" in names:
-        raise InputError(
-            f"--set searches={','.join(params.searches)}: name one or more different searches (not ensemble itself)"
-        )
-    modules = [(name, registry.load("search", name, "search")) for name in names]
+    names = _names(params.searches)
+    modules = [(name, registry.load("search", name.partition(":")[0], "search")) for name in names]
     told = _told(params.options, names)
     best: Answer | None = None
     value = float("inf")
@@ -62,7 +60,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         place = f"--set options={name}."
         mine = options.parse(module.Params, told[name], f"search {name}", prefix=place) if told[name] else module.Params()
         answer: Answer = module.search(problem, mine, seed=seed, stop=own)
-        unheeded += () if getattr(module, "STOPS_EARLY", False) else stop.unheeded(name)
+        if not getattr(module, "STOPS_EARLY", False):
+            unheeded += tuple(note for note in stop.unheeded(name.partition(":")[0]) if note not in unheeded)
         reached[name] = None
         if answer.plan is None:
             nothing.append(answer)
@@ -92,13 +91,34 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     )  # fmt: skip
 
 
+def _names(told: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the searches as they were named, each once, with the words behind them."""
+    parts = [name.partition(":") for name in told]
+    names = tuple(name.strip().replace("-", "_") + colon + word.strip() for name, colon, word in parts)
+    if not names or len(set(names)) != len(names) or "ensemble" in {name.partition(":")[0] for name in names}:
+        raise InputError(f"--set searches={','.join(told)}: name one or more different searches (not ensemble itself)")
+    wrong = next(
+        (text for text, (_, colon, word) in zip(told, parts, strict=True) if colon and not word.strip().isidentifier()), ""
+    )
+    if wrong:
+        raise InputError(
+            f"--set searches={wrong}: behind the colon stands a word of letters, digits and _, as in "
+            f"{wrong.partition(':')[0]}:wide"
+        )
+    return names
+
+
 def _told(texts: tuple[str, ...], names: tuple[str, ...]) -> dict[str, dict[str, str]]:
     """Return what is told of the options of each search."""
     found: dict[str, dict[str, str]] = {name: {} for name in names}
+    joined: list[str] = []
     for text in texts:
+        joined[-1:] = [f"{joined[-1]},{text}"] if joined and "=" not in text else [*joined[-1:], text]
+    for text in joined:
         place, equals, value = text.partition("=")
         name, dot, option = place.partition(".")
-        name = name.strip().replace("-", "_")
+        name, colon, word = name.strip().partition(":")
+        name = name.replace("-", "_") + colon + word
         if not (equals and dot and option.strip()):
             raise InputError(f"--set options={text}: write SEARCH.OPTION=VALUE, as in options={names[0]}.OPTION=VALUE")
         if name not in found:

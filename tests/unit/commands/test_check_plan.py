@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.commands import _asking_again, check
+from meshwright.commands import _fields, check
 from meshwright.report import progress
 
 
@@ -79,7 +79,7 @@ def test_a_plan_of_the_greedy_choice_is_confirmed(meshwright: Any, tmp_path: pat
 
 def test_figures_that_differ_by_more_than_rounding_are_named_with_both() -> None:
     plan = {"step_seconds": 2.0, "stages": [{"bytes": 3, "fits": True}, {"bytes": 5, "fits": True}]}
-    assert set(plan) <= set(_asking_again._FIGURES)
+    assert set(plan) <= set(_fields.FIGURES)
     for found, said in (
         (plan, ""), ({}, ""), ({"step_seconds": 2.0 + 1e-12}, ""), ({"step_seconds": 2}, ""),
         ({"step_seconds": 2.1}, "step_seconds is 2.1 in the file, and 2.0 by the plan in it"),
@@ -89,7 +89,7 @@ def test_figures_that_differ_by_more_than_rounding_are_named_with_both() -> None
         ({"stages": [{"bytes": 3}, {"bytes": 6}]}, "stages[1].bytes is 6 in the file, and 5 by the plan in it"),
         ({"stages": []}, f"stages is [] in the file, and {plan['stages']!r} by the plan in it"),
     ):  # fmt: skip
-        assert _asking_again.changed(plan, found) == said, found
+        assert _fields.changed(plan, found) == said, found
 
 
 def test_a_check_that_was_stopped_confirms_nothing(

@@ -486,3 +486,32 @@ def test_a_run_reads_its_weights_from_files_and_says_what_they_lack(tmp_path: pa
     assert told["losses"][0] != json.loads(made.stdout)["losses"][0]
     lacking = meshwright(*words, "--weights", str(tmp_path / "less.safetensors"))
     assert lacking.returncode == 2 and f"there is no '{first}'; are they of another model?" in lacking.stderr
+
+
+def test_several_plans_run_one_after_the_other_and_one_that_is_wrong_leaves_the_others(tmp_path: pathlib.Path) -> None:
+    names = ["0", "1", "2", "3"]
+    plans = []
+    for word, stages in (("whole", [(4, [0], {})]), ("cut", [(1, [0], {}), (3, [1], {})]), ("wrong", [(5, [0], {})])):
+        plan = plan_of(stages, names=[*names, "4"] if word == "wrong" else names, sequence_length=1)
+        (tmp_path / f"{word}.json").write_text(json.dumps(plan))
+        plans.append(str(tmp_path / f"{word}.json"))
+    words = ("--model", "fragile:steep", "--steps", "2")
+    done = meshwright("run", plans[0], plans[2], plans[1], *words, "--json")
+    assert done.returncode == 2, done.stderr
+    told = json.loads(done.stdout)
+    assert told["format"] == "meshwright/runs/1" and told["dry_run"] is False
+    assert [(one["plan"], one["status"]) for one in told["runs"]] == [(plans[0], 0), (plans[2], 2), (plans[1], 0)]
+    whole, wrong, cut = told["runs"]
+    assert (whole["n_ranks"], cut["n_ranks"]) == (1, 2) and wrong["reason"] and "step_seconds" not in wrong
+    assert whole["losses"] == pytest.approx(cut["losses"], rel=1e-4) and cut["step_seconds"]["measured"] > 0.0
+    dry = meshwright("run", plans[1], "--dry-run", *words, "--processes", "1")
+    lines = dry.stdout.splitlines()
+    assert dry.returncode == 0 and lines[0].split() == ["predicted", "peak", "memory", "processes"], dry.stderr
+    assert lines[1].split()[0] == plans[1] and lines[1].split()[-1] == "2"
+    assert lines[2].startswith(f"{plans[1]}: not on this machine: the plan needs 2 processes")
+    for more, said in (
+        (("--save", "there"), "--save is for one plan"), (("--trace", "t.json"), "--trace is for one plan"),
+        (("--torchrun", "2"), "--torchrun is for one plan"),
+    ):  # fmt: skip
+        refused = meshwright("run", *plans, *words, *more)
+        assert refused.returncode == 2 and said in refused.stderr and len(refused.stderr.splitlines()) == 1

@@ -100,6 +100,40 @@ def test_each_search_has_options_of_its_own(monkeypatch: pytest.MonkeyPatch, pla
         (("three.n_stages=5",), "three is not among the searches: one, two_words"),
         (("one.n_stages=5", "one.n_stages=6"), "n_stages of one is told twice"), (("one.stages=5",), "no option of search one"),
         (("one.n_stages=x",), "options=one.n_stages .*'x' is not a whole number"),
+        (("one.n_stages=5", "7"), "options=one.n_stages .*'5,7' is not a whole number"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=said):
             ask(*told)
+
+
+def test_one_search_is_tried_with_several_options(monkeypatch: pytest.MonkeyPatch, planned: Result) -> None:
+    @dataclass(frozen=True)
+    class Told:
+        k: int = 32
+        tried: tuple[int, ...] = ()
+
+    stages = planned.plan.stages
+    slow = replace(planned.plan, stages=tuple(replace(stage, recompute=("full",) * len(stage.ops)) for stage in stages))
+    load = registry.load
+
+    def search(problem: Problem, params: Told, *, seed: int, stop: Stop) -> Answer:
+        return Answer(plan=slow if params.k == 32 else planned.plan, notes=(f"{params}",))
+
+    fakes = dict.fromkeys(("a_b", "one"), SimpleNamespace(search=search, Params=Told))
+    monkeypatch.setattr(registry, "load", lambda room, name, what: fakes[name] if room == "search" else load(room, name, what))
+
+    def ask(searches: tuple[str, ...], *told: str) -> Answer:
+        return ensemble.search(planned.problem, ensemble.Params(searches, told), seed=0, stop=Stop(seconds=9.0))
+
+    found = ask(("a-b:narrow", "a_b:wide", "a_b"), "a-b:wide.k=48", "a_b:wide.tried=8", "16")
+    assert list(found.extra["searches"]) == ["a_b:narrow", "a_b:wide", "a_b"]
+    assert found.extra["searches"]["a_b:narrow"] == found.extra["searches"]["a_b"] > found.extra["searches"]["a_b:wide"]
+    assert f"{Told(48, (8, 16))}" in found.notes and found.notes[-1] == "the best of a_b:narrow, a_b:wide, a_b is a_b:wide"
+    assert sum("cannot stop" in note or "a_b " in note for note in found.notes[:-1]) == 1  # that it cannot stop is said once
+    for searches, told, said in (
+        (("one:a", "one:a"), (), "different searches"), (("one:",), (), "behind the colon"),
+        (("one:a b",), (), "behind the colon"),
+        (("ensemble:a",), (), "not ensemble itself"), (("one:a",), ("one.k=3",), "one is not among the searches: one:a"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            ask(searches, *told)

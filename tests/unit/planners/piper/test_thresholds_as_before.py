@@ -14,7 +14,7 @@ import pytest
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Batch, ModelSpec, Problem
 from meshwright.planners.piper import answer
-from meshwright.planners.piper.check import plans, stage
+from meshwright.planners.piper.check import plans, stage, sums
 from meshwright.planners.piper.check.plans import ClaimedStage, check
 from meshwright.planners.piper.costs.piper import PiperStage
 from meshwright.planners.piper.menu import Options
@@ -65,6 +65,54 @@ def test_thresholds_are_as_before_and_those_of_all_plans_where_these_are_few(cou
             best = oracle.best_counted(instance)
             assert found[str(seed)]["exact"] <= best * 1.006
     recorded(found)
+
+
+def hurried(choices: Any) -> Any:
+    """Return the choices of a node, those that recompute twice as fast."""
+    return tuple((t, tuple(replace(c, seconds=c.seconds / (1 + (c.id != "vanilla"))) for c in menu)) for t, menu in choices)
+
+
+@pytest.mark.parametrize("counting", ["plain", "any replicas", "sharded", "buffers", "once"])
+def test_sums_find_a_plan_where_going_through_stages_does(counting: str) -> None:
+    """Just below and above the least time and further off; graphs with parallel layers, tensors that differ by choice."""
+    n_open = 0
+    for seed in range(14):
+        instance = oracle.random_instance(seed, n_nodes=4 + seed % 3, n_choices=1 + seed % 3, alike=counting == "once")
+        instance = replace(
+            instance, counting=replace(instance.counting, **COUNTINGS[counting]), n_devices=2 + seed % 5,
+            memory_bytes=instance.memory_bytes * (0.3, 0.45, 0.6, 1.0)[seed % 4], n_microbatches=(5, 4, 6, 12)[seed % 4],
+        )  # fmt: skip
+        if seed % 2 and counting == "buffers":  # what keeps a buffer is the faster one
+            instance = replace(instance, nodes=tuple(replace(node, choices=hurried(node.choices)) for node in instance.nodes))
+        options = list(OPTIONS.values())[seed % len(OPTIONS)] if counting != "buffers" else Options()
+        sets, best = plans._downsets(instance), least(instance, options)
+        for seconds in [0.5 * best, 0.9 * best, 0.99 * best, 1.01 * best, 1.3 * best] if best < math.inf else [1e3]:
+            found = plans._exists(instance, options, seconds)
+            assert found == plans._exists_by_stages(instance, options, seconds, sets), (seed, seconds / best)
+            n_open += found
+    assert n_open >= 10
+
+
+def row(menu: tuple[tuple[str, float, float, float], ...], **limits: Any) -> PiperInstance:
+    """Return four equal nodes one after the other that send nothing; of each choice id, seconds, bytes in flight and others."""
+    nodes = []
+    for v in range(4):
+        ends = ((v - 1, 0.0),) if v else (), ((v + 1, 0.0),) if v < 3 else ()
+        choices = tuple(PiperChoice(name, seconds, 0.0, a, b, *ends) for name, seconds, a, b in menu)
+        nodes.append(PiperNode(v, "layer", ((1, choices),)))
+    edges = tuple(PiperEdge(v, v + 1, 0.0) for v in range(3))
+    return replace(PiperInstance(tuple(nodes), edges, 4, 4, 1.0, 1.0), **limits)
+
+
+def test_what_stands_in_front_is_not_taken_for_more_than_it_needs() -> None:
+    """All devices are busy all the time, and just hold what they must, buffers kept once for each stage."""
+    busy = row((("vanilla", 1.0, 0.0, 1.0),))
+    assert plans._exists(busy, Options(), 1.0 + 1e-6) and not plans._exists(busy, Options(), 1.0 - 1e-6)
+    full = row((("vanilla", 1.0, 6.0, 1.0), ("activation recomp", 1.0, 1.0, 6.0)), n_devices=2)
+    full = replace(full, counting=replace(full.counting, layer_buffers=True))
+    # by hand: the first of two stages has two micro-batches in flight: 2 x (1 x 2 + 1) bytes and a buffer of 5
+    assert plans._exists(replace(full, memory_bytes=11.0), Options(), 2.01)
+    assert not plans._exists(replace(full, memory_bytes=10.9), Options(), 2.01)
 
 
 def test_ways_that_another_one_betters_are_dropped() -> None:
@@ -133,9 +181,13 @@ def test_claims_are_judged_one_condition_at_a_time() -> None:
 
 def test_the_bound_of_a_graph_too_large_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     good = [ClaimedStage((0, 1), 1, 1, ("vanilla", "vanilla"))]
-    for name, most in (("MOST_SETS", 2), ("MOST_STEPS", 3)):
-        monkeypatch.setattr(plans, name, most)
-        verdict = check(line(), Options(), good, 9.0, 8.0)
+    filled = replace(line(), counting=replace(line().counting, fill_drain=True))
+    for module, name, most, asked in (
+        (plans, "MOST_SETS", 2, line()), (sums, "MOST_STEPS", 3, line()), (plans, "MOST_STEPS", 3, filled),
+        (plans, "MOST_LONG", 2, filled),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, most)
+        verdict = check(asked, Options(), good, 9.0, 8.0)
         assert (
             not verdict.valid
             and verdict.bound_value == 2.25

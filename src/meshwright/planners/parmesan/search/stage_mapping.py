@@ -45,7 +45,9 @@ from meshwright.solvers.pairwise.certificate import Verdict
 from meshwright.solvers.partition.convex import partition
 from meshwright.solvers.partition.hypergraph import Units, contract
 
-__all__ = ["Params", "check_plan", "search"]
+__all__ = ["CHECKED", "Params", "check_plan", "search"]
+
+CHECKED = ("mappings.stages", "mappings.devices", "mappings.rings", "mappings.seconds", "mappings.bound_seconds")
 
 _QUICK = 10  # part of the usual moves that mappings between partitions get
 _REFINED = 3  # shapes whose mapping gets all moves, and a proof where there are few devices

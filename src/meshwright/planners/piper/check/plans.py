@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from meshwright.planners.piper.check import sums
 from meshwright.planners.piper.check.places import Neighbours, StageKind, work_seconds
 from meshwright.planners.piper.check.stage import (
     TooLarge,
@@ -30,8 +31,11 @@ __all__ = ["ClaimedStage", "check"]
 ROUNDING = 1e-9
 """Relative distance of sums that counts as none."""
 
-MOST_SETS, MOST_STEPS = 2_000, 3_000_000
-"""Downsets, and stages on ways to run a downset, up to which the bound is checked."""
+MOST_SETS = 20_000
+"""Downsets up to which the bound is checked."""
+
+MOST_LONG, MOST_STEPS = 2_000, 3_000_000
+"""With nodes, or filling and draining: downsets, and stages on ways to run a downset, up to which the bound is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,16 @@ def _downsets(instance: PiperInstance) -> list[int]:
 def _exists(instance: PiperInstance, options: Options, seconds: float) -> bool:
     """Return whether some plan is below a threshold: all its stages, and with filling where that is counted."""
     sets = _downsets(instance)
+    if instance.counting.node_size or instance.counting.fill_drain:
+        return _exists_by_stages(instance, options, seconds, sets)
+    work = [work_seconds(instance, options, [v]) for v in range(len(instance.nodes))]
+    return sums.exists(instance, options, seconds, sets, work)
+
+
+def _exists_by_stages(instance: PiperInstance, options: Options, seconds: float, sets: Sequence[int]) -> bool:
+    """Return the same wherever stages may lie, stage by stage."""
+    if len(sets) > MOST_LONG:
+        raise TooLarge
     degrees = [t for t in instance.degrees if t <= instance.n_devices and (t == 1 or options.tensor_parallel)]
     rest = {some: work_seconds(instance, options, members(sets[-1] & ~some)) / seconds for some in sets}
     spare = -instance.n_devices % (instance.counting.node_size or 1)  # what the last node lacks

@@ -16,7 +16,9 @@ from meshwright.planners.piper.costs.piper import PiperStage, evaluate
 from meshwright.planners.piper.menu import Options, allowed_by
 from meshwright.planners.piper.problem import Counting, PiperInstance
 
-__all__ = ["GIVEN", "Params", "check_plan", "given", "search"]
+__all__ = ["CHECKED", "GIVEN", "Params", "check_plan", "given", "search"]
+
+CHECKED = ("choices",)
 
 GIVEN = (
     "max_devices", "n_microbatches", "bandwidth", "memory", "any_replicas", "tensor_once", "shard_optimizer", "layer_buffers",
