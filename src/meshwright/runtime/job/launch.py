@@ -296,7 +296,7 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
     plan's devices in ascending order.
     Raises `InputError` when the machines cannot share the processes evenly.
     """
-    words = ["-m", "meshwright", "run", job.plan, "--model", job.model]
+    words = ["meshwright", "run", job.plan, "--model", job.model]
     defaults = Job(job.plan, job.model)
     options = (
         "n_steps",
@@ -332,7 +332,7 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
 def torchrun_commands(command: str, n_ranks: int, n_machines: int, place: str) -> list[str]:
     """Return the torchrun command of each machine.
 
-    `command`: what follows torchrun's own options.
+    `command`: name and words of a module, which torchrun is told by ``--`` not to read as its own (``--log`` may be several).
     Raises `InputError` when the machines cannot share the processes evenly.
     """
     each, rest = divmod(n_ranks, n_machines)
@@ -342,10 +342,10 @@ def torchrun_commands(command: str, n_ranks: int, n_machines: int, place: str) -
             "divisor"
         )
     if n_machines == 1:
-        return [f"torchrun --standalone --nproc-per-node {each} {command}"]
+        return [f"torchrun --standalone --nproc-per-node {each} -m -- {command}"]
     return [
         f"torchrun --nnodes {n_machines} --node-rank {machine} --nproc-per-node {each} "
-        f'--master-addr "$MASTER_ADDR" --master-port 29500 {command}'
+        f'--master-addr "$MASTER_ADDR" --master-port 29500 -m -- {command}'
         for machine in range(n_machines)
     ]
 
