@@ -235,6 +235,7 @@ def join(job: Job, n_ranks: int = 0) -> dict[str, Any] | None:
     `n_ranks`: how many processes train, where the last of those that were started do not; 0 for all.
     Returns: see `train`.
     """
+    lifeline.end_with_agent()
     backend = preflight.backend_of(job.backend)
     preflight.free_queues(backend)
     rendezvous = os.environ.get("MESHWRIGHT_RENDEZVOUS", "env://")

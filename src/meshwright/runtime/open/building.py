@@ -18,7 +18,7 @@ from torch import nn
 
 from meshwright.base.errors import InputError
 from meshwright.core.result import Result
-from meshwright.runtime.job import preflight, weight_files
+from meshwright.runtime.job import lifeline, preflight, weight_files
 from meshwright.runtime.job.trainer import assemble
 from meshwright.runtime.model import causal_lm, meta, seq2seq, source
 from meshwright.runtime.model.as_given import to_train
@@ -60,6 +60,7 @@ def build(
     weights: str | os.PathLike[str] | None = None,
 ) -> Engine:
     """Return the engine of this process; see `meshwright.parallelize`."""
+    lifeline.end_with_agent()
     _check(plan, precision, clip_norm, seed)
     read, place = _plan(plan)
     preflight.check_optimizer(read.entry, "the script's own", place)
