@@ -62,6 +62,8 @@ def train(job: Job) -> dict[str, Any] | None:
     trainer = assemble(model, read.names, places, sample, optimizer=make, loss=loss, precision=dtype_of(job.precision))
     _tell(trainer, trainer.notes[len(places.notes()) :])  # what was seen before this process was started is told there
     trainer.skip_non_finite, trainer.clip_norm = job.non_finite == "skip", job.clip_norm_value
+    if job.save:
+        checkpoints.claim(trainer, job.save)
     if job.weights:
         weight_files.read_weights(trainer, job.weights)
     if job.lr_schedule:
