@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -268,12 +268,23 @@ def _failure(
         return Failure(silent, f"ended with status {ended[silent]} and left no traceback", False)
     if errors:
         _, rank, content = min(errors, key=lambda error: error[:2])
-        gone = ", ".join(str(other) for other, code in ended.items() if code == 0)
+        early = {other for other, code in ended.items() if code == 0} | _ended_before(folder, content["time"])
+        gone = ", ".join(map(str, sorted(early)))
         told = f"\nrank {gone} had ended before, with status 0" if gone and not content["wrong_input"] else ""
         return Failure(rank, content["text"].rstrip() + told, content["wrong_input"])
     if failed < 0:
         return Failure(-1, f"the time given is up{_where(folder)}", False)
     return Failure(failed, f"ended with status {processes[failed].returncode} and left no traceback", False)
+
+
+def _ended_before(folder: Path, moment: float) -> set[int]:
+    """Return the ranks whose script had come to its end before: their processes may take a while to go."""
+    found = set()
+    for path in folder.glob("ended-*"):
+        with suppress(ValueError):  # killed while it wrote
+            if float(path.read_text()) < moment:
+                found.add(int(path.name.rpartition("-")[2]))
+    return found
 
 
 def check_ranks(n_ranks: int, wanted: int, place: str) -> None:

@@ -38,7 +38,7 @@ from meshwright.runtime.step.split_backward import DeferredWeightGrad, delay_wei
 from meshwright.runtime.step.stage import StageModule
 from meshwright.schedules import BACKWARD_WEIGHT
 
-__all__ = ["NonFiniteError", "Trainer", "adamw", "apply"]
+__all__ = ["NonFiniteError", "Trainer", "adamw", "apply", "stepped_alone"]
 
 
 def adamw(parameters: list[nn.Parameter], learning_rate: float = 1e-3) -> torch.optim.Optimizer:
@@ -257,6 +257,23 @@ class Trainer:
         total = torch.cat([torch.stack([own, broken.double(), torch.full_like(own, float(asked)), squared]), told])
         dist.all_reduce(total)
         return total.tolist()
+
+
+def stepped_alone(made: Any, place: str) -> torch.optim.lr_scheduler.LRScheduler:
+    """Return a scheduler of learning rates that is stepped after every update.
+
+    `place`: who made it, to begin a message.
+    Raises `InputError` when it is none, or wants to know how good the model is, as `ReduceLROnPlateau` does.
+    """
+    kind = type(made).__name__
+    if isinstance(made, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise InputError(
+            f"{place}: {kind} steps by a measure, and this schedule is stepped after every update without one; step it in a "
+            "loop of your own, on the optimizer"
+        )
+    if not isinstance(made, torch.optim.lr_scheduler.LRScheduler):
+        raise InputError(f"{place}: gave a {kind}; it must give a scheduler of torch.optim.lr_scheduler")
+    return made
 
 
 def apply(

@@ -133,6 +133,18 @@ def test_how_a_script_ends_is_how_the_command_ends(
     assert "--resume" not in said, "that is for runs of a plan file"
 
 
+def test_a_script_that_ends_early_in_one_process_is_told_though_that_takes_a_while_to_go(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "train.py").write_text(
+        "import atexit, os, time\n"
+        "if os.environ['RANK'] == '1':\n    atexit.register(time.sleep, 60)\n"
+        "else:\n    time.sleep(1)\n    raise RuntimeError('connection closed by peer')\n"
+    )
+    assert run(monkeypatch, "train.py", "--plan", "plan.json") == 1
+    assert capfd.readouterr().err.endswith("connection closed by peer\nrank 1 had ended before, with status 0\n")
+
+
 def test_a_script_whose_time_is_up_tells_where_each_rank_was(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
