@@ -312,6 +312,16 @@ def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool,
     return 0
 
 
+def _told(status: int) -> int:
+    """Return an exit status; one of a signal ends the program at once, since what happened is told and nothing is to be added.
+
+    Raises `SystemExit` then.
+    """
+    if status > 128:
+        raise SystemExit(status)
+    return status
+
+
 def _absolute(path: str) -> str:
     return str(Path(path).absolute()) if path else ""
 
@@ -364,7 +374,7 @@ def register(app: typer.Typer) -> None:
 
         source.require_torch()
         if _scripts.is_asked(plan, script_plan, model):
-            return _scripts.run_script(context, script_plan, backend, torchrun, (processes, timeout))
+            return _told(_scripts.run_script(context, script_plan, backend, torchrun, (processes, timeout)))
         _scripts.check_told(context, elastic, torchrun)
         plan, auto = plan_and_resume([plan, *context.args], resume)
         job = Job(
@@ -376,7 +386,5 @@ def register(app: typer.Typer) -> None:
         options.check(job, (processes, timeout), (costs, calibrate), emulate=emulate)
         written = (("--trace", "" if job.profiled else trace), ("--calibrate", calibrate), ("--log", log))
         files.check_targets([(option, path) for option, path in written if path])
-        status = execute(job, torchrun, (processes, timeout), emulate, Comparison(trace, calibrate, costs, reference_, json_))
-        if status > 128:  # ended by a signal, which was told: the program adds nothing
-            raise SystemExit(status)
-        return status
+        how = Comparison(trace, calibrate, costs, reference_, json_)
+        return _told(execute(job, torchrun, (processes, timeout), emulate, how))

@@ -168,7 +168,9 @@ def test_of_many_steps_the_first_and_every_tenth_are_told(plan: str, capsys: pyt
     assert told == [1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24]
 
 
-def test_a_run_goes_on_from_its_newest_checkpoint_with_everything_it_had(plan: str, tmp_path: pathlib.Path) -> None:
+def test_a_run_goes_on_from_its_newest_checkpoint_with_everything_it_had(
+    plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     saved = str(tmp_path / "saved")
     told = {"lr_schedule": f"{__name__}:halving", "save": saved}
     whole = worker.train(job(plan, n_steps=4, lr_schedule=told["lr_schedule"]))
@@ -178,7 +180,9 @@ def test_a_run_goes_on_from_its_newest_checkpoint_with_everything_it_had(plan: s
     assert whole is not None and first is not None and rest is not None
     assert rest["first_step"] == 2 and [*first["losses"], *rest["losses"]] == pytest.approx(whole["losses"], rel=1e-9)
     assert _names(pathlib.Path(saved)) == ["step-2", "step-4"], "two are kept"
+    capsys.readouterr()
     again = worker.train(job(plan, n_steps=4, resume="last", **told))
+    assert capsys.readouterr().err == "meshwright: 4 steps are trained already: --steps 4 asks for none\n"
     assert again is not None and again["losses"] == [] and again["ranks"][0]["spans"] == []
     shutil.rmtree(saved)
     worker.train(job(plan, n_steps=1, save=saved))

@@ -171,6 +171,19 @@ def test_a_signal_ends_every_process_of_a_script(folder: pathlib.Path) -> None:
         assert not pathlib.Path(f"/proc/{path.read_text()}").exists()
 
 
+def test_a_script_that_is_ended_at_once_does_not_say_that_nothing_was_written(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from meshwright.runtime.job import launch
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "run_module", interrupted)
+    assert run(monkeypatch, "train.py", "--plan", "plan.json") == 130
+    assert capsys.readouterr().err == "meshwright: train.py: ended at once\n"
+
+
 def test_the_torchrun_command_is_printed_and_joins(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
