@@ -141,7 +141,9 @@ def run(first: Leg, question: Result, attempt: Callable[[Leg], Outcome], n_allow
         except InputError as error:  # the settings suit those that are left no more
             newest = checkpoints.last(leg.job.save)
             kept = f"{newest} is the newest checkpoint: plan" if newest is not None else "no checkpoint was written: plan"
-            _say(f"nothing can be planned for the devices left: {error}; {kept} with other settings, and go on with --resume auto")
+            _say(
+                f"nothing can be planned for the devices left: {error}; {kept} with other settings, and go on with --resume auto"
+            )
             return leg, 3
     return first, 3
 

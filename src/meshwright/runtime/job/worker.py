@@ -73,7 +73,9 @@ def train(job: Job) -> dict[str, Any] | None:
     signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "asked_to_stop", True))
     first = _first_step(job, trainer)
     if first >= job.n_steps and trainer.rank == 0:
-        print(f"meshwright: {first} steps are trained already: --steps {job.n_steps} asks for none", file=sys.stderr, flush=True)
+        print(
+            f"meshwright: {first} steps are trained already: --steps {job.n_steps} asks for none", file=sys.stderr, flush=True
+        )
     losses: list[float] = []
     norms: list[float] = []
     seconds: list[float] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,8 +12,9 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.arguments import arguments_of
 from meshwright.runtime.model.as_given import evaluating
-from meshwright.runtime.model.grafts import graft
+from meshwright.runtime.model.grafts import graft, shallow
 from meshwright.runtime.model.meta import device_of, on_meta
 from meshwright.runtime.model.routers import Routing, routing_of
 from meshwright.runtime.model.sequence import part_of_sequence
@@ -50,7 +50,7 @@ def further_inputs(model: nn.Module, n_inputs: int) -> tuple[str, ...]:
     """Return what so many inputs are besides the tokens, as the model's ``plan_inputs`` or its ``forward`` name them in order;
     nothing where one of them is none of `FURTHER_INPUTS`.
     """
-    told = getattr(model, "plan_inputs", ()) or tuple(inspect.signature(model.forward).parameters)[:n_inputs]
+    told = getattr(model, "plan_inputs", ()) or tuple(arguments_of(model)[:n_inputs])
     return tuple(told[1:]) if len(told) == n_inputs and set(told[1:]) <= set(FURTHER_INPUTS) else ()
 
 
@@ -101,6 +101,10 @@ def _parts(model: nn.Module, place: str, layers: nn.ModuleList, further: Sequenc
 
 def _stack(model: nn.Module) -> tuple[str, nn.ModuleList]:
     """Return path and module of the list of decoder layers."""
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise InputError(
+            f"{type(model).__name__}: learns a prompt, which lengthens sequences; adapters in layers (LoRA) are run"
+        )
     config = model.config.get_text_config()  # type: ignore[union-attr,operator]
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers:
@@ -133,16 +137,18 @@ def _values_given(model: nn.Module, layer: nn.Module) -> int:
 
 def _table_width(model: nn.Module) -> int:
     """Return the width of the word table, which some models project to that of their layers."""
-    return int(model.get_input_embeddings().embedding_dim)  # type: ignore[union-attr,operator]
+    table = model.get_input_embeddings()  # type: ignore[operator]
+    return int(getattr(table, "base_layer", table).embedding_dim)  # an adapter of peft may stand around it
 
 
 def _without_tables(model: nn.Module, place: str) -> dict[str, nn.Module]:
     """Return stand-ins for the word and position tables, which stages after the first do not hold."""
-    return {
-        path: _Zeros(module.embedding_dim)
-        for path, module in model.named_modules()
-        if isinstance(module, nn.Embedding) and not path.startswith(f"{place}.")
-    }
+    found: dict[str, nn.Module] = {}
+    for path, module in model.named_modules():
+        table = getattr(module, "base_layer", module)  # an adapter of peft goes with the table that it stands around
+        if isinstance(table, nn.Embedding) and not path.startswith((f"{place}.", *(f"{above}." for above in found))):
+            found[path] = _Zeros(table.embedding_dim)
+    return found
 
 
 def _as_given(hidden: Any, n_values: int) -> Any:
@@ -376,11 +382,25 @@ def _drop_unused(part: nn.Module, given: torch.Tensor) -> None:
         part(given)
     for handle in handles:
         handle.remove()
-    for module in list(part.modules()):
-        for name, child in list(module._modules.items()):
-            if child is not None and child not in used and any(True for _ in child.parameters()) and not _holds(child, used):
-                module._modules[name] = nn.Identity()
+    for name, child in list(part._modules.items()):
+        part._modules[name] = _trimmed(child, used)
 
 
-def _holds(module: nn.Module, used: set[nn.Module]) -> bool:
-    return any(inner in used for inner in module.modules())
+def _trimmed(module: nn.Module | None, used: set[nn.Module]) -> nn.Module | None:
+    """Return a module without what holds parameters and was not used. Where it loses something it is another one: other parts
+    of the model share it as it is.
+    """
+    if module is None or not any(True for _ in module.parameters()):
+        return module
+    if not any(inner in used for inner in module.modules()):
+        return nn.Identity()
+    run = module in used  # and so are its lists of weights, which nobody calls
+    lists = (nn.ParameterList, nn.ParameterDict)
+    kept = {
+        name: child if run and isinstance(child, lists) else _trimmed(child, used) for name, child in module._modules.items()
+    }
+    if all(kept[name] is child for name, child in module._modules.items()):
+        return module
+    twin = shallow(module)
+    twin._modules.update(kept)
+    return twin
