@@ -140,9 +140,10 @@ def run(first: Leg, question: Result, attempt: Callable[[Leg], Outcome], n_allow
             question, waiting = _planned_again(leg, question, [device], told, leg.job.save)
         except InputError as error:  # the settings suit those that are left no more
             newest = checkpoints.last(leg.job.save)
-            kept = f"{newest} is the newest checkpoint: plan" if newest is not None else "no checkpoint was written: plan"
+            kept = f"{newest} is the newest checkpoint" if newest is not None else "no checkpoint was written"
             _say(
-                f"nothing can be planned for the devices left: {error}; {kept} with other settings, and go on with --resume auto"
+                f"nothing can be planned for the devices left: {error}; {kept}: plan with other "
+                "settings, and go on with --resume auto"
             )
             return leg, 3
     return first, 3

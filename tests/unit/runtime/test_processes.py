@@ -18,15 +18,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
 pytestmark = pytest.mark.torch
 
+from runtime_processes import environment  # noqa: E402
+
 from meshwright.base import files  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.runtime.job import allocator, launch, lifeline, worker  # noqa: E402
 from meshwright.runtime.job.job import Job  # noqa: E402
 from meshwright.runtime.model.sequence import part_of_sequence  # noqa: E402
-from meshwright.runtime.parallel import context_parallel  # noqa: E402
 from meshwright.runtime.open import building  # noqa: E402
+from meshwright.runtime.parallel import context_parallel  # noqa: E402
 from meshwright.runtime.profile import links  # noqa: E402
-from runtime_processes import environment  # noqa: E402
 
 
 def test_freed_memory_is_kept_where_the_c_library_can(monkeypatch: pytest.MonkeyPatch) -> None:

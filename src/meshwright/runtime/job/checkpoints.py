@@ -22,7 +22,6 @@ from torch.distributed.checkpoint.metadata import Metadata
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.runtime.job import slices
-from meshwright.runtime.job.claims import claim
 from meshwright.runtime.job.checkpoint_folders import (
     FORMAT,
     check,
@@ -38,6 +37,7 @@ from meshwright.runtime.job.checkpoint_folders import (
     sum_of,
     sum_of_description,
 )
+from meshwright.runtime.job.claims import claim
 from meshwright.runtime.job.holdings import regions_of
 from meshwright.runtime.job.optimizer_state import Restored, groups_of, numbers_of, slices_of, together
 from meshwright.runtime.job.slices import Slice, begin_overwriting, flat_parts, weight_parts
