@@ -62,8 +62,6 @@ def train(job: Job) -> dict[str, Any] | None:
     trainer = assemble(model, read.names, places, sample, optimizer=make, loss=loss, precision=dtype_of(job.precision))
     _tell(trainer, trainer.notes[len(places.notes()) :])  # what was seen before this process was started is told there
     trainer.skip_non_finite, trainer.clip_norm = job.non_finite == "skip", job.clip_norm_value
-    if job.save:
-        checkpoints.claim(trainer, job.save)
     if job.weights:
         weight_files.read_weights(trainer, job.weights)
     if job.lr_schedule:
@@ -72,10 +70,6 @@ def train(job: Job) -> dict[str, Any] | None:
     monitor = source.load(job.monitor, "--monitor") if job.monitor else None
     signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "asked_to_stop", True))
     first = _first_step(job, trainer)
-    if first >= job.n_steps and trainer.rank == 0:
-        print(
-            f"meshwright: {first} steps are trained already: --steps {job.n_steps} asks for none", file=sys.stderr, flush=True
-        )
     losses: list[float] = []
     norms: list[float] = []
     seconds: list[float] = []
@@ -121,10 +115,20 @@ def _tell(trainer: Trainer, notes: Sequence[str]) -> None:
 
 
 def _first_step(job: Job, trainer: Trainer) -> int:
-    """Return the steps trained so far, after going on from a checkpoint where that was asked for."""
-    if job.resume == "auto":
-        return checkpoints.load_newest_whole(trainer, job.save)
-    return checkpoints.load(trainer, job.save) if job.resume else 0
+    """Return the steps trained so far, after going on from a checkpoint where that was asked for.
+
+    Raises `InputError` when there is none, or another run writes to its folder.
+    """
+    if job.save:
+        checkpoints.claim(trainer, job.save)
+    if not job.resume:
+        return 0
+    load = checkpoints.load_newest_whole if job.resume == "auto" else checkpoints.load
+    done = load(trainer, job.save)
+    if done >= job.n_steps and trainer.rank == 0:
+        told = f"meshwright: {done} steps are trained already: --steps {job.n_steps} asks for none"
+        print(told, file=sys.stderr, flush=True)
+    return done
 
 
 def _kept(job: Job) -> str:

@@ -207,7 +207,7 @@ def test_steps_are_numbered_from_where_training_goes_on(tmp_path: pathlib.Path) 
     engine.save(str(tmp_path), 6)
     engine = made()
     assert engine.resume(str(tmp_path)) == 6
-    with pytest.raises(NonFiniteError, match="^step 7: "):
+    with pytest.raises(NonFiniteError, match=r"^step 7: "):
         engine.step((tokens(), tokens()), lambda output, targets: entropy(output, targets) * math.nan)
 
 

@@ -190,7 +190,8 @@ def test_the_torchrun_command_is_printed_and_joins(
     words = ("--backend", "gloo", "--torchrun")
     assert run(monkeypatch, "train.py", "--plan", "plan.json", *words, "1", "--", "--steps", "3 4") == 0
     assert capsys.readouterr().out == (
-        "torchrun --standalone --nproc-per-node 2 -m -- meshwright run train.py --plan plan.json --backend gloo -- --steps '3 4'\n"
+        "torchrun --standalone --nproc-per-node 2 -m -- meshwright run train.py --plan plan.json --backend gloo "
+        "-- --steps '3 4'\n"
     )
     assert run(monkeypatch, "train.py", "--plan", "plan.json", "--torchrun", "2") == 0
     assert [line.split(" -m -- ")[1] for line in capsys.readouterr().out.splitlines()] == [
