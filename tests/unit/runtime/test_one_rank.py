@@ -375,8 +375,8 @@ def test_a_folder_that_another_run_writes_to_is_left_to_it(
     folder = tmp_path / "saved"
     source = f"""
 import pathlib, time
-from meshwright.runtime.job import claims
-claims._lock({str(folder)!r})
+from meshwright.runtime.job import checkpoint_folders
+checkpoint_folders._lock({str(folder)!r})
 (pathlib.Path({str(tmp_path)!r}) / "held").touch()
 time.sleep(60)
 """

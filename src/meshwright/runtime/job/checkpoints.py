@@ -27,6 +27,7 @@ from meshwright.runtime.job.checkpoint_folders import (
     check,
     check_format,
     check_model,
+    claim,
     content_of,
     damage,
     is_as_written,
@@ -37,7 +38,6 @@ from meshwright.runtime.job.checkpoint_folders import (
     sum_of,
     sum_of_description,
 )
-from meshwright.runtime.job.claims import claim
 from meshwright.runtime.job.holdings import regions_of
 from meshwright.runtime.job.optimizer_state import Restored, groups_of, numbers_of, slices_of, together
 from meshwright.runtime.job.slices import Slice, begin_overwriting, flat_parts, weight_parts

@@ -38,7 +38,7 @@ from meshwright.runtime.step.split_backward import DeferredWeightGrad, delay_wei
 from meshwright.runtime.step.stage import StageModule
 from meshwright.schedules import BACKWARD_WEIGHT
 
-__all__ = ["NonFiniteError", "Trainer", "adamw", "apply", "stepped_alone"]
+__all__ = ["NonFiniteError", "Trainer", "adamw", "apply"]
 
 
 def adamw(parameters: list[nn.Parameter], learning_rate: float = 1e-3) -> torch.optim.Optimizer:
@@ -98,10 +98,8 @@ class Trainer:
         Part of the data of this step's samples, and their fingerprint; None where this process looks at none.
     n_parts : int
         Parts of the data: within one, all processes need the same samples.
-    passed_over : frozenset of str
-        Checkpoints that were found damaged when it went on from an older one.
-    claims : frozenset of str
-        Folders of checkpoints that no other run may write to meanwhile.
+    passed_over, claims : frozenset of str
+        Checkpoints found damaged when it went on from an older one; folders of them that no other run may write to meanwhile.
     """
 
     def __init__(
@@ -257,23 +255,6 @@ class Trainer:
         total = torch.cat([torch.stack([own, broken.double(), torch.full_like(own, float(asked)), squared]), told])
         dist.all_reduce(total)
         return total.tolist()
-
-
-def stepped_alone(made: Any, place: str) -> torch.optim.lr_scheduler.LRScheduler:
-    """Return a scheduler of learning rates that is stepped after every update.
-
-    `place`: who made it, to begin a message.
-    Raises `InputError` when it is none, or wants to know how good the model is, as `ReduceLROnPlateau` does.
-    """
-    kind = type(made).__name__
-    if isinstance(made, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise InputError(
-            f"{place}: {kind} steps by a measure, and this schedule is stepped after every update without one; step it in a "
-            "loop of your own, on the optimizer"
-        )
-    if not isinstance(made, torch.optim.lr_scheduler.LRScheduler):
-        raise InputError(f"{place}: gave a {kind}; it must give a scheduler of torch.optim.lr_scheduler")
-    return made
 
 
 def apply(

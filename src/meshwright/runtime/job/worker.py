@@ -31,9 +31,10 @@ from meshwright.runtime.job.allocator import keep_freed_memory
 from meshwright.runtime.job.job import Job
 from meshwright.runtime.job.memory import allocator_peak, peak_bytes
 from meshwright.runtime.job.recording import recorded
-from meshwright.runtime.job.trainer import NonFiniteError, Trainer, adamw, assemble, stepped_alone
+from meshwright.runtime.job.trainer import NonFiniteError, Trainer, adamw, assemble
 from meshwright.runtime.model import source
 from meshwright.runtime.model.data import batches_of, default_loss, example_of
+from meshwright.runtime.parallel import optimizer_probe
 from meshwright.runtime.ranks.layout import layout
 from meshwright.runtime.ranks.plan_file import PlanFile, read_plan
 from meshwright.runtime.step.autocast import dtype_of
@@ -66,7 +67,7 @@ def train(job: Job) -> dict[str, Any] | None:
         weight_files.read_weights(trainer, job.weights)
     if job.lr_schedule:
         made = source.load(job.lr_schedule, "--lr-schedule")(trainer.optimizer)
-        trainer.lr_schedule = stepped_alone(made, f"--lr-schedule {job.lr_schedule}")
+        trainer.lr_schedule = optimizer_probe.stepped_alone(made, f"--lr-schedule {job.lr_schedule}")
     monitor = source.load(job.monitor, "--monitor") if job.monitor else None
     signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "asked_to_stop", True))
     first = _first_step(job, trainer)

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from meshwright.base.errors import InputError
 from meshwright.runtime.model.arguments import arguments_of
 from meshwright.runtime.model.as_given import evaluating
-from meshwright.runtime.model.grafts import graft, shallow
+from meshwright.runtime.model.grafts import drop_unused, graft
 from meshwright.runtime.model.meta import device_of, on_meta
 from meshwright.runtime.model.routers import Routing, routing_of
 from meshwright.runtime.model.sequence import part_of_sequence
@@ -88,14 +88,14 @@ def _parts(model: nn.Module, place: str, layers: nn.ModuleList, further: Sequenc
     n_values, width = _values_given(model, layers[0]), _table_width(model)
     records = [_Record(ends=layer is layers[-1], n_values=n_values) for layer in layers]
     shell = _Shell(graft(model, {place: nn.ModuleList(records), **_without_tables(model, place)}))
-    _drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=device_of(weight)))
+    drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=device_of(weight)))
     if on_meta(shell):
         raise InputError(f"{type(model).__name__}: what it hands its layers is computed by weights; build it whole")
     context = _Context(copy.deepcopy(shell).eval(), width, further)
     part = graft(model, {place: nn.ModuleList([_Given(n_values)]), **_without_tables(model, place)})
     head = _Head(part, width, further, routing)
-    _drop_unused(table, ids)
-    _drop_unused(head, table(ids)[0].detach())
+    drop_unused(table, ids)
+    drop_unused(head, table(ids)[0].detach())
     return [table, *(_Layer(layer, i, context, routing) for i, layer in enumerate(layers)), head]
 
 
@@ -370,37 +370,3 @@ class _Head(nn.Module):
 def _path_of(part: nn.Module, wanted: nn.Module | None) -> str:
     """Return the path of a module in a part; empty where it has none."""
     return next((path for path, module in part.named_modules() if module is wanted), "")
-
-
-def _drop_unused(part: nn.Module, given: torch.Tensor) -> None:
-    """Take modules with parameters that a part never runs on what it is given out of it,
-    so that it holds its own weights only.
-    """
-    used: set[nn.Module] = set()
-    handles = [module.register_forward_pre_hook(lambda module, _: used.add(module)) for module in part.modules()]
-    with torch.no_grad(), evaluating(part):
-        part(given)
-    for handle in handles:
-        handle.remove()
-    for name, child in list(part._modules.items()):
-        part._modules[name] = _trimmed(child, used)
-
-
-def _trimmed(module: nn.Module | None, used: set[nn.Module]) -> nn.Module | None:
-    """Return a module without what holds parameters and was not used. Where it loses something it is another one: other parts
-    of the model share it as it is.
-    """
-    if module is None or not any(True for _ in module.parameters()):
-        return module
-    if not any(inner in used for inner in module.modules()):
-        return nn.Identity()
-    run = module in used  # and so are its lists of weights, which nobody calls
-    lists = (nn.ParameterList, nn.ParameterDict)
-    kept = {
-        name: child if run and isinstance(child, lists) else _trimmed(child, used) for name, child in module._modules.items()
-    }
-    if all(kept[name] is child for name, child in module._modules.items()):
-        return module
-    twin = shallow(module)
-    twin._modules.update(kept)
-    return twin

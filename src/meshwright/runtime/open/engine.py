@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.job import checkpoints, whole_state
-from meshwright.runtime.job.trainer import NonFiniteError, Trainer, stepped_alone
+from meshwright.runtime.job.trainer import NonFiniteError, Trainer
 from meshwright.runtime.open.grouping import GroupOf, grouped_optimizer, groups_of
 from meshwright.runtime.open.names import Tensors
 from meshwright.runtime.open.own_batch import BatchReader, Loss, OwnBatch
@@ -157,7 +157,7 @@ class Engine:
         Raises `InputError` when there is no optimizer yet, or what is made is no scheduler, or one that steps by a measure.
         """
         self._require_optimizer()
-        self.trainer.lr_schedule = stepped_alone(make(self.trainer.optimizer), "schedule(make)")
+        self.trainer.lr_schedule = optimizer_probe.stepped_alone(make(self.trainer.optimizer), "schedule(make)")
         return self.trainer.lr_schedule
 
     def step(self, batch: Any, loss: Loss | None = None) -> float:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pathlib
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -199,6 +201,19 @@ def test_a_step_that_is_not_finite_is_refused_or_left_out() -> None:
     assert engine.skipped and all(torch.equal(value, before[name]) for name, value in engine.state_dict().items())
     engine.step(batch)
     assert not engine.skipped
+
+
+def test_a_signal_is_heeded_once_a_step_has_ended() -> None:
+    engine, before = made(), signal.getsignal(signal.SIGTERM)
+    try:
+        engine.heed_signals()
+        engine.step((tokens(), tokens()))
+        assert not engine.stopping
+        os.kill(os.getpid(), signal.SIGTERM)
+        engine.step((tokens(), tokens()))
+        assert engine.stopping
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_steps_are_numbered_from_where_training_goes_on(tmp_path: pathlib.Path) -> None:
