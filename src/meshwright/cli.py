@@ -123,8 +123,9 @@ def _refuse_empty(words: Sequence[str]) -> None:
 
 
 def _told(written: Sequence[str]) -> str:
-    """Say which files a command has written that did not come to its end."""
-    return f"written before that: {', '.join(written)}" if written else "nothing was written"
+    """Say which files a command has written that did not come to its end; what was for itself alone is gone again."""
+    left = [path for path in written if os.path.exists(path)]
+    return f"written before that: {', '.join(left)}" if left else "nothing was written"
 
 
 def _too_little_memory(error: MemoryError, written: Sequence[str]) -> str:

@@ -106,13 +106,16 @@ def run(first: Leg, question: Result, attempt: Callable[[Leg], Outcome], n_allow
     Returns
     -------
     tuple
-        The last leg, and what came of it; an exit status of 3 where nothing fits on what is left.
+        The last leg, and what came of it; an exit status of 3 where nothing fits on what is left, or nothing can be planned
+        for it with these settings.
 
     Raises
     ------
     InputError
         When no plan that the search finds can be run.
     """
+    from meshwright.base.errors import InputError
+    from meshwright.runtime.job import checkpoints
     from meshwright.runtime.job.launch import Failure
 
     told: list[dict[str, Any]] = []
@@ -133,7 +136,16 @@ def run(first: Leg, question: Result, attempt: Callable[[Leg], Outcome], n_allow
         if len(told) >= leg.job.max_restarts:
             _say(f"no more restarts (--max-restarts {leg.job.max_restarts}): the run ends")
             return leg, outcome
-        question, waiting = _planned_again(leg, question, [device], told, leg.job.save)
+        try:
+            question, waiting = _planned_again(leg, question, [device], told, leg.job.save)
+        except InputError as error:  # the settings suit those that are left no more
+            newest = checkpoints.last(leg.job.save)
+            kept = f"{newest} is the newest checkpoint" if newest is not None else "no checkpoint was written"
+            _say(
+                f"nothing can be planned for the devices left: {error}; {kept}: plan with other "
+                "settings, and go on with --resume auto"
+            )
+            return leg, 3
     return first, 3
 
 

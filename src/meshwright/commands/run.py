@@ -327,7 +327,15 @@ def started(
         status = _several.tell(_several.each(plans, call), as_json=how.json, dry_run=dry_run)
     else:
         status = execute(job, n_machines, limits, emulate, how)
-    if status > 128:  # ended by a signal, which was told: the program adds nothing
+    return _told(status)
+
+
+def _told(status: int) -> int:
+    """Return an exit status; one of a signal ends the program at once, since what happened is told and nothing is to be added.
+
+    Raises `SystemExit` then.
+    """
+    if status > 128:
         raise SystemExit(status)
     return status
 
@@ -386,7 +394,7 @@ def register(app: typer.Typer) -> None:
 
         source.require_torch()
         if _scripts.is_asked(plan, script_plan, model):
-            return _scripts.run_script(context, script_plan, backend, torchrun, (processes, timeout))
+            return _told(_scripts.run_script(context, script_plan, backend, torchrun, (processes, timeout)))
         _scripts.check_told(context, elastic, torchrun)
         plans, auto = _several.plans_and_resume([plan, *context.args], resume)
         job = Job(

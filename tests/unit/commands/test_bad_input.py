@@ -228,6 +228,24 @@ def test_an_interrupt_after_the_first_file_names_it(meshwright: Any, tiny: str, 
     assert done.err.splitlines()[-1] == "meshwright: interrupted; written before that: plan.json"
 
 
+def test_what_was_written_and_is_gone_is_not_named(
+    meshwright: Any, tiny: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what processes of a run tell each other in a folder of their own."""
+    from meshwright.base import files
+    from meshwright.writers import chrome_trace
+
+    def interrupted(*_: object) -> None:
+        with files.temporary_folder("job-") as folder:
+            files.write(pathlib.Path(folder) / "job.json", "{}")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(chrome_trace, "write", interrupted)
+    words = ("--global-batch", "8", "--no-what-if", "--search", "data_parallel", "--trace", "trace.json")
+    done = meshwright("plan", tiny, *CLUSTER, *words)
+    assert done.code == 130 and done.err.splitlines()[-1] == "meshwright: interrupted; nothing was written"
+
+
 def test_too_little_memory_is_one_line(meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise MemoryError("Unable to allocate 3 TiB")

@@ -126,6 +126,23 @@ def test_the_end_is_told_where_nothing_fits_on_what_is_left(
     assert "meshwright: nothing fits on the 3 devices left" in capsys.readouterr().err
 
 
+def test_settings_that_suit_what_is_left_no_more_end_the_run_with_a_word(
+    plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bound = str(tmp_path / "bound.json")
+    settings = {"pipeline": "2", "data": "2", "schedules": "1f1b", "micro_batch": "1"}
+    config = pathlib.Path(plan).parent / "config.json"
+    plan_json.write(api.plan(str(config), "flat:4", global_batch=12, training="fp32", settings=settings), bound)
+    for newest in ("no checkpoint was written", str(tmp_path / "saved" / "step-6")):
+        leg, outcome, seen = _run(bound, tmp_path, [LOST], resume="auto")
+        assert outcome == 3 and seen == [leg]
+        told = capsys.readouterr().err.splitlines()[-1]
+        assert told.startswith("meshwright: nothing can be planned for the devices left: ") and "there are 3; " in told
+        assert f"; {newest}" in told and told.endswith(": plan with other settings, and go on with --resume auto")
+        (tmp_path / "saved" / "step-6").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "saved" / "step-6" / "done.json").touch()
+
+
 def test_what_cannot_be_planned_again_is_refused_before_anything_starts(plan: str, tmp_path: pathlib.Path) -> None:
     entry = json.loads(pathlib.Path(plan).read_text())
     for field, value, message in (("search", "by hand", "no search called"), ("cluster", None, "cluster")):

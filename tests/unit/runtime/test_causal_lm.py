@@ -12,6 +12,7 @@ pytestmark = pytest.mark.torch
 
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.runtime.model import causal_lm  # noqa: E402
+from meshwright.runtime.model.arguments import arguments_of  # noqa: E402
 from meshwright.runtime.model.cut import cut  # noqa: E402
 from meshwright.runtime.parallel import shard_equivalence, tensor_parallel  # noqa: E402
 
@@ -46,6 +47,9 @@ MODELS: dict[str, tuple[str, dict[str, Any], bool | None]] = {  # configuration,
     "Falcon": ("FalconConfig", {key: LLAMA_LIKE[key] for key in ("vocab_size", "hidden_size", "num_attention_heads")}
                | {"num_hidden_layers": 2, "bos_token_id": 1, "eos_token_id": 2}, True),
     "GPT-NeoX": ("GPTNeoXConfig", {key: value for key, value in LLAMA_LIKE.items() if key != "num_key_value_heads"}, True),
+    "RoBERTa, a head of several layers": ("RobertaConfig", {key: LLAMA_LIKE[key] for key in LLAMA_LIKE if key != "eos_token_id"}
+                                          | {"is_decoder": True, "hidden_dropout_prob": 0.0, "type_vocab_size": 1,
+                                             "attention_probs_dropout_prob": 0.0}, None),
     "Bamba, layers return nothing beside": ("BambaConfig", LLAMA_LIKE | {
         "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 4, "mamba_expand": 2, "mamba_chunk_size": 4,
         "attn_layer_indices": [1], "pad_token_id": 0}, None),
@@ -96,6 +100,79 @@ def test_masks_and_positions_go_along_and_change_what_the_model_says(name: str) 
             seen = mask[rows].bool()
             assert torch.allclose(carried[0][seen], expected[seen], atol=1e-6), inputs.keys()
         assert (model(tokens).logits - model(tokens, **inputs).logits)[mask.bool()].abs().max() > 1e-3
+
+
+class Wrapper(torch.nn.Module):
+    """What ``peft.get_peft_model`` returns without a ``task_type``: all is handed on."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.base_model = model
+
+    def get_base_model(self) -> Any:
+        return self.base_model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.base_model(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("base_model"), name)
+
+
+class AdaptedTable(torch.nn.Module):
+    """A word table with an adapter, whose weights lie in a dictionary."""
+
+    def __init__(self, table: Any) -> None:
+        super().__init__()
+        self.base_layer = table.requires_grad_(False)
+        self.lora_A = torch.nn.ParameterDict({"default": torch.randn(4, table.num_embeddings)})
+        self.lora_B = torch.nn.ParameterDict({"default": torch.randn(table.embedding_dim, 4)})
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(ids) + torch.nn.functional.embedding(ids, self.lora_A["default"].T) @ self.lora_B["default"].T
+
+
+class Saved(torch.nn.Module):
+    """A head that is trained as a copy, beside the one that it replaces."""
+
+    def __init__(self, head: Any) -> None:
+        super().__init__()
+        self.original_module = head.requires_grad_(False)
+        self.modules_to_save = torch.nn.ModuleDict({"default": torch.nn.Linear(head.in_features, head.out_features)})
+        self.weight = self.modules_to_save["default"].weight
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.modules_to_save["default"](hidden)
+
+
+def test_what_peft_puts_around_a_model_its_table_and_its_head_is_run() -> None:
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA_LIKE)).train()
+    model.model.embed_tokens, model.lm_head = AdaptedTable(model.model.embed_tokens), Saved(model.lm_head)
+    wrapped = Wrapper(model)
+    tokens = torch.randint(64, (2, 12))
+    expected = wrapped(tokens).logits
+    assert causal_lm.recognises(wrapped) and arguments_of(wrapped)[:3] == ["input_ids", "attention_mask", "position_ids"]
+    assert causal_lm.further_inputs(wrapped, 2) == ("attention_mask",)
+    carried = (tokens,)
+    units = causal_lm.cut(wrapped, causal_lm.layer_names(wrapped))
+    for unit in units:
+        carried = unit(*carried)
+    assert torch.allclose(carried[0], expected, atol=1e-6)
+    trained = {name for name, weight in wrapped.named_parameters() if weight.requires_grad}
+    held = {weight for unit in units for weight in unit.parameters()}
+    assert {name for name, weight in wrapped.named_parameters() if weight in held} >= trained
+    assert not any("lora" in name for unit in units[1:] for name, _ in unit.named_parameters())
+
+
+def test_a_model_that_learns_a_prompt_is_refused_in_one_line() -> None:
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA_LIKE))
+    model.active_peft_config = type("PromptTuningConfig", (), {"is_prompt_learning": True})()
+    with pytest.raises(InputError, match=r"^LlamaForCausalLM: learns a prompt, which lengthens sequences; adapters in layers"):
+        causal_lm.layer_names(model)
 
 
 def test_a_model_that_wants_more_of_its_layers_than_hidden_states_is_refused_in_one_line() -> None:

@@ -59,6 +59,32 @@ def test_causal_attention_of_parts_is_that_of_the_whole_without_masked_products(
         assert set(products.values()) == {chunk * chunk * (2 * degree + 1)}
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_attention_of_parts_takes_the_types_that_autocast_gives_it(kind: torch.dtype) -> None:
+    """Rotations leave queries and keys in fp32 beside values of a product: autocast makes them one type before attention."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 4, 16, 8), torch.randn(2, 4, 16, 8), torch.randn(2, 4, 16, 8).to(kind)
+
+    class Attention(torch.nn.Module):
+        def forward(self, *qkv: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(*qkv, is_causal=True)
+
+    def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+        return [part_of_sequence(tensor, 2, rank, 2) for rank in range(2)]
+
+    results = []
+    for rank in range(2):
+        wholes = iter([torch.cat(parts(tensor), 2).to(kind) for tensor in (key, value)])
+        layer = InContext(Attention(), lambda given, wholes=wholes: next(wholes).to(given.dtype), rank, 2)
+        with torch.autocast("cpu", dtype=kind):
+            results.append(layer(*[parts(tensor)[rank] for tensor in (query, key, value)]))
+    with torch.autocast("cpu", dtype=kind):
+        expected = Attention()(query, key, value)
+    found = in_order(torch.cat(results, 2), 2, 2)
+    assert found.dtype == expected.dtype == kind
+    assert torch.allclose(found.float(), expected.float(), atol=2e-2)
+
+
 class _Counting(torch.overrides.TorchFunctionMode):
     """Counts pairs of queries and keys that attention is called with."""
 

@@ -155,6 +155,10 @@ def test_who_left_without_a_word_is_the_cause_of_what_others_missed(tmp_path: pa
     assert found == Failure(1, "ended with status 7 and left no traceback", False)
     found = launch._failure(processes, tmp_path, 0, {2: 0, 3: 1})
     assert found == Failure(3, "connection closed by peer\nrank 2 had ended before, with status 0", False)
+    for rank, moment in ((1, "4.0"), (4, "6.0"), (5, "")):  # the last was killed while it wrote
+        (tmp_path / f"ended-{rank}").write_text(moment)
+    found = launch._failure(processes, tmp_path, 0, {3: 1})
+    assert found == Failure(3, "connection closed by peer\nrank 1 had ended before, with status 0", False)
     left(tmp_path, (0, 1.0, "wrong"))
     assert launch._failure(processes, tmp_path, 0, {0: 2, 2: 0, 3: 1}) == Failure(0, "wrong", True)
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import pathlib
 import shutil
 import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from runtime_processes import plan_of
+from runtime_processes import environment, plan_of
 
 from recorded import Recorded
 
@@ -132,7 +137,7 @@ def test_a_run_trains_as_without_a_plan_and_leaves_what_happened(
     steps = [line.split(":")[0] for line in capsys.readouterr().err.splitlines()]
     assert steps == [f"step {i} of 11" for i in range(1, 12)]
     recorded([
-        sorted(path.name for path in saved.iterdir()), [span[:3] for span in rank["spans"]], rank["peak_bytes"],
+        _names(saved), [span[:3] for span in rank["spans"]], rank["peak_bytes"],
         found["first_step"], rank["rank"], rank["device"], sorted(json.loads((saved / "step-11" / "done.json").read_text())),
     ])  # fmt: skip
 
@@ -163,7 +168,9 @@ def test_of_many_steps_the_first_and_every_tenth_are_told(plan: str, capsys: pyt
     assert told == [1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24]
 
 
-def test_a_run_goes_on_from_its_newest_checkpoint_with_everything_it_had(plan: str, tmp_path: pathlib.Path) -> None:
+def test_a_run_goes_on_from_its_newest_checkpoint_with_everything_it_had(
+    plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     saved = str(tmp_path / "saved")
     told = {"lr_schedule": f"{__name__}:halving", "save": saved}
     whole = worker.train(job(plan, n_steps=4, lr_schedule=told["lr_schedule"]))
@@ -172,8 +179,10 @@ def test_a_run_goes_on_from_its_newest_checkpoint_with_everything_it_had(plan: s
     rest = worker.train(job(plan, n_steps=4, resume="last", **told))
     assert whole is not None and first is not None and rest is not None
     assert rest["first_step"] == 2 and [*first["losses"], *rest["losses"]] == pytest.approx(whole["losses"], rel=1e-9)
-    assert sorted(path.name for path in pathlib.Path(saved).iterdir()) == ["step-2", "step-4"], "two are kept"
+    assert _names(pathlib.Path(saved)) == ["step-2", "step-4"], "two are kept"
+    capsys.readouterr()
     again = worker.train(job(plan, n_steps=4, resume="last", **told))
+    assert capsys.readouterr().err == "meshwright: 4 steps are trained already: --steps 4 asks for none\n"
     assert again is not None and again["losses"] == [] and again["ranks"][0]["spans"] == []
     shutil.rmtree(saved)
     worker.train(job(plan, n_steps=1, save=saved))
@@ -260,6 +269,11 @@ FAULTS = {
 }  # fmt: skip
 
 
+def _names(folder: pathlib.Path) -> list[str]:
+    """Return what lies in a folder of checkpoints, but for the file that says whose it is."""
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, pathlib.Path, str]:
     """Return a trainer after three steps, and the checkpoints of the second and third."""
@@ -308,11 +322,11 @@ def test_what_else_lies_in_the_folder_is_no_checkpoint(trained: tuple[Any, pathl
     assert checkpoints.last(str(folder)) == folder / "step-10" and checkpoints.last(str(tmp_path)) is None
     assert checkpoints.load(trainer, str(folder)) == 2
     checkpoints.save(trainer, str(folder), 12, keep=1, keep_every=3)
-    kept = sorted(path.name for path in folder.iterdir())
+    kept = _names(folder)
     assert kept == ["step-11", "step-12", "step-3", "step-4.old", "step-notes"], "of whole ones the newest, and every third"
     (folder / ".step-9.partial").mkdir()
     checkpoints.save(trainer, str(folder), 13, keep=2)
-    assert sorted(path.name for path in folder.iterdir()) == ["step-11", "step-12", "step-13", "step-4.old", "step-notes"]
+    assert _names(folder) == ["step-11", "step-12", "step-13", "step-4.old", "step-notes"]
 
 
 def test_what_was_just_written_stays_where_later_steps_of_an_earlier_run_lie(
@@ -327,7 +341,7 @@ def test_what_was_just_written_stays_where_later_steps_of_an_earlier_run_lie(
     for step in (1, 2, 3):
         checkpoints.save(trainer, str(folder), step)  # two are kept
         assert (folder / f"step-{step}" / "done.json").is_file()
-    assert sorted(path.name for path in folder.iterdir()) == ["step-10", "step-2", "step-3", "step-8"]
+    assert _names(folder) == ["step-10", "step-2", "step-3", "step-8"]
     assert checkpoints.load_newest_whole(trainer, str(folder)) == 3
 
 
@@ -345,12 +359,80 @@ def test_a_damaged_checkpoint_passed_over_does_not_count_among_those_that_stay(
     stays = {6: "2 3 5 6", 7: "6 7"}
     for step, names in stays.items():
         checkpoints.save(trainer, str(folder), step, keep=2)
-        assert sorted(path.name for path in folder.iterdir()) == [f"step-{name}" for name in names.split()]
+        assert _names(folder) == [f"step-{name}" for name in names.split()]
     _changed(folder / "step-7")
     assert checkpoints.load_newest_whole(trainer, str(folder)) == 6
     for step, names in {7: "6 7", 8: "7 8"}.items():  # written again, it counts
         checkpoints.save(trainer, str(folder), step, keep=2)
-        assert sorted(path.name for path in folder.iterdir()) == [f"step-{name}" for name in names.split()]
+        assert _names(folder) == [f"step-{name}" for name in names.split()]
+
+
+def test_a_folder_that_another_run_writes_to_is_left_to_it(
+    trained: tuple[Any, pathlib.Path, str], tmp_path: pathlib.Path
+) -> None:
+    """Also where it has written nothing yet; once its process has ended, however, the folder is free."""
+    trainer = trained[0]
+    folder = tmp_path / "saved"
+    source = f"""
+import pathlib, time
+from meshwright.runtime.job import checkpoint_folders
+checkpoint_folders._lock({str(folder)!r})
+(pathlib.Path({str(tmp_path)!r}) / "held").touch()
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", source], env=environment()) as other:
+        deadline = time.monotonic() + 50
+        while not (tmp_path / "held").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with pytest.raises(InputError) as refused:
+            checkpoints.save(trainer, str(folder), 4)
+        written = _names(folder)
+        other.kill()
+    who = f"process {other.pid} on {socket.gethostname()}"
+    assert str(refused.value) == (
+        f"--save: another run writes its checkpoints to {folder} ({who}); end that one, or name another folder"
+    )
+    assert written == []
+    checkpoints.save(trainer, str(folder), 4)
+    assert _names(folder) == ["step-4"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(trained: tuple[Any, pathlib.Path, str], tmp_path: pathlib.Path) -> None:
+    trainer, _, _ = trained
+    (tmp_path / "file").touch()
+    for place, why in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "below", "Not a directory")):
+        with pytest.raises(InputError) as refused:
+            checkpoints.claim(trainer, str(place))
+        assert str(refused.value) == f"--save: {place} cannot be written to: {why}; name another folder"
+
+
+def test_a_run_asks_for_its_folder_before_it_trains(plan: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written to: File exists"):
+        worker.train(job(plan, n_steps=2, data=f"{__name__}:never", save=str(tmp_path / "file")))
+
+
+def never(step: int, n_samples: int) -> Any:
+    pytest.fail("no step begins")
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.ENOSPC, "No space left on device; there is no earlier one: make room, then go on with --resume"),
+        (errno.EROFS, "Read-only file system; there is no earlier one: see that the folder can be written to, then go on with"),
+    ],
+)
+def test_what_helps_goes_by_why_a_checkpoint_cannot_be_written(
+    number: int, told: str, trained: tuple[Any, pathlib.Path, str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(checkpoints, "_write", fails)
+    with pytest.raises(InputError) as refused:
+        checkpoints.save(trained[0], str(tmp_path / "saved"), 4)
+    assert told in str(refused.value)
 
 
 def test_a_checkpoint_of_another_plan_is_taken_with_a_word(
@@ -440,7 +522,7 @@ def test_a_signal_ends_the_run_after_the_step_at_hand(plan: str, tmp_path: pathl
     saved = tmp_path / "saved"
     found = worker.train(job(plan, n_steps=9, data=f"{__name__}:asks_to_stop", save=str(saved), save_every=7))
     assert found is not None
-    assert (found["stopped_after"], len(found["losses"])) == (3, 3) and [p.name for p in saved.iterdir()] == ["step-3"]
+    assert (found["stopped_after"], len(found["losses"])) == (3, 3) and _names(saved) == ["step-3"]
     rest = worker.train(job(plan, n_steps=4, save=str(saved), resume="auto"))
     assert rest is not None and rest["first_step"] == 3 and "stopped_after" not in rest
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import pathlib
 import signal
+import subprocess
+import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +18,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
 pytestmark = pytest.mark.torch
 
+from runtime_processes import environment  # noqa: E402
+
 from meshwright.base import files  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.runtime.job import allocator, launch, lifeline, worker  # noqa: E402
 from meshwright.runtime.job.job import Job  # noqa: E402
 from meshwright.runtime.model.sequence import part_of_sequence  # noqa: E402
+from meshwright.runtime.open import building  # noqa: E402
 from meshwright.runtime.parallel import context_parallel  # noqa: E402
 from meshwright.runtime.profile import links  # noqa: E402
 
@@ -74,6 +81,53 @@ def test_a_process_ends_once_its_input_closes(monkeypatch: pytest.MonkeyPatch) -
     ]  # fmt: skip
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone ends a process with its parent")
+@pytest.mark.parametrize("known", [{"TORCHELASTIC_RUN_ID": "x"}, {}])
+def test_a_worker_of_torchrun_ends_with_its_agent(known: dict[str, str], tmp_path: pathlib.Path) -> None:
+    """Killed, the agent ends nobody; what another program started is left alone."""
+    place = tmp_path / "pid"
+    source = f"""
+import os, signal, time
+if not os.fork():
+    os.environ.pop("TORCHELASTIC_RUN_ID", None)
+    os.environ.update({known})
+    from meshwright.runtime.job import lifeline
+    lifeline.end_with_agent()
+    open({str(place)!r} + "-", "w").write(str(os.getpid()))
+    os.rename({str(place)!r} + "-", {str(place)!r})
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", source], env=environment()) as agent:
+        deadline = time.monotonic() + 60
+        while not place.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        agent.kill()
+    worker = int(place.read_text())
+    deadline = time.monotonic() + (20 if known else 0.3)
+    while _runs(worker) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    left = _runs(worker)
+    if left:
+        os.kill(worker, signal.SIGKILL)
+    assert left == (not known)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_script_of_ones_own_under_torchrun_ends_with_its_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(lifeline, "end_with_agent", lambda: asked.append(1))
+    with pytest.raises(InputError, match="parallelize"):
+        building.build(torch.nn.Linear(1, 1), 3)  # type: ignore[arg-type]
+    assert asked == [1]
+
+
 @pytest.mark.parametrize("result", [{"a": 1}, None])
 def test_a_worker_reads_its_job_and_says_where_it_is_when_asked(
     result: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
@@ -109,6 +163,7 @@ def test_processes_join_as_the_environment_says(kind: str, monkeypatch: pytest.M
             barrier=lambda: done.append("barrier"), destroy_process_group=lambda: done.append("left"),
         ))  # fmt: skip
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: done.append(device))
+    monkeypatch.setattr(lifeline, "end_with_agent", lambda: done.append("ends with torchrun"))
     monkeypatch.setattr(worker, "train", lambda job: {"trained": job.backend})
     monkeypatch.setattr(links, "measure", lambda device: {"measured": str(device)})
     for name, value in (("RANK", "2"), ("WORLD_SIZE", "4")):
@@ -118,7 +173,7 @@ def test_processes_join_as_the_environment_says(kind: str, monkeypatch: pytest.M
     backend = "nccl" if kind == "cuda" else "gloo"
     gpu = [torch.device("cuda", 0)] if kind == "cuda" else []
     assert worker.join(Job("p", "m", backend=backend)) == {"trained": backend}
-    assert done == [*gpu, (backend, "env://", 2, 4), "barrier", "left"]
+    assert done == ["ends with torchrun", *gpu, (backend, "env://", 2, 4), "barrier", "left"]
     done.clear()
     monkeypatch.setenv("MESHWRIGHT_RENDEZVOUS", "file:///there")
     assert links.join(kind) == {"measured": "cuda:0" if kind == "cuda" else "cpu"}

@@ -401,7 +401,7 @@ def test_torchrun_commands_say_what_the_run_was_told() -> None:
     job = Job("a plan.json", "models:small", n_steps=7, learning_rate_value=0.01, save="kept", resume="last", backend="nccl")
     (line,) = launch.torchrun_lines(job, "", 4, 1, "plan")
     assert line == (
-        "torchrun --standalone --nproc-per-node 4 -m meshwright run 'a plan.json' --model models:small --steps 7 "
+        "torchrun --standalone --nproc-per-node 4 -m -- meshwright run 'a plan.json' --model models:small --steps 7 "
         "--learning-rate 0.01 --backend nccl --save kept --resume"
     )
     first, second = launch.torchrun_lines(job, "profile.json", 4, 2, "plan")
@@ -412,6 +412,22 @@ def test_torchrun_commands_say_what_the_run_was_told() -> None:
     )
     with pytest.raises(InputError, match="evenly"):
         launch.torchrun_lines(job, "", 4, 3, "plan")
+
+
+def test_torchrun_leaves_the_words_of_a_printed_command_to_the_run() -> None:
+    """Also those that it could take for its own: ``--log`` is the beginning of several."""
+    from torch.distributed.run import parse_args
+
+    from meshwright.runtime.job import launch
+    from meshwright.runtime.job.job import Job
+
+    job = Job("plan.json", "models:small", log="steps.jsonl", save="kept", max_restarts=5, elastic=True)
+    wanted = "run plan.json --model models:small --save kept --log steps.jsonl --max-restarts 5 --elastic"
+    for n_machines in (1, 2):
+        for line in launch.torchrun_lines(job, "", 2, n_machines, "plan"):
+            read = parse_args(shlex.split(line)[1:])
+            assert (read.training_script, read.training_script_args) == ("meshwright", shlex.split(wanted))
+            assert read.module and read.max_restarts == 0
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ names, and reads what it needs, whichever plan wrote it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from meshwright.runtime.job.checkpoint_folders import (
     check,
     check_format,
     check_model,
+    claim,
     content_of,
     damage,
     is_as_written,
@@ -43,7 +45,7 @@ from meshwright.runtime.job.slices import Slice, begin_overwriting, flat_parts, 
 if TYPE_CHECKING:
     from meshwright.runtime.job.trainer import Trainer
 
-__all__ = ["check", "last", "load", "load_newest_whole", "save"]
+__all__ = ["check", "claim", "last", "load", "load_newest_whole", "save"]
 
 _RANDOM = "random"
 
@@ -100,8 +102,10 @@ def save(trainer: Trainer, folder: str, step: int, keep: int = 2, keep_every: in
     Raises
     ------
     InputError
-        When it cannot be written, as on a full disk: what was written of it is deleted again, older ones stay.
+        When it cannot be written, as on a full disk: what was written of it is deleted again, older ones stay. When another
+        run writes to the folder.
     """
+    claim(trainer, folder)
     final, partial = Path(folder) / f"step-{step}", Path(folder) / f".step-{step}.partial"
     try:
         _write(trainer, partial, step)
@@ -119,7 +123,7 @@ def save(trainer: Trainer, folder: str, step: int, keep: int = 2, keep_every: in
         newest = last(folder)
         raise InputError(
             f"--save: the checkpoint of step {step} cannot be written to {folder}: {reason}; "
-            f"{f'the newest one is {newest}' if newest else 'there is no earlier one'}: make room, then go on with --resume"
+            f"{f'the newest one is {newest}' if newest else 'there is no earlier one'}: {_help(error)}then go on with --resume"
         ) from error
     dist.barrier()
 
@@ -136,6 +140,12 @@ def _reason(error: OSError | CheckpointException) -> str | None:
         if "unexpected pos" in str(cause):  # what PyTorch's writer of archives says of a disk that is full
             return "not all of a tensor was written"
     return None
+
+
+def _help(error: OSError | CheckpointException) -> str:
+    """Return what helps before the run goes on: room, where that is what there was none of."""
+    full = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), os.strerror(errno.EFBIG), "not all of a tensor was written")
+    return "make room, " if _reason(error) in full else "see that the folder can be written to, "
 
 
 def _write(trainer: Trainer, partial: Path, step: int) -> None:

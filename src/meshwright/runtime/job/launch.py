@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -268,12 +268,23 @@ def _failure(
         return Failure(silent, f"ended with status {ended[silent]} and left no traceback", False)
     if errors:
         _, rank, content = min(errors, key=lambda error: error[:2])
-        gone = ", ".join(str(other) for other, code in ended.items() if code == 0)
+        early = {other for other, code in ended.items() if code == 0} | _ended_before(folder, content["time"])
+        gone = ", ".join(map(str, sorted(early)))
         told = f"\nrank {gone} had ended before, with status 0" if gone and not content["wrong_input"] else ""
         return Failure(rank, content["text"].rstrip() + told, content["wrong_input"])
     if failed < 0:
         return Failure(-1, f"the time given is up{_where(folder)}", False)
     return Failure(failed, f"ended with status {processes[failed].returncode} and left no traceback", False)
+
+
+def _ended_before(folder: Path, moment: float) -> set[int]:
+    """Return the ranks whose script had come to its end before: their processes may take a while to go."""
+    found = set()
+    for path in folder.glob("ended-*"):
+        with suppress(ValueError):  # killed while it wrote
+            if float(path.read_text()) < moment:
+                found.add(int(path.name.rpartition("-")[2]))
+    return found
 
 
 def check_ranks(n_ranks: int, wanted: int, place: str) -> None:
@@ -296,7 +307,7 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
     plan's devices in ascending order.
     Raises `InputError` when the machines cannot share the processes evenly.
     """
-    words = ["-m", "meshwright", "run", job.plan, "--model", job.model]
+    words = ["meshwright", "run", job.plan, "--model", job.model]
     defaults = Job(job.plan, job.model)
     options = (
         "n_steps",
@@ -332,7 +343,7 @@ def torchrun_lines(job: Job, profile: str, n_ranks: int, n_machines: int, place:
 def torchrun_commands(command: str, n_ranks: int, n_machines: int, place: str) -> list[str]:
     """Return the torchrun command of each machine.
 
-    `command`: what follows torchrun's own options.
+    `command`: name and words of a module, which torchrun is told by ``--`` not to read as its own (``--log`` may be several).
     Raises `InputError` when the machines cannot share the processes evenly.
     """
     each, rest = divmod(n_ranks, n_machines)
@@ -342,10 +353,10 @@ def torchrun_commands(command: str, n_ranks: int, n_machines: int, place: str) -
             "divisor"
         )
     if n_machines == 1:
-        return [f"torchrun --standalone --nproc-per-node {each} {command}"]
+        return [f"torchrun --standalone --nproc-per-node {each} -m -- {command}"]
     return [
         f"torchrun --nnodes {n_machines} --node-rank {machine} --nproc-per-node {each} "
-        f'--master-addr "$MASTER_ADDR" --master-port 29500 {command}'
+        f'--master-addr "$MASTER_ADDR" --master-port 29500 -m -- {command}'
         for machine in range(n_machines)
     ]
 

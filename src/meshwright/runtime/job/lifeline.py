@@ -9,7 +9,7 @@ import sys
 import threading
 from contextlib import suppress
 
-__all__ = ["hold"]
+__all__ = ["end_with_agent", "hold"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -32,6 +32,14 @@ def hold() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def end_with_agent() -> None:
+    """End this process with the agent of torchrun that started it, if one did: torchrun leaves that to nobody where it is
+    killed, and its workers would train on.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        _die_with_parent()
 
 
 def _die_with_parent() -> None:

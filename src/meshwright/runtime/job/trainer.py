@@ -98,8 +98,8 @@ class Trainer:
         Part of the data of this step's samples, and their fingerprint; None where this process looks at none.
     n_parts : int
         Parts of the data: within one, all processes need the same samples.
-    passed_over : frozenset of str
-        Checkpoints that were found damaged when it went on from an older one.
+    passed_over, claims : frozenset of str
+        Checkpoints found damaged when it went on from an older one; folders of them that no other run may write to meanwhile.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Trainer:
         self.skip_non_finite = self.skipped = self.asked_to_stop = self.stopping = False
         self.clip_norm = self.gradient_norm = 0.0
         self.mark: tuple[int, int] | None = None
-        self.n_parts, self.passed_over = 1, frozenset[str]()
+        self.n_parts, self.passed_over, self.claims = 1, frozenset[str](), frozenset[str]()
         self.lr_schedule: torch.optim.lr_scheduler.LRScheduler | None = None
 
     @property

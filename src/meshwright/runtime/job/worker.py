@@ -34,6 +34,7 @@ from meshwright.runtime.job.recording import recorded
 from meshwright.runtime.job.trainer import NonFiniteError, Trainer, adamw, assemble
 from meshwright.runtime.model import source
 from meshwright.runtime.model.data import batches_of, default_loss, example_of
+from meshwright.runtime.parallel import optimizer_probe
 from meshwright.runtime.ranks.layout import layout
 from meshwright.runtime.ranks.plan_file import PlanFile, read_plan
 from meshwright.runtime.step.autocast import dtype_of
@@ -65,7 +66,8 @@ def train(job: Job) -> dict[str, Any] | None:
     if job.weights:
         weight_files.read_weights(trainer, job.weights)
     if job.lr_schedule:
-        trainer.lr_schedule = source.load(job.lr_schedule, "--lr-schedule")(trainer.optimizer)
+        made = source.load(job.lr_schedule, "--lr-schedule")(trainer.optimizer)
+        trainer.lr_schedule = optimizer_probe.stepped_alone(made, f"--lr-schedule {job.lr_schedule}")
     monitor = source.load(job.monitor, "--monitor") if job.monitor else None
     signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "asked_to_stop", True))
     first = _first_step(job, trainer)
@@ -114,10 +116,20 @@ def _tell(trainer: Trainer, notes: Sequence[str]) -> None:
 
 
 def _first_step(job: Job, trainer: Trainer) -> int:
-    """Return the steps trained so far, after going on from a checkpoint where that was asked for."""
-    if job.resume == "auto":
-        return checkpoints.load_newest_whole(trainer, job.save)
-    return checkpoints.load(trainer, job.save) if job.resume else 0
+    """Return the steps trained so far, after going on from a checkpoint where that was asked for.
+
+    Raises `InputError` when there is none, or another run writes to its folder.
+    """
+    if job.save:
+        checkpoints.claim(trainer, job.save)
+    if not job.resume:
+        return 0
+    load = checkpoints.load_newest_whole if job.resume == "auto" else checkpoints.load
+    done = load(trainer, job.save)
+    if done >= job.n_steps and trainer.rank == 0:
+        told = f"meshwright: {done} steps are trained already: --steps {job.n_steps} asks for none"
+        print(told, file=sys.stderr, flush=True)
+    return done
 
 
 def _kept(job: Job) -> str:
@@ -235,6 +247,7 @@ def join(job: Job, n_ranks: int = 0) -> dict[str, Any] | None:
     `n_ranks`: how many processes train, where the last of those that were started do not; 0 for all.
     Returns: see `train`.
     """
+    lifeline.end_with_agent()
     backend = preflight.backend_of(job.backend)
     preflight.free_queues(backend)
     rendezvous = os.environ.get("MESHWRIGHT_RENDEZVOUS", "env://")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,8 +12,9 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.arguments import arguments_of
 from meshwright.runtime.model.as_given import evaluating
-from meshwright.runtime.model.grafts import graft
+from meshwright.runtime.model.grafts import drop_unused, graft
 from meshwright.runtime.model.meta import device_of, on_meta
 from meshwright.runtime.model.routers import Routing, routing_of
 from meshwright.runtime.model.sequence import part_of_sequence
@@ -50,7 +50,7 @@ def further_inputs(model: nn.Module, n_inputs: int) -> tuple[str, ...]:
     """Return what so many inputs are besides the tokens, as the model's ``plan_inputs`` or its ``forward`` name them in order;
     nothing where one of them is none of `FURTHER_INPUTS`.
     """
-    told = getattr(model, "plan_inputs", ()) or tuple(inspect.signature(model.forward).parameters)[:n_inputs]
+    told = getattr(model, "plan_inputs", ()) or tuple(arguments_of(model)[:n_inputs])
     return tuple(told[1:]) if len(told) == n_inputs and set(told[1:]) <= set(FURTHER_INPUTS) else ()
 
 
@@ -88,19 +88,23 @@ def _parts(model: nn.Module, place: str, layers: nn.ModuleList, further: Sequenc
     n_values, width = _values_given(model, layers[0]), _table_width(model)
     records = [_Record(ends=layer is layers[-1], n_values=n_values) for layer in layers]
     shell = _Shell(graft(model, {place: nn.ModuleList(records), **_without_tables(model, place)}))
-    _drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=device_of(weight)))
+    drop_unused(shell, torch.zeros(1, 2, width, dtype=weight.dtype, device=device_of(weight)))
     if on_meta(shell):
         raise InputError(f"{type(model).__name__}: what it hands its layers is computed by weights; build it whole")
     context = _Context(copy.deepcopy(shell).eval(), width, further)
     part = graft(model, {place: nn.ModuleList([_Given(n_values)]), **_without_tables(model, place)})
     head = _Head(part, width, further, routing)
-    _drop_unused(table, ids)
-    _drop_unused(head, table(ids)[0].detach())
+    drop_unused(table, ids)
+    drop_unused(head, table(ids)[0].detach())
     return [table, *(_Layer(layer, i, context, routing) for i, layer in enumerate(layers)), head]
 
 
 def _stack(model: nn.Module) -> tuple[str, nn.ModuleList]:
     """Return path and module of the list of decoder layers."""
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise InputError(
+            f"{type(model).__name__}: learns a prompt, which lengthens sequences; adapters in layers (LoRA) are run"
+        )
     config = model.config.get_text_config()  # type: ignore[union-attr,operator]
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers:
@@ -133,16 +137,18 @@ def _values_given(model: nn.Module, layer: nn.Module) -> int:
 
 def _table_width(model: nn.Module) -> int:
     """Return the width of the word table, which some models project to that of their layers."""
-    return int(model.get_input_embeddings().embedding_dim)  # type: ignore[union-attr,operator]
+    table = model.get_input_embeddings()  # type: ignore[operator]
+    return int(getattr(table, "base_layer", table).embedding_dim)  # an adapter of peft may stand around it
 
 
 def _without_tables(model: nn.Module, place: str) -> dict[str, nn.Module]:
     """Return stand-ins for the word and position tables, which stages after the first do not hold."""
-    return {
-        path: _Zeros(module.embedding_dim)
-        for path, module in model.named_modules()
-        if isinstance(module, nn.Embedding) and not path.startswith(f"{place}.")
-    }
+    found: dict[str, nn.Module] = {}
+    for path, module in model.named_modules():
+        table = getattr(module, "base_layer", module)  # an adapter of peft goes with the table that it stands around
+        if isinstance(table, nn.Embedding) and not path.startswith((f"{place}.", *(f"{above}." for above in found))):
+            found[path] = _Zeros(table.embedding_dim)
+    return found
 
 
 def _as_given(hidden: Any, n_values: int) -> Any:
@@ -364,23 +370,3 @@ class _Head(nn.Module):
 def _path_of(part: nn.Module, wanted: nn.Module | None) -> str:
     """Return the path of a module in a part; empty where it has none."""
     return next((path for path, module in part.named_modules() if module is wanted), "")
-
-
-def _drop_unused(part: nn.Module, given: torch.Tensor) -> None:
-    """Take modules with parameters that a part never runs on what it is given out of it,
-    so that it holds its own weights only.
-    """
-    used: set[nn.Module] = set()
-    handles = [module.register_forward_pre_hook(lambda module, _: used.add(module)) for module in part.modules()]
-    with torch.no_grad(), evaluating(part):
-        part(given)
-    for handle in handles:
-        handle.remove()
-    for module in list(part.modules()):
-        for name, child in list(module._modules.items()):
-            if child is not None and child not in used and any(True for _ in child.parameters()) and not _holds(child, used):
-                module._modules[name] = nn.Identity()
-
-
-def _holds(module: nn.Module, used: set[nn.Module]) -> bool:
-    return any(inner in used for inner in module.modules())

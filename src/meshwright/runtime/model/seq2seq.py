@@ -9,7 +9,6 @@ References
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.model.arguments import arguments_of
 from meshwright.runtime.model.grafts import shallow
 
 __all__ = ["INPUTS", "cut", "recognises"]
@@ -52,7 +52,7 @@ def cut(model: nn.Module, names: Sequence[str], n_inputs: int) -> list[nn.Module
     InputError
         When it is built otherwise, the plan has other layers, or the tokens of the decoder are not among the inputs.
     """
-    given = tuple(getattr(model, "plan_inputs", ())) or tuple(inspect.signature(model.forward).parameters)[:n_inputs]
+    given = tuple(getattr(model, "plan_inputs", ())) or tuple(arguments_of(model)[:n_inputs])
     if len(given) != n_inputs or not set(given) <= set(INPUTS) or not {"input_ids", "decoder_input_ids"} <= set(given):
         raise InputError(
             f"{type(model).__name__}: takes {', '.join(given)} here, but an encoder-decoder is run on input_ids and "

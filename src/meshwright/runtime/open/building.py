@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import datetime
-import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -18,9 +17,10 @@ from torch import nn
 
 from meshwright.base.errors import InputError
 from meshwright.core.result import Result
-from meshwright.runtime.job import preflight, weight_files
+from meshwright.runtime.job import lifeline, preflight, weight_files
 from meshwright.runtime.job.trainer import assemble
 from meshwright.runtime.model import causal_lm, meta, seq2seq, source
+from meshwright.runtime.model.arguments import arguments_of
 from meshwright.runtime.model.as_given import to_train
 from meshwright.runtime.model.data import Sample, default_loss, example_of, rows_of_inputs
 from meshwright.runtime.open.engine import Engine
@@ -60,6 +60,7 @@ def build(
     weights: str | os.PathLike[str] | None = None,
 ) -> Engine:
     """Return the engine of this process; see `meshwright.parallelize`."""
+    lifeline.end_with_agent()
     _check(plan, precision, clip_norm, seed)
     read, place = _plan(plan)
     preflight.check_optimizer(read.entry, "the script's own", place)
@@ -187,7 +188,7 @@ def _in_order(model: nn.Module, example: Mapping[str, torch.Tensor]) -> dict[str
 
     Raises `InputError` when one is none of its arguments.
     """
-    known = list(inspect.signature(model.forward).parameters)
+    known = arguments_of(model)
     strange = [name for name in example if name not in known]
     if strange:
         raise InputError(f"example: {type(model).__name__} takes no '{strange[0]}'; it takes {', '.join(known)}")

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.job import checkpoints, whole_state
-from meshwright.runtime.job.trainer import Trainer
+from meshwright.runtime.job.trainer import NonFiniteError, Trainer
 from meshwright.runtime.open.grouping import GroupOf, grouped_optimizer, groups_of
 from meshwright.runtime.open.names import Tensors
 from meshwright.runtime.open.own_batch import BatchReader, Loss, OwnBatch
@@ -81,7 +81,7 @@ class Engine:
         self.needs_data = bool(share.first or share.last)
         self.notes = trainer.notes + ((share.note,) if share.note else ())
         self._has_optimizer = self._has_gradients = False
-        self._expected = float(self.global_batch)
+        self._expected, self._n_steps = float(self.global_batch), 0
         trainer.n_parts = share.n_ranks
 
     @property
@@ -154,10 +154,10 @@ class Engine:
         """Change learning rates after every update that is not skipped.
 
         `make`: from the optimizer to a scheduler of ``torch.optim.lr_scheduler``, which the engine steps.
-        Raises `InputError` when there is no optimizer yet.
+        Raises `InputError` when there is no optimizer yet, or what is made is no scheduler, or one that steps by a measure.
         """
         self._require_optimizer()
-        self.trainer.lr_schedule = make(self.trainer.optimizer)
+        self.trainer.lr_schedule = optimizer_probe.stepped_alone(make(self.trainer.optimizer), "schedule(make)")
         return self.trainer.lr_schedule
 
     def step(self, batch: Any, loss: Loss | None = None) -> float:
@@ -198,7 +198,10 @@ class Engine:
                 for gradient, _ in weights.held():
                     gradient.mul_(ratio)
         self._expected, self._has_gradients = counted, True
-        return self.trainer.judge(feed.total / counted)
+        try:
+            return self.trainer.judge(feed.total / counted)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"step {self._n_steps + 1}: {error}; the step was not taken") from None
 
     def update(self) -> None:
         """Let the optimizer update the weights with the gradients at hand, scaled down to `clip_norm` where that is set.
@@ -209,6 +212,7 @@ class Engine:
         if not self._has_gradients:
             raise InputError("update: there are no gradients; call forward_backward(batch, loss) before")
         self._has_gradients = False
+        self._n_steps += 1
         self.trainer.update()
 
     def evaluate(self, batch: Any, loss: Loss | None = None) -> float:
@@ -328,9 +332,9 @@ class Engine:
         Raises `InputError` when there is no optimizer yet, or the checkpoint does not fit.
         """
         self._require_optimizer()
-        steps = checkpoints.load_newest_whole(self.trainer, folder)
-        self._waits = self._waits and not steps
-        return steps
+        self._n_steps = checkpoints.load_newest_whole(self.trainer, folder)
+        self._waits = self._waits and not self._n_steps
+        return self._n_steps
 
     def _require_optimizer(self) -> None:
         if not self._has_optimizer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.model import causal_lm, seq2seq
+from meshwright.runtime.model.arguments import arguments_of
 from meshwright.runtime.model.classes import number, whole
 from meshwright.runtime.model.data import IGNORED, Sample, default_loss, label_sum
 from meshwright.runtime.open.shares import DataShare
@@ -72,7 +72,7 @@ class BatchReader:
     def __init__(self, model: nn.Module, example: tuple[str, ...], sample: Sample, n_stages: int) -> None:
         n_inputs = len(sample)
         self.sizes = tuple(tuple(value.shape[1:]) for value in sample) if n_stages > 1 else ()
-        known = [p.name for p in inspect.signature(model.forward).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        known = arguments_of(model)
         self.names = example or tuple(known[:n_inputs])
         self.known, self.n_inputs, self.kind = tuple(known), n_inputs, type(model).__name__
         self.has_labels = causal_lm.recognises(model)

@@ -129,7 +129,7 @@ def torchrun_lines(script: Script, n_machines: int) -> list[str]:
 
     Raises `InputError` when the plan is wrong, or the machines cannot share its processes evenly.
     """
-    words = ["-m", "meshwright", "run", script.path, "--plan", script.plan]
+    words = ["meshwright", "run", script.path, "--plan", script.plan]
     words += ["--backend", script.backend] if script.backend else []
     words += ["--", *script.arguments] if script.arguments else []
     return launch.torchrun_commands(shlex.join(words), _check(script).n_ranks, n_machines, script.plan)

@@ -49,6 +49,7 @@ def main() -> int:
         except BaseException as error:
             _fail(path.parent, rank, "".join(traceback.format_exception(error)), wrong=False)
         sys.stdout.flush()
+        (path.parent / f"ended-{rank}").write_text(str(time.time()))  # others may miss it before this process is gone
         if rank == 0:
             if "MESHWRIGHT_PLAN_USED" not in os.environ:
                 what = "never called meshwright.parallelize(model) without a plan of its own"

@@ -95,6 +95,7 @@ class _WholeKeys(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False)) | (kwargs or {})
         length, mask = given["query"].shape[-2] * self.degree, given.get("attn_mask")
+        given |= {name: _as_autocast(given[name]) for name in ("query", "key", "value")}
         given |= {name: in_order(self.whole(given[name]), -2, self.degree) for name in ("key", "value")}
         if mask is not None and mask.shape[-2] == length:
             mask = part_of_sequence(mask, mask.dim() - 2, self.rank, self.degree)
@@ -111,6 +112,14 @@ class _WholeKeys(TorchFunctionMode):
             mask = _up_to_the_last(stop - start, stop) if start else None
             results.append(func(**given | seen | {"query": query, "attn_mask": mask, "is_causal": mask is None}))
         return torch.cat(results, -2)
+
+
+def _as_autocast(value: torch.Tensor) -> torch.Tensor:
+    """Return what attention is given in the type that autocast runs it in, which masks of a class of their own do not meet."""
+    device = value.device.type
+    if not torch.is_autocast_enabled(device) or not value.is_floating_point() or value.dtype == torch.float64:
+        return value
+    return value.to(torch.get_autocast_dtype(device))
 
 
 @cache

@@ -1,4 +1,6 @@
-"""Whether an optimizer can update what ranks hold: tried on a small weight, whole and in parts, before anything is trained."""
+"""Whether an optimizer can update what ranks hold, tried on a small weight, whole and in parts, before anything is trained; and
+whether a schedule of its learning rates is stepped without a measure.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from torch import nn
 from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 
-__all__ = ["check", "needs_elements_alike"]
+__all__ = ["check", "needs_elements_alike", "stepped_alone"]
 
 _N_STEPS = 3
 _TOLERANCE_RATIO = 1e-4
@@ -99,3 +101,20 @@ def _trained(
             told = (str(error).splitlines() or [""])[0][:200]
             raise InputError(f"{place}: cannot update weights of shape {shapes}: {type(error).__name__}: {told}") from None
     raise AssertionError("there is no device")
+
+
+def stepped_alone(made: Any, place: str) -> torch.optim.lr_scheduler.LRScheduler:
+    """Return a scheduler of learning rates that is stepped after every update.
+
+    `place`: who made it, to begin a message.
+    Raises `InputError` when it is none, or wants to know how good the model is, as `ReduceLROnPlateau` does.
+    """
+    kind = type(made).__name__
+    if isinstance(made, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise InputError(
+            f"{place}: {kind} steps by a measure, and this schedule is stepped after every update without one; step it in a "
+            "loop of your own, on the optimizer"
+        )
+    if not isinstance(made, torch.optim.lr_scheduler.LRScheduler):
+        raise InputError(f"{place}: gave a {kind}; it must give a scheduler of torch.optim.lr_scheduler")
+    return made

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pathlib
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -187,14 +189,49 @@ def test_a_step_that_is_not_finite_is_refused_or_left_out() -> None:
         return entropy(output, targets) * math.inf
 
     batch = (tokens(), tokens())
-    with pytest.raises(NonFiniteError, match="rank 0"):
-        made().step(batch, broken)
+    engine = made()
+    engine.step(batch)
+    with pytest.raises(NonFiniteError) as ended:
+        engine.step(batch, broken)
+    told = "step 2: the loss or a gradient is not finite on rank 0 (stage 0, 1); the step was not taken"
+    assert str(ended.value) == told
     engine = made(skip_non_finite=True)
     before = engine.state_dict()
     engine.step(batch, broken)
     assert engine.skipped and all(torch.equal(value, before[name]) for name, value in engine.state_dict().items())
     engine.step(batch)
     assert not engine.skipped
+
+
+def test_a_signal_is_heeded_once_a_step_has_ended() -> None:
+    engine, before = made(), signal.getsignal(signal.SIGTERM)
+    try:
+        engine.heed_signals()
+        engine.step((tokens(), tokens()))
+        assert not engine.stopping
+        os.kill(os.getpid(), signal.SIGTERM)
+        engine.step((tokens(), tokens()))
+        assert engine.stopping
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_steps_are_numbered_from_where_training_goes_on(tmp_path: pathlib.Path) -> None:
+    engine = made()
+    engine.step((tokens(), tokens()))
+    engine.save(str(tmp_path), 6)
+    engine = made()
+    assert engine.resume(str(tmp_path)) == 6
+    with pytest.raises(NonFiniteError, match=r"^step 7: "):
+        engine.step((tokens(), tokens()), lambda output, targets: entropy(output, targets) * math.nan)
+
+
+@pytest.mark.parametrize(("kind", "said"), [
+    (torch.optim.lr_scheduler.ReduceLROnPlateau, "ReduceLROnPlateau steps by a measure"), (id, "gave a int; it must give"),
+])  # fmt: skip
+def test_a_schedule_that_cannot_be_stepped_alone_is_refused_at_once(kind: Any, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"schedule(make): {said}")):
+        made().schedule(kind)
 
 
 def test_groups_are_said_by_pattern_or_function_and_are_the_optimizers() -> None:

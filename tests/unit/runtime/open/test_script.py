@@ -133,6 +133,18 @@ def test_how_a_script_ends_is_how_the_command_ends(
     assert "--resume" not in said, "that is for runs of a plan file"
 
 
+def test_a_script_that_ends_early_in_one_process_is_told_though_that_takes_a_while_to_go(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "train.py").write_text(
+        "import atexit, os, time\n"
+        "if os.environ['RANK'] == '1':\n    atexit.register(time.sleep, 60)\n"
+        "else:\n    time.sleep(1)\n    raise RuntimeError('connection closed by peer')\n"
+    )
+    assert run(monkeypatch, "train.py", "--plan", "plan.json") == 1
+    assert capfd.readouterr().err.endswith("connection closed by peer\nrank 1 had ended before, with status 0\n")
+
+
 def test_a_script_whose_time_is_up_tells_where_each_rank_was(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,16 +171,30 @@ def test_a_signal_ends_every_process_of_a_script(folder: pathlib.Path) -> None:
         assert not pathlib.Path(f"/proc/{path.read_text()}").exists()
 
 
+def test_a_script_that_is_ended_at_once_does_not_say_that_nothing_was_written(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from meshwright.runtime.job import launch
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "run_module", interrupted)
+    assert run(monkeypatch, "train.py", "--plan", "plan.json") == 130
+    assert capsys.readouterr().err == "meshwright: train.py: ended at once\n"
+
+
 def test_the_torchrun_command_is_printed_and_joins(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--backend", "gloo", "--torchrun")
     assert run(monkeypatch, "train.py", "--plan", "plan.json", *words, "1", "--", "--steps", "3 4") == 0
     assert capsys.readouterr().out == (
-        "torchrun --standalone --nproc-per-node 2 -m meshwright run train.py --plan plan.json --backend gloo -- --steps '3 4'\n"
+        "torchrun --standalone --nproc-per-node 2 -m -- meshwright run train.py --plan plan.json --backend gloo "
+        "-- --steps '3 4'\n"
     )
     assert run(monkeypatch, "train.py", "--plan", "plan.json", "--torchrun", "2") == 0
-    assert [line.split(" -m ")[1] for line in capsys.readouterr().out.splitlines()] == [
+    assert [line.split(" -m -- ")[1] for line in capsys.readouterr().out.splitlines()] == [
         "meshwright run train.py --plan plan.json"
     ] * 2
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"}.items():
