@@ -252,7 +252,9 @@ def _outside(word: str, run: Run) -> list[str]:
     reasons = exceeded(limits, plan, run.graph, run.training.precision, run.training.optimizer)
     if len(plan.stages) > 1 == len(plan.ranks()):
         reasons += ("virtual stages on one pipeline rank, which follow each other",)
-    return [f"outside what {word} runs: {reason}; predicted as if it did" for reason in reasons]
+    idle = run.cluster.n_devices - plan.n_devices
+    found = [f"{idle} of the {run.cluster.n_devices} devices of {run.cluster.name} idle"] if idle >= plan.n_devices else []
+    return [*found, *(f"outside what {word} runs: {reason}; predicted as if it did" for reason in reasons)]
 
 
 def _degrees(fields: Mapping[str, str]) -> dict[str, Any]:

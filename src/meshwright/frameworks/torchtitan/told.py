@@ -109,6 +109,11 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         raise InputError(
             f"{path}: mixed_precision_param is {training['mixed_precision_param']!r}; it must be bfloat16 or float32"
         )
+    if fields.precision and precision == "fp32":
+        fields.warnings.append(
+            f"{path}: training.mixed_precision_param is float32: weights are gathered, and other products run, in four bytes; "
+            f"both are priced in two, as beside {fields.precision} and bf16"
+        )
     if training.get("mixed_precision_reduce", "float32") != "float32":
         word = training["mixed_precision_reduce"]
         fields.warnings.append(
