@@ -107,7 +107,19 @@ def _unsaid(result: Result) -> tuple[str, ...]:
     """Say that a framework that the user named leaves open how it runs, or what (defaults are quick), or cannot be told."""
     framework = result.problem.framework
     said = framework_file.unsaid(framework) if result.problem.framework_asked and framework.name != frameworks.ASSUMED else ""
-    return ((said,) if said else ()) + targets.untold(result)
+    return tuple(filter(None, (said, _calibrated_elsewhere(result)))) + targets.untold(result)
+
+
+def _calibrated_elsewhere(result: Result) -> str:
+    """Say that the user's own framework was calibrated on other kinds of device than the plan's; empty where it was not."""
+    fitted, cluster = frameworks.calibrated_on(result.problem.framework.name), result.problem.cluster
+    others = sorted({kind.name for kind in cluster.kinds} - set(fitted)) if fitted and cluster else []
+    if not others:
+        return ""
+    return (
+        f"{result.problem.framework.name} was calibrated to runs on {' and '.join(fitted)}; how far its figure holds on "
+        f"{' and '.join(others)} is not known"
+    )
 
 
 def _tied(result: Result) -> tuple[str, ...]:

@@ -51,5 +51,6 @@ def register(app: typer.Typer) -> None:
         print(f"{found.words}")
         print(f"operators take {found.compute_ratio:.3g} times what {found.framework} says; --for {out} uses it")
         if found.n_left:
-            print(f"{found.n_left} rows say nothing: failed for memory, or not predicted ('meshwright validate' lists them)")
+            rows = f"{found.n_left} row{'s' * (found.n_left != 1)} say{'s' * (found.n_left == 1)} nothing"
+            print(f"{rows}: failed for memory, or not predicted")
         return 0

@@ -12,7 +12,7 @@ from meshwright.core.timeline import PHASES
 from meshwright.core.words import axes_of, describe, devices_of, layers_of, ranges_of
 
 __all__ = [
-    "axes_of", "describe", "devices_of", "fullest", "layers_of", "peak_margin", "planning_time", "ranges_of", "seen_from", "shown_risk", "step_interval", "utilization", "utilization_causal",  # noqa: E501
+    "axes_of", "describe", "devices_of", "fullest", "layers_of", "no_interval", "peak_margin", "planning_time", "ranges_of", "seen_from", "shown_risk", "step_interval", "utilization", "utilization_causal",  # noqa: E501
 ]  # fmt: skip
 
 
@@ -42,13 +42,22 @@ def step_interval(result: Result) -> interval.Interval | None:
     cluster, timeline = result.problem.cluster, result.timeline
     if cluster is None or timeline is None or not result.stage_costs or result.problem.costs not in interval.MEASURED_COSTS:
         return None
-    problem = result.problem
-    if not problem.graph.fully_trained or problem.graph.n_sequences > 1:  # no measured run was a fine-tune
+    if no_interval(result):
         return None
+    problem = result.problem
     kind = interval.kind_of(
         problem.graph, cluster, result.plan, result.stage_costs, problem.framework.name, problem.training.precision
     )
     return interval.around(timeline.step_seconds, kind)
+
+
+def no_interval(result: Result) -> str:
+    """Return why a step of our cost model has no interval, without a full stop; empty where it has one."""
+    graph = result.problem.graph
+    if result.problem.costs not in interval.MEASURED_COSTS or (graph.fully_trained and graph.n_sequences == 1):
+        return ""
+    what = "of pairs" if graph.n_sequences > 1 else "that trains a part of the weights"
+    return f"no interval: no run {what} was measured"
 
 
 def fullest(result: Result) -> tuple[float, float] | None:

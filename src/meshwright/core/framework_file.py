@@ -20,7 +20,7 @@ from meshwright.core.framework import AXES, SCOPES, SHARES, Framework, Framework
 from meshwright.core.optimizers import OPTIMIZERS
 from meshwright.core.strategy import CONTEXT_EXCHANGES, ON_HOST, is_recompute
 
-__all__ = ["CIRCUMSTANCES", "Variant", "described", "of_content", "read", "unsaid"]
+__all__ = ["CIRCUMSTANCES", "Variant", "calibrated_on", "described", "of_content", "read", "unsaid"]
 
 CIRCUMSTANCES: typing.Final = (
     "experts", "host", "drops_tokens", "release_before", "release_from", "precision", "async_tensor", "reference_copy",
@@ -33,7 +33,7 @@ _OWN = ("name", "variant", "version", "limits", "base")
 _HANDS_OVER = ("copies_gathered",)  # says where collectives write, and nothing of how long operators take
 _OF_A_MODEL = ("tensor_heads",)  # limits that a framework's module finds of each model
 
-_KEYS = ("title", "version", "base", "how", "limits", "variants")
+_KEYS = ("title", "version", "base", "calibrated_on", "how", "limits", "variants")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,7 @@ def of_content(entry: Any, name: str, place: str, base: Framework) -> tuple[Fram
         When a field is unknown or wrong.
     """
     fields.entry(entry, place, _KEYS)
+    calibrated_on(entry, place)
     version = fields.text(entry.get("version", base.version), f"{place}: version")
     plain = _changed(replace(base, name=name, variant="", version=version), entry, place)
     variants = []
@@ -115,6 +116,15 @@ def of_content(entry: Any, name: str, place: str, base: Framework) -> tuple[Fram
         beside = fields.flag(own.get("beside", False), f"{table}: beside")
         variants.append(Variant(changed, fields.text(own.get("title", ""), f"{table}: title"), tuple(when.items()), beside))
     return plain, tuple(variants)
+
+
+def calibrated_on(entry: Mapping[str, Any], place: str) -> tuple[str, ...]:
+    """Return the kinds of device, by name, that a file's figures were fitted to runs on; none where it says none.
+
+    `place`: the file, for messages. Raises `InputError` where they are no names.
+    """
+    where = f"{place}: calibrated_on"
+    return tuple(fields.text(one, where) for one in fields.items(entry.get("calibrated_on", []), where))
 
 
 def _changed(framework: Framework, entry: dict[str, Any], place: str) -> Framework:

@@ -301,8 +301,8 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
         Of the framework's runs on the kind of cluster where there are enough and one is near; else of the nearest of the wider
         classes that enough sets measured, widened by nearer ones that fewer did. Where no run of its work is near in length,
         devices, layers or precision, or state lies on the host, not less than `FAR`, which widens with the distance. On kinds
-        of device that no set measured, in such precisions and with state on the host not less than what other kinds would be
-        off by if nobody had measured them.
+        of device that no set measured, in precisions that none measured on them, and with state on the host not less than what
+        other kinds would be off by if nobody had measured them.
     """
     known = factors() if known is None else known
     if kind.near in known and not (unlike := known[kind.near].beyond(kind)):
@@ -310,17 +310,21 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
         basis = f"{_counted(ends)} ({kind.near})"
         return Interval(seconds * ends.low_ratio, seconds * ends.high_ratio, basis, ends.n_runs, ends.n_sets)
     found: list[tuple[str, TimeInterval]] = []
+    here = known.get(kind.classes[0])
+    strange = here is not None and here.unlike_products(kind)
     device_measured = any(name.endswith(f", on {kind.on}") for name in known)
     for name in kind.classes:
         if name in known:
             found.append((name, known[name]))
-            if device_measured and known[name].n_sets >= FEWEST_SETS:
+            if device_measured and known[name].n_sets >= FEWEST_SETS and not (strange and name == kind.classes[0]):
                 break
     widest = next((known[name] for name in kind.classes[1:] if name in known), known[ALL])
     unlike = widest.beyond(kind)
-    if unlike and FAR in known:
+    if strange and here and not widest.unlike_products(kind):
+        unlike = (*unlike, f"{kind.precision} on {kind.on}, not {', '.join(here.precisions)}")
+    if widest.beyond(kind) and FAR in known:
         found.append((FAR, _farther(known[FAR], widest.distance(kind))))
-    if UNMEASURED in known and (not device_measured or kind.offload or widest.unlike_products(kind)):
+    if UNMEASURED in known and (not device_measured or strange or kind.offload or widest.unlike_products(kind)):
         found.append((UNMEASURED, known[UNMEASURED]))
     low, high = min(ends.low_ratio for _, ends in found), max(ends.high_ratio for _, ends in found)
     last = found[-1][1]

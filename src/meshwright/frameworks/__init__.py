@@ -40,8 +40,8 @@ from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import ModelSpec, Problem
 
 __all__ = [
-    "ASSUMED", "circumstances", "find", "for_problem", "load", "names", "plain", "recognised", "refusals", "suited", "variant",
-    "variants",
+    "ASSUMED", "calibrated_on", "circumstances", "find", "for_problem", "load", "names", "plain", "recognised", "refusals",
+    "suited", "variant", "variants",
 ]  # fmt: skip
 
 ASSUMED = "meshwright"
@@ -130,6 +130,14 @@ def base_of(word: str) -> str:
     """Return the framework that a file of one's own starts from, as its ``base`` says; empty for none, and for a name."""
     entry = files.read_toml(word) if word.endswith(".toml") else {}
     return str(entry.get("base", "")) if isinstance(entry, dict) else ""
+
+
+def calibrated_on(word: str) -> tuple[str, ...]:
+    """Return the kinds of device that a file of one's own, as `find` has it, was calibrated on; none where it does not say."""
+    path = word.partition(".toml:")[0] + ".toml" if ".toml:" in word else word
+    if path in names() or not path.endswith(".toml"):
+        return ()
+    return framework_file.calibrated_on(files.read_toml(path), path)
 
 
 def writer(word: str) -> str:

@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from meshwright.api.sensitivity import Change
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.core import words
-from meshwright.core.formatting import describe, fullest, peak_margin, planning_time, seen_from, shown_risk, step_interval
+from meshwright.core.formatting import (
+    describe,
+    fullest,
+    no_interval,
+    peak_margin,
+    planning_time,
+    seen_from,
+    shown_risk,
+    step_interval,
+)
 from meshwright.core.interval import COVERAGE_RATIO
 from meshwright.core.plan import Plan
 from meshwright.core.result import Alternative, Result
@@ -128,6 +137,8 @@ def _plan(result: Result, plan: Plan) -> list[str]:
             on = f"on {interval.unmeasured}" if interval.unmeasured else "like this"
             said = f"; no run {on} was measured" if interval.unmeasured or interval.unlike else ""
             text += f" ({COVERAGE_RATIO:.0%}: {low} to {high}{said})"
+        elif why := no_interval(result):
+            text += f" ({why})"
         parts.append(f"{text}, {plan.global_batch / timeline.step_seconds:.4g} samples/s")
     objective = answer.objective
     if objective is not None and not (objective.name == "step_seconds" and timeline is not None):

@@ -14,6 +14,7 @@ from meshwright.core import words
 from meshwright.core.formatting import (
     describe,
     fullest,
+    no_interval,
     peak_margin,
     planning_time,
     seen_from,
@@ -123,7 +124,8 @@ def _expected(result: Result) -> str:
     """Return the interval of the step in brackets; empty where there is none."""
     found = step_interval(result)
     if found is None:
-        return ""
+        why = no_interval(result)
+        return f" ({why})" if why else ""
     return f" ({COVERAGE_RATIO:.0%}: {format_seconds(found.low_seconds)} to {format_seconds(found.high_seconds)})"
 
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 from meshwright.validation._calibration import Calibration, calibrate
 from meshwright.validation._calibration import write as write_calibration
 from meshwright.validation._logs import MeasuredRun, alike, is_log, measured_run, measured_runs
+from meshwright.validation._logs.against import check_log
 from meshwright.validation._logs.traces import TraceCauses, beside, is_trace, trace_causes
 from meshwright.validation._page import page
 from meshwright.validation._page import write as write_page
 from meshwright.validation._points import Point, Skipped
 from meshwright.validation._report import Report, as_json, explain, validate
-from meshwright.validation._said import check_log
 from meshwright.validation._sets import MeasuredSet, describe_set, set_file, set_names
 from meshwright.validation._worst import explain as explain_worst
 

@@ -35,6 +35,9 @@ FARTHEST = 5.0
 """A run that took so many times longer or shorter than predicted is another run than the one described: of the built-in sets'
 1,297 runs none took less than 0.67 or more than 1.95 times as long."""
 
+OUTLIER, FEWEST_FOR_OUTLIERS = 1.5, 4
+"""A run that is so many times off the median of so many runs at least, each measured over predicted, is said."""
+
 Floats = NDArray[np.float64]
 
 
@@ -60,6 +63,8 @@ class Calibration:
         The same of each run with what the others say; None for one run.
     notes : tuple of str
         What was assumed of runs, or left out of their logs.
+    devices : tuple of str
+        Kinds of device that the runs were on, by `Device.name`, sorted.
     """
 
     framework: str
@@ -71,6 +76,7 @@ class Calibration:
     after_ratio: float
     left_out_ratio: float | None
     notes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -114,7 +120,8 @@ def calibrate(
     ``max(0, 1 - s^2 / (n m^2))`` of m is believed [1]: one run that is 5 % off says nothing, five that are 20 % off nearly all.
     Where each run is predicted no better with what the others say, nothing is believed.
     """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    named = [paths] if isinstance(paths, str | Path) else list(paths)
+    given = list({Path(path).resolve(): path for path in reversed(named)}.values())[::-1]
     told: list[OwnRun | Skipped] = []
     places: list[str] = []
     for path in given:
@@ -122,6 +129,8 @@ def calibrate(
         told += found
         places += [str(path) if is_log(path) else f"{path}: row {own.row}, column step_seconds" for own in found]
     runs, notes = _distinct(told, places)
+    if len(given) < len(named):
+        notes.append(f"{len(named) - len(given)} of {len(named)} files are named again, counted once")
     names = ", ".join(str(path) for path in given)
     word = _framework(list(runs.values()), names, notes)
     seconds, timed, unknown = _predicted({place: own for place, own in runs.items() if math.isfinite(own.measured_seconds)})
@@ -129,6 +138,11 @@ def calibrate(
         reasons = [*unknown, *(own.reason for own in told if isinstance(own, Skipped))][:1]
         raise InputError(f"{names}: no row was timed and predicted; {'; '.join(reasons) or 'they failed for memory'}")
     ratio, left_out = fitted(seconds, timed)
+    notes += _outliers(list(runs), np.log(timed) - _at(seconds, 1.0)) if len(timed) == len(runs) else []
+    notes += [f"row {own.row} is left out: {own.reason}" for own in told if isinstance(own, Skipped)]
+    devices = tuple(sorted({kind.name for own in runs.values() for kind in own.run.cluster.kinds}))
+    if len(devices) > 1:
+        notes.append(f"runs on {' and '.join(devices)}: one figure is found for all of them")
     before = float(errors(seconds, timed, 1.0).mean())
     if not GRID[0] * 1.001 < ratio < GRID[-1] / 1.001:
         notes.append(f"the runs ask for more than can be told by one figure: {ratio:g} is the end of its range")
@@ -139,20 +153,22 @@ def calibrate(
     return Calibration(
         word, names, len(timed), n_left, ratio, before,
         float(errors(seconds, timed, ratio).mean()), float(left_out.mean()) if len(left_out) else None,
-        (*dict.fromkeys(own.note for own in runs.values() if own.note), *notes),
+        (*dict.fromkeys(own.note for own in runs.values() if own.note), *notes), devices,
     )  # fmt: skip
 
 
 def write(found: Calibration, path: str) -> None:
     """Write the framework as a file that ``--for`` takes; `InputError` when it cannot be written."""
-    files.write(path, content(found.framework, found.compute_ratio, found.words, f"calibrated to {found.words}"))
+    text = content(found.framework, found.compute_ratio, found.words, f"calibrated to {found.words}", found.devices)
+    files.write(path, text)
 
 
-def content(framework: str, compute_ratio: float, source: str, title: str) -> str:
-    """Return the file of a framework whose operators take longer."""
+def content(framework: str, compute_ratio: float, source: str, title: str, devices: Sequence[str] = ()) -> str:
+    """Return the file of a framework whose operators take longer; `devices`: kinds that the runs were on."""
     quoted = [word.replace("\\", "/").replace('"', "'") for word in (title, source)]
+    where = f"calibrated_on = [{', '.join(chr(34) + name + chr(34) for name in devices)}]\n" if devices else ""
     return (
-        f'title = "{framework}, {quoted[0]}"\nbase = "{framework}"\n\n[how]\n'
+        f'title = "{framework}, {quoted[0]}"\nbase = "{framework}"\n{where}\n[how]\n'
         f'compute_ratio = {{ value = {compute_ratio:.6g}, source = "meshwright calibrate: {quoted[1]}" }}\n'
     )
 
@@ -222,6 +238,22 @@ def _distinct(told: Sequence[OwnRun | Skipped], places: Sequence[str]) -> tuple[
     if len(plans) == 1 and len(kept) > 1:
         notes.append(f"all {len(kept)} runs are of one plan: they say how it repeats, not how far this holds for others")
     return kept, notes
+
+
+def _outliers(places: Sequence[str], residuals: Floats) -> list[str]:
+    """Say which run is far from the others: one of few runs moves the figure that is found for all.
+
+    `residuals`: logarithms of measured over predicted seconds, in the order of `places`.
+    """
+    if len(residuals) < FEWEST_FOR_OUTLIERS:
+        return []
+    usual = float(np.median(residuals))
+    return [
+        f"{place.partition(', column')[0]} took {np.exp(own):.3g} times as long as predicted, the runs in the middle "
+        f"{np.exp(usual):.3g}: is it a run like them? it counts as the others do"
+        for place, own in zip(places, residuals, strict=True)
+        if abs(own - usual) > np.log(OUTLIER)
+    ]
 
 
 def _framework(runs: Sequence[OwnRun], files: str, notes: list[str]) -> str:

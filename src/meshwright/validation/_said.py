@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright import frameworks, schedules
 from meshwright.base import files
 from meshwright.base.errors import InputError
 from meshwright.core import plan_fields
-from meshwright.core.cluster import Cluster
-from meshwright.core.flops import model_flops
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
 from meshwright.core.plan_forms import inner_words
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.run_config import RunConfig
-from meshwright.validation._logs import AGREEMENT, MeasuredRun, alike, measured_run
-from meshwright.validation._logs.beside import kind_word
+from meshwright.validation._logs import AGREEMENT, MeasuredRun, against, alike, measured_run
 from meshwright.validation._points import CellError, count, counts, ratio
 from meshwright.writers import plan_json
 
-__all__ = ["FAILED", "Said", "check_log", "check_seconds", "check_work", "configured", "of_log", "usual_variant"]
+__all__ = ["FAILED", "Said", "configured", "of_log", "usual_variant"]
 
 DEGREES = ("data", "tensor", "context", "expert", "pipeline")
 """What a log tells of a plan for certain; the rest of it may be assumed."""
 
 FAILED = ("oom", "failed")
 """What a run that failed for memory has for seconds."""
-
-MOST_WORK = 2.0
-"""FLOPs of a step as a log's rate has them, over the model's own: what formulas differ by (recomputation, attention, the
-head), with room. More is another model, batch or number of devices."""
-
-
-WEIGHTS_RATIO = 1.03
-"""Weights that a log tells may be so many times the model's: vocabularies are padded, counts rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +71,7 @@ def of_log(fields: Mapping[str, str]) -> Said:
     told = {name: text for name, text in log.settings.items() if name in taken}
     told |= {"global_batch": str(log.global_batch)} if log.global_batch else {}
     told |= {"sequence_length": log.options["--seq-length"][0]} if log.options.get("--seq-length") else {}
+    _check_writer(fields, log, path)
     if not fields.get("program", "").strip():
         told["framework"] = _writer(log.framework, fields.get("config", "").strip())
     for name, text in told.items():
@@ -94,6 +83,18 @@ def of_log(fields: Mapping[str, str]) -> Said:
     if not any(fields.get(name, "").strip() for name in (*held, "nvidia_smi_gib")):
         filled |= {name: f"{n_bytes / 2.0**30:.6g}" for name, n_bytes in held.items() if n_bytes}
     return Said({**fields, **filled}, log)
+
+
+def _check_writer(fields: Mapping[str, str], log: MeasuredRun, path: str) -> None:
+    """Refuse a row of a framework that does not print such a log; a file of one's own and unknown names may be any."""
+    column = "framework" if fields.get("framework", "").strip() else "program"
+    word = fields.get(column, "").strip()
+    name, wrote = frameworks.writer(word), frameworks.writer(log.framework)
+    if word and name in frameworks.names() and name != "meshwright" and not alike(wrote, name):
+        raise CellError(column, f"{column} is {word}, but the log {path} has the lines of {wrote}; correct one of them")
+    variants = {word.partition(":")[2], log.framework.partition(":")[2]}
+    if name == wrote and variants == {"eager", "async_tensor"}:
+        raise CellError(column, f"{column} is {word}, but the log {path} is of {log.framework}; correct one of them")
 
 
 def _writer(framework: str, config: str) -> str:
@@ -122,14 +123,17 @@ def configured(said: Said, word: str, graph: Graph, n_devices: int) -> RunConfig
         if said.log and "--num-layers" in said.log.options:
             _check_options(said.log, found, graph, path)
     elif said.log and "--num-layers" in said.log.options:
-        from meshwright.frameworks.megatron import told
+        from meshwright.frameworks.megatron import aside, told
 
         path = said.log.file
         own = said.log.framework == "megatron"
         found = told.config_of(said.log.options, path, graph, n_devices, says_overlaps=own)
+        if own:
+            found = replace(found, warnings=(*found.warnings, *aside.of_log(said.log.options, found.plan, path)))
     else:
         return None
     _check_cells(said.fields, found.plan, graph, path)
+    against.check_variant(word, found, said.fields)
     if said.log:
         degrees = {name: text for name, text in said.log.settings.items() if name in DEGREES}
         try:
@@ -254,101 +258,6 @@ def _check_cells(fields: Mapping[str, str], plan: Plan, graph: Graph, path: str)
 def _contradicted(fields: Mapping[str, str], name: str, value: object, path: str) -> CellError:
     """Return the error of a cell that says otherwise than a file."""
     return CellError(name, f"{name} is {fields[name].strip()}, but {path} says {value}; correct one of them")
-
-
-def check_log(log: MeasuredRun, graph: Graph, cluster: Cluster) -> None:
-    """Refuse a log that tells other sizes or another number of weights than the model has, or names another kind of device than
-    the cluster has; devices of unknown names may be any.
-
-    Parameters
-    ----------
-    log : MeasuredRun
-        The log.
-    graph : Graph
-        The model.
-    cluster : Cluster
-        Where it ran.
-
-    Raises
-    ------
-    InputError
-        When it does.
-    """
-    from meshwright.frameworks.megatron import sizes
-
-    sizes.check(log.options, log.file, graph)
-    if log.n_weights and not 1.0 / WEIGHTS_RATIO < log.n_weights / graph.n_parameters < WEIGHTS_RATIO:
-        raise InputError(
-            f"{log.file}: is of a model with {log.n_weights / 1e9:.4g} billion weights, but {graph.name} has "
-            f"{graph.n_parameters / 1e9:.4g}: another model?"
-        )
-    row, kind = log.device
-    own = [kind_word(one.name) for one in cluster.kinds]
-    if kind and all(own) and kind not in own:
-        raise InputError(
-            f"{log.file}: line {row}: ran on {kind}, but {cluster.name} has {', '.join(one.name for one in cluster.kinds)}: "
-            "another cluster?"
-        )
-
-
-def check_work(log: MeasuredRun, graph: Graph, global_batch: int, n_devices: int) -> float:
-    """Return the seconds of a step, their figures checked against the work of the run's model.
-
-    Raises
-    ------
-    InputError
-        When the log's rates or FLOPs make another amount of work, or it tells no time.
-    """
-    seconds = log.seconds_of(global_batch, graph.sequence_length, n_devices)
-    if not 0.0 < seconds < math.inf:
-        raise InputError(f"{log.file}: tells no seconds of a step, and no rate to find them from")
-    told = log.device_flops_per_second * seconds * n_devices
-    needed = model_flops(graph) * global_batch
-    if told and needed and not 1.0 / MOST_WORK < told / needed < MOST_WORK:
-        raise InputError(
-            f"{log.file}: {log.device_flops_per_second / 1e12:.4g} TFLOP/s a device make {told:.3g} FLOP a step of "
-            f"{seconds:.4g} s on {n_devices} devices; {graph.name} needs {needed:.3g} for {global_batch} samples: another "
-            "model, batch or number?"
-        )
-    return seconds
-
-
-def check_seconds(seconds: float, graph: Graph, run: tuple[int, int, str], cluster: Cluster, log: MeasuredRun | None) -> float:
-    """Refuse a step shorter than the peak of its devices allows: their products alone take longer.
-
-    Parameters
-    ----------
-    seconds : float
-        Of the step.
-    graph : Graph
-        The model.
-    run : tuple of (int, int, str)
-        Samples of a step, devices, and the precision of products.
-    cluster : Cluster
-        Where it ran: the quickest of its kinds counts.
-    log : MeasuredRun or None
-        Where the seconds stand; None for the row's own.
-
-    Returns
-    -------
-    float
-        The seconds; infinite where by the log the run ended out of memory.
-
-    Raises
-    ------
-    InputError
-        When it is shorter.
-    """
-    (global_batch, n_devices, precision), place = run, log.file if log else "column step_seconds"
-    peak = max(one.peak(precision) for one in cluster.kinds)
-    least = model_flops(graph, halve_causal=True) * global_batch / (peak * n_devices)
-    if seconds < least:
-        raise InputError(
-            f"{place}: a step of {seconds:.4g} s is shorter than the {least:.4g} s that the products of {global_batch} samples "
-            f"of {graph.name} take at the {precision} peak of {n_devices} devices of {cluster.name}: another unit, model, "
-            "batch or cluster?"
-        )
-    return math.inf if log and log.out_of_memory else seconds
 
 
 def usual_variant(word: str, plain: Mapping[str, Any]) -> tuple[str, str]:

@@ -62,6 +62,7 @@ def read(path: str | Path) -> Measured:
     """
     header, *lines = _lines(path)
     header = _named(header)
+    told = [name for name in _told_beside(header) if name not in header]
     for i, name in enumerate(header):
         if name in header[:i]:
             raise InputError(f"{path}: the column '{name}' is there twice; each needs a name of its own")
@@ -69,10 +70,16 @@ def read(path: str | Path) -> Measured:
     for i, cells in enumerate(lines, 1):
         if len(cells) != len(header):
             raise InputError(f"{path}: row {i} has {len(cells)} cells; the header has {len(header)}")
-        rows.append(dict(zip(header, cells, strict=True)))
+        rows.append(dict(zip(header, cells, strict=True)) | dict.fromkeys(told, ""))
         for name in NUMBERS:
             _check(path, i, name, rows[-1].get(name, ""))
-    return Measured(_kind(path, header), tuple(rows))
+    return Measured(_kind(path, [*header, *told]), tuple(rows))
+
+
+def _told_beside(header: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that files beside the rows of one's own runs may tell, where a column names such files."""
+    beside = {"model", "cluster"} <= set(header) and {"log", "config"} & set(header)
+    return tuple(registry.load("validation", "own_runs", "measured set").COLUMNS) if beside else ()
 
 
 def located(path: str | Path, rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[Mapping[str, str]]:

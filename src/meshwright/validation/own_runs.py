@@ -19,6 +19,7 @@ from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import RECOMPUTE, Strategy, is_recompute
 from meshwright.validation import _said
 from meshwright.validation._domains import spread
+from meshwright.validation._logs import against
 from meshwright.validation._points import CellError, Point, Skipped, count, counts, ratio
 from meshwright.validation._runs import Clusters, Predicted, Run, clusters, laid_out, layers_of_stages, point, predict
 
@@ -174,7 +175,7 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
             graphs[model] = models.read(model[0], sequence_length=model[1]).graph
         graph, cluster = graphs[model], place(fields["cluster"].strip())
         if said.log:
-            _said.check_log(said.log, graph, cluster)
+            against.check_log(said.log, graph, cluster)
         found = _said.configured(said, word, graph, cluster.n_devices)
         which, usual = _said.usual_variant(word, plain)
         if found is not None:
@@ -198,9 +199,10 @@ def _own_run(row: int, fields: Mapping[str, str], place: Clusters, graphs: dict[
         n_devices = found.plan.n_devices if found else run.strategies[0].n_devices * run.pipeline
         run = _placed(run, n_devices, fields, column)
         notes += () if len(some) > 1 else _outside(word, run)
+        against.check_trained(said.log, graph, n_devices)
         log = None if timed else said.log
-        measured = _said.check_work(log, graph, run.global_batch, n_devices) if log else measured
-        measured = _said.check_seconds(measured, graph, (run.global_batch, n_devices, training.precision), cluster, log)
+        measured = against.check_work(log, graph, run.global_batch, n_devices) if log else measured
+        measured = against.check_seconds(measured, graph, (run.global_batch, n_devices, training.precision), cluster, log)
     except CellError:
         raise
     except InputError as error:
@@ -250,7 +252,9 @@ def _outside(word: str, run: Run) -> list[str]:
     reasons = exceeded(limits, plan, run.graph, run.training.precision, run.training.optimizer)
     if len(plan.stages) > 1 == len(plan.ranks()):
         reasons += ("virtual stages on one pipeline rank, which follow each other",)
-    return [f"outside what {word} runs: {reason}; predicted as if it did" for reason in reasons]
+    idle = run.cluster.n_devices - plan.n_devices
+    found = [f"{idle} of the {run.cluster.n_devices} devices of {run.cluster.name} idle"] if idle >= plan.n_devices else []
+    return [*found, *(f"outside what {word} runs: {reason}; predicted as if it did" for reason in reasons)]
 
 
 def _degrees(fields: Mapping[str, str]) -> dict[str, Any]:

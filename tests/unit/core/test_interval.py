@@ -115,6 +115,19 @@ def test_a_class_that_few_sets_measured_is_widened_by_the_next_one_and_never_nar
     assert found.basis == f"40 runs of 3 sets ({NEAR}); 90 runs of 9 sets ({WORK})"
 
 
+def test_a_precision_that_nobody_measured_on_the_kind_of_device_is_wide_and_says_so() -> None:
+    """Others measured it, on other devices: what this one reaches in it is as little known as a kind that nobody measured."""
+    here, anywhere = (
+        TimeInterval(0.95, 1.05, 80, 5, precisions=("bf16",)),
+        TimeInterval(0.9, 1.1, 90, 9, precisions=("bf16", "fp32")),
+    )
+    known = {NEAR: here, WORK: anywhere, ALL: anywhere, interval.UNMEASURED: TimeInterval(0.7, 1.6, 90, 8)}
+    for precision, ends in (("fp16", (0.95, 1.05)), ("fp32", (0.7, 1.6))):
+        found = interval.around(1.0, replace(KIND, precision=precision), known)
+        assert (found.low_seconds, found.high_seconds) == ends
+    assert found.unlike == "fp32 on A, not bf16" and "no run like this was measured (fp32 on A, not bf16)" in found.basis
+
+
 def test_what_was_never_measured_gets_the_interval_of_all_runs_and_says_so() -> None:
     known = {ALL: TimeInterval(0.4, 3.0, 99, 10), f"{WORK}, on B": TimeInterval(0.9, 1.1, 1, 1)}
     found = interval.around(1.0, KIND, known)

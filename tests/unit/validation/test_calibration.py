@@ -140,6 +140,32 @@ def replace_cell(row: dict[str, str], name: str, text: str) -> dict[str, str]:
     return {**row, name: text}
 
 
+def test_a_run_far_from_the_others_is_said_and_so_is_why_a_row_says_nothing(tmp_path: pathlib.Path) -> None:
+    usual = predicted()
+    alike = validation.calibrate(stored(tmp_path, rows(*(1.1 * own for own in usual))))
+    assert not alike.notes and alike.devices == ("A100-SXM-80GB",)
+    odd = validation.calibrate(stored(tmp_path, rows(*(1.1 * own for own in usual[:4]), 3.3 * usual[4])))
+    assert any("row 5 took 3.3 times as long as predicted, the runs in the middle 1.1" in note for note in odd.notes)
+    quick = validation.calibrate(stored(tmp_path, rows(*(1.1 * own for own in usual[:4]), 0.3 * usual[4])))
+    assert quick.n_left == 1 and any(note.startswith("row 5 is left out") and "is shorter than" in note for note in quick.notes)
+
+
+def test_a_file_is_for_the_kind_of_device_that_it_was_calibrated_on(tmp_path: pathlib.Path) -> None:
+    path = stored(tmp_path, rows(*(1.3 * own for own in predicted())))
+    again = validation.calibrate([path, str(path)])
+    assert again.n_runs == len(PLANS) and "1 of 2 files are named again, counted once" in again.notes
+    mine = str(tmp_path / "mine.toml")
+    validation.write_calibration(again, mine)
+    assert frameworks.calibrated_on(mine) == frameworks.calibrated_on(f"{mine}:plain") == ("A100-SXM-80GB",)
+    assert not frameworks.calibrated_on("megatron:plain")
+    here, there = (
+        api.plan("gpt3-125m", f"{kind}:2", batch=Batch(global_batch=8), framework=mine).answer.notes
+        for kind in ("dgx-a100", "dgx-h100")
+    )
+    said = f"{mine} was calibrated to runs on A100-SXM-80GB; how far its figure holds on H100-SXM-80GB is not known"
+    assert said in there and said not in here
+
+
 def test_rows_have_to_name_one_built_in_framework(tmp_path: pathlib.Path) -> None:
     plain = [replace_cell(row, "framework", "") for row in rows(1.0, 1.0)]
     with pytest.raises(InputError, match="no row says which framework trained; give it with --for"):

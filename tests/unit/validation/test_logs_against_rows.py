@@ -134,10 +134,29 @@ def test_what_deepspeed_prints_without_dots_is_read(tmp_path: pathlib.Path) -> N
 def test_what_deepspeed_keeps_on_the_host_or_in_fp32_is_not_priced_otherwise(tmp_path: pathlib.Path) -> None:
     away = "stage=3 offload_param=DeepSpeedZeroOffloadParamConfig(device='cpu', nvme_path=None) overlap_comm=True"
     assert "offload_param lies on cpu" in refusal(tmp_path, deepspeed(zero_config=away))
+    for named in (away.replace("'cpu'", "<OffloadDeviceEnum.cpu: 'cpu'>"), "stage=2 cpu_offload=True"):
+        assert "by its zero_config, which cells of a row cannot say" in refusal(tmp_path, deepspeed(zero_config=named))
     none = "stage=3 offload_param=None offload_optimizer=None overlap_comm=True"
     assert isinstance(row(tmp_path, deepspeed(zero_config=none)), validation.Point)
     single = refusal(tmp_path, deepspeed(bfloat16_enabled="False", fp16_enabled="False"))
     assert "at the fp32 peak of 8 devices" in single
+
+
+def test_the_file_that_deepspeed_prints_is_read_as_one(tmp_path: pathlib.Path) -> None:
+    def block(zero: str) -> str:
+        start = "[2026-10-01 10:00:00,000] [INFO] [config.py:986:print_user_config]   json = "
+        return start + '{\n    "zero_optimization": {\n        "stage": 3' + zero + "\n    }\n}\n" + deepspeed()
+
+    away = ', \n        "offload_optimizer": {\n            "device": "cpu"\n        }'
+    assert "offload_optimizer lies on cpu by its configuration" in refusal(tmp_path, block(away))
+    found = row(tmp_path, block(', \n        "zero_quantized_weights": true'))
+    assert isinstance(found, validation.Point) and "zero_quantized_weights: weights are priced as gathered" in found.note
+    plain = row(tmp_path, block(""))
+    assert isinstance(plain, validation.Point) and "configuration in the log" not in plain.note
+    told = row(tmp_path, deepspeed(grad_accum_dtype="fp32"))
+    assert isinstance(told, validation.Point) and "grad_accum_dtype: gradients are priced in two bytes" in told.note
+    late = row(tmp_path, deepspeed(zero_optimization_stage="2", zero_config="stage=2 overlap_comm=False"))
+    assert isinstance(late, validation.Point) and "deepspeed:late_reduce is priced as" in late.note
 
 
 def trainer(begun: str = "", rate: str = "9.85", runtime: str = "1014.0") -> str:
@@ -175,8 +194,10 @@ TITAN = (
 
 @pytest.mark.parametrize(
     ("model", "cluster", "said"),
-    [("llama-3.1-8b", "dgx-a100:8", "line 2: ran on H100, but dgx-a100:8 has A100-SXM-80GB: another cluster?"),
+    [("llama-3.1-8b", "dgx-a100:8", "line 2: ran on H100 SXM, but dgx-a100:8 has A100-SXM-80GB: another cluster?"),
      ("mistral-7b", "dgx-h100:8", "is of a model with 8.03 billion weights, but mistral-7b has 7.242: another model?"),
+     ("llama-3.1-8b", "pcie-h100:8", "line 2: ran on H100 SXM, but pcie-h100:8 has H100-PCIe-80GB: another cluster?"),
+     ("llama-3.1-8b", "hgx-h100-96:8", "line 2: ran on H100 SXM with 79.1 GiB, but hgx-h100-96:8 has H100-SXM-96GB"),
      ("llama-3.1-8b", "dgx-h100:8", "")],
 )  # fmt: skip
 def test_the_device_and_the_weights_that_a_log_names_count(model: str, cluster: str, said: str, tmp_path: pathlib.Path) -> None:
@@ -184,6 +205,67 @@ def test_the_device_and_the_weights_that_a_log_names_count(model: str, cluster: 
         assert said in refusal(tmp_path, TITAN, model=model, cluster=cluster)
     else:
         assert isinstance(row(tmp_path, TITAN, model=model, cluster=cluster), validation.Point)
+
+
+@pytest.mark.parametrize("name", ["H100 PCIe", "H100 NVL", "H800", "AMD Instinct MI300X"])
+def test_other_boards_and_makers_are_other_devices(name: str, tmp_path: pathlib.Path) -> None:
+    other = TITAN.replace("NVIDIA H100 80GB HBM3", name if "AMD" in name else f"NVIDIA {name}")
+    assert "but dgx-h100:8 has H100-SXM-80GB: another cluster?" in refusal(tmp_path, other)
+
+
+def test_what_torchtitan_keeps_on_the_host_is_not_priced_on_the_device(tmp_path: pathlib.Path) -> None:
+    away = TITAN.replace(
+        "- Applied FSDP to the model\n", "- Applied FSDP to the model\n[titan] Applied CPU Offloading to the model\n"
+    )
+    assert "weights, gradients and optimizer state lie on the host by line 6" in refusal(tmp_path, away)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("swiglu", "False", "--swiglu: is not set, but llama-3.1-8b has gated feed-forward networks: another model?"),
+     ("untie_embeddings_and_output_weights", "False", "is not set, but llama-3.1-8b has a head of its own: another model?"),
+     ("window_size", "(512, 0)", "--window-size: is 512,0, but llama-3.1-8b has no sliding windows: another model?"),
+     ("hybrid_layer_pattern", "M*M*", "--hybrid-layer-pattern: state-space layers; plans have nothing like it"),
+     ("use_torch_fsdp2", "True", "--use-torch-fsdp2: PyTorch's FSDP2 in Megatron-Core; plans have nothing like it")],
+)  # fmt: skip
+def test_arguments_of_another_model_or_program_are_refused(name: str, value: str, said: str, tmp_path: pathlib.Path) -> None:
+    assert said in refusal(tmp_path, megatron(14.0, 14.0, 14.0, **{name: value}))
+
+
+def test_arguments_that_are_priced_otherwise_are_said_and_usual_ones_not(tmp_path: pathlib.Path) -> None:
+    usual = {
+        "attention_dropout": "0.0", "cuda_graph_impl": "none", "deterministic_mode": "False", "exp_avg_dtype": "torch.float32",
+        "main_grads_dtype": "torch.float32", "swiglu": "True", "timing_log_level": "0", "window_size": "None",
+        "use_precision_aware_optimizer": "False", "untie_embeddings_and_output_weights": "True", "num_query_groups": "1",
+    }  # fmt: skip
+    other = {
+        "attention_dropout": "0.1", "cuda_graph_impl": "local", "deterministic_mode": "True",
+        "main_grads_dtype": "torch.bfloat16", "use_precision_aware_optimizer": "True",
+    }  # fmt: skip
+    plain, found = (row(tmp_path, megatron(14.0, 14.0, 14.0, **{**usual, **more})) for more in ({}, other))
+    assert isinstance(plain, validation.Point) and isinstance(found, validation.Point) and not plain.note
+    for name in other:
+        assert f"--{name.replace('_', '-')}" in found.note
+
+
+def test_the_weights_that_the_trainer_trains_are_the_row_s(tmp_path: pathlib.Path) -> None:
+    cells = {"tensor": "1", "pipeline": "1", "framework": "transformers"}
+    for told, said in (("6,815,744", "line 8: 6,815,744 weights are trained, but 8,030,261,248 of llama-3.1-8b"),
+                       ("7,241,732,096", "or another model?"), ("8,030,261,248", ""), ("1,003,782,656", "")):  # fmt: skip
+        text = trainer().replace("{'train", f"  Number of trainable parameters = {told}\n{{'train")
+        found = row(tmp_path, text, **cells)
+        assert isinstance(found, validation.Skipped if said else validation.Point)
+        assert said in getattr(found, "reason", "")
+
+
+def test_a_framework_that_prints_no_such_log_is_refused(tmp_path: pathlib.Path) -> None:
+    log = megatron(14.0, 14.0, 14.0)
+    assert "framework is torchtitan, but the log" in refusal(tmp_path, log, framework="torchtitan")
+    assert "has the lines of megatron; correct one of them" in refusal(tmp_path, log, framework="fsdp2")
+    late = refusal(tmp_path, log, framework="megatron:plain+late_reduce")
+    assert "framework is megatron:plain+late_reduce, but" in late and "says plain; correct one of them" in late
+    for word in ("megatron", "megatron:plain", "megatron_bridge", "megatron_deepspeed"):
+        assert isinstance(row(tmp_path, log, framework=word), validation.Point)
 
 
 def test_a_step_that_the_peak_does_not_allow_is_refused(tmp_path: pathlib.Path) -> None:

@@ -136,6 +136,23 @@ def test_files_that_a_row_names_lie_beside_the_csv_and_unused_columns_are_told(
     assert said in validation.explain([validation.validate(folder / "slips.csv")])
 
 
+def test_devices_that_idle_are_said_where_they_are_as_many_as_work() -> None:
+    whole, most, half = _point(), _point(cluster="dgx-a100:12"), _point(cluster="dgx-a100:16")
+    assert isinstance(whole, Point) and isinstance(most, Point) and isinstance(half, Point)
+    assert "idle" not in whole.note + most.note and "8 of the 16 devices of dgx-a100:16 idle" in half.note
+
+
+def test_columns_that_a_plan_file_fills_need_not_be_there(tmp_path: pathlib.Path) -> None:
+    result = api.plan("gpt2", "dgx-a100:8", batch=Batch(global_batch=64))
+    (tmp_path / "plan.json").write_text(json.dumps(plan_json.as_json(result)))
+    (tmp_path / "runs.csv").write_text("model,cluster,config,step_seconds\ngpt2,dgx-a100:8,plan.json,1.5\n")
+    (point,) = validation.validate(tmp_path / "runs.csv").points
+    assert point.predicted_seconds == pytest.approx(result.step_seconds)
+    (tmp_path / "runs.csv").write_text("model,cluster,config\ngpt2,dgx-a100:8,plan.json\n")
+    with pytest.raises(InputError, match="row 1, column step_seconds: step_seconds is not given"):
+        validation.validate(tmp_path / "runs.csv")
+
+
 def test_a_row_names_its_framework_or_one_is_assumed_and_said() -> None:
     row = RUN
     found = own_runs.points([

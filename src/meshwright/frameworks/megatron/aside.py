@@ -9,7 +9,7 @@ from meshwright.core.plan import Plan
 from meshwright.frameworks.megatron import parser
 from meshwright.frameworks.megatron.pipeline import whole
 
-__all__ = ["captured", "check", "notes", "sentence"]
+__all__ = ["captured", "check", "notes", "of_log", "sentence"]
 
 Options = Mapping[str, tuple[str, ...]]
 
@@ -64,6 +64,31 @@ def notes(options: Options, plan: Plan) -> tuple[tuple[str, str], ...]:
     if group in options and whole(options, group, "") != len(plan.ranks()):
         found.append((group, f"is {' '.join(options[group])}; groups of {len(plan.ranks())} micro-batches are priced"))
     return tuple(found)
+
+
+def of_log(options: Options, plan: Plan, place: str) -> tuple[str, ...]:
+    """Return what is priced otherwise than the arguments in a log say, in sentences without a full stop.
+
+    A log prints every argument: of those with a value only such count whose usual value is known.
+
+    Raises
+    ------
+    InputError
+        When plans have nothing like one of them.
+    """
+    usual = (("0",), ("1",), ("0.0",))
+    set_ = {name: words for name, words in options.items() if words not in usual}
+    check({name: words for name, words in set_.items() if name in parser.table("refused")}, place)
+    known = parser.table("without_effect")
+    found = [
+        (name, text or "what it changes is not priced") for name, text in parser.table("unpriced").items()
+        if name in set_ and (not set_[name] or name in known) and not _without_effect(name, set_[name])
+    ]  # fmt: skip
+    if "--use-precision-aware-optimizer" in options and plan.stages[0].strategy.offload != "optimizer":
+        found.append(("--use-precision-aware-optimizer", "gradients, moments and masters are priced in four bytes"))
+    if "--fp8-format" in options and options.get("--fp8-recipe", ("tensorwise",)) not in _SCALED:
+        found.append(("--fp8-recipe", f"is {' '.join(options['--fp8-recipe'])}; fp8 is priced with a scale a tensor"))
+    return tuple(f"{place}: {sentence(name, what)}" for name, what in (*found, *captured(options)))
 
 
 def _not_taken(options: Options) -> list[tuple[str, str]]:

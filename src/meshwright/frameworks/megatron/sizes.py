@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph, Operator
 
-__all__ = ["check"]
+__all__ = ["check", "unlike_kind"]
 
 Options = Mapping[str, tuple[str, ...]]
 
@@ -15,7 +15,7 @@ MOST_WORDS_RATIO = 1.05
 """Vocabularies may be so many times each other: a tokenizer's words, and what a configuration rounds them up to."""
 
 
-def check(options: Options, place: str, graph: Graph) -> None:
+def check(options: Options, place: str, graph: Graph, denied: Collection[str] = ()) -> None:
     """Refuse options that tell another size than the model that is named has.
 
     Parameters
@@ -26,6 +26,8 @@ def check(options: Options, place: str, graph: Graph) -> None:
         The file, for messages.
     graph : Graph
         The model.
+    denied : collection of str
+        Options that the file says are not set.
 
     Raises
     ------
@@ -39,8 +41,11 @@ def check(options: Options, place: str, graph: Graph) -> None:
     experts = [one for one in body if one.kind == "grouped_matmul"]
     latent = any(one.name.endswith("key_value_down") for one in body)
     _mixture(options, place, graph, bool(experts))
+    for name, what in unlike_kind(graph, denied):
+        raise InputError(f"{place}: {name}: is not set, but {what}: another model?")
     if "--multi-latent-attention" in options and cores and not latent:
         raise InputError(f"{place}: --multi-latent-attention: {graph.name} has none: another model?")
+    _windows(options, place, graph, cores)
     told = {
         "--hidden-size": _sizes(body, "hidden", lambda one: one.kind == "embedding"),
         "--num-attention-heads": _sizes(cores, "heads"),
@@ -63,6 +68,38 @@ def check(options: Options, place: str, graph: Graph) -> None:
         if own and said.isdigit() and not _same(name, int(said), own, options):
             words = " or ".join(map(str, sorted(own)))
             raise InputError(f"{place}: {name}: is {said}, but {graph.name} has {words}: another model?")
+
+
+def _windows(options: Options, place: str, graph: Graph, cores: Iterable[Operator]) -> None:
+    """Refuse sliding windows in options of a model all of whose attention sees the whole sample."""
+    said = "".join(options.get("--window-size", ())).strip("()")
+    n_before = said.partition(",")[0]
+    whole = all(one.kind == "causal_attention" for one in cores)
+    if whole and n_before.isdigit() and int(n_before) + 1 < graph.sequence_length:
+        raise InputError(f"{place}: --window-size: is {said}, but {graph.name} has no sliding windows: another model?")
+
+
+def unlike_kind(graph: Graph, denied: Collection[str]) -> list[tuple[str, str]]:
+    """Return options without which layers or the head are others than a model has, of those that are not set: each with what
+    the model has, in words.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    denied : collection of str
+        Options that are not set.
+    """
+    body = [operator for op in graph.ops for operator in op.body]
+    outs = _sizes(body, "in", lambda one: one.name in ("mlp.out", "mlp.experts.out"))
+    ins = _sizes(body, "out", lambda one: one.name in ("mlp.in", "mlp.experts.in"))
+    found = []
+    if "--swiglu" in denied and outs and ins and ins == {2 * size for size in outs}:
+        found.append(("--swiglu", f"{graph.name} has gated feed-forward networks"))
+    apart = any(one.name == "unembedding" for one in body) and not graph.n_shared_parameters
+    if "--untie-embeddings-and-output-weights" in denied and apart:
+        found.append(("--untie-embeddings-and-output-weights", f"{graph.name} has a head of its own"))
+    return found
 
 
 def _mixture(options: Options, place: str, graph: Graph, has_experts: bool) -> None:

@@ -60,6 +60,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     noted = [
         *aside.notes(options, said.plan),
         *shape.unlike(options, path, graph),
+        *_ungated(options, graph),
         *shape.padded(options, path, graph, said.plan.stages[0].strategy.tensor),
         *contradictions.refused_aside(options),
     ]
@@ -67,6 +68,13 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         place = f"line {found.lines[name]}: " if name in found.lines else ""
         warnings.append(f"{path}: {place}{aside.sentence(name, what)}")
     return replace(said, warnings=(*warnings, *said.warnings), environment=found.environment)
+
+
+def _ungated(options: Mapping[str, tuple[str, ...]], graph: Graph) -> list[tuple[str, str]]:
+    """Return what is to be said of a model with gated networks whose script asks for none."""
+    if {"--swiglu", "--quick-geglu"} & set(options) or "--ffn-hidden-size" not in options:
+        return []
+    return [(name, f"is not set; {what}, which are priced") for name, what in sizes.unlike_kind(graph, ("--swiglu",))]
 
 
 def _with_devices(found: _command_line.CommandLine, path: str, n_devices: int) -> tuple[dict[str, tuple[str, ...]], list[str]]:

@@ -109,13 +109,23 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
         raise InputError(
             f"{path}: mixed_precision_param is {training['mixed_precision_param']!r}; it must be bfloat16 or float32"
         )
+    _warn_of_types(fields, training, precision, path)
+    length = _exact.whole(training, "seq_len", path, 2048)
+    return RunConfig(plan, fields.precision or precision, length, tuple(fields.warnings), variant)
+
+
+def _warn_of_types(fields: Fields, training: Mapping[str, Any], precision: str, path: str) -> None:
+    """Say which types of numbers are priced otherwise than a file has them."""
+    if fields.precision and precision == "fp32":
+        fields.warnings.append(
+            f"{path}: training.mixed_precision_param is float32: weights are gathered, and other products run, in four bytes; "
+            f"both are priced in two, as beside {fields.precision} and bf16"
+        )
     if training.get("mixed_precision_reduce", "float32") != "float32":
         word = training["mixed_precision_reduce"]
         fields.warnings.append(
             f"{path}: training.mixed_precision_reduce is {word}; gradients are priced as scattered in float32"
         )
-    length = _exact.whole(training, "seq_len", path, 2048)
-    return RunConfig(plan, fields.precision or precision, length, tuple(fields.warnings), variant)
 
 
 def _strategy(parallelism: Mapping[str, Any], path: str, n_ranks: int, n_devices: int) -> Strategy:

@@ -95,6 +95,12 @@ class MeasuredRun:
         The line that names its device, and the kind; (0, "") for none.
     out_of_memory : int
         The line at which the run ended for want of memory; 0 where it says no such thing.
+    denied : tuple of str
+        Options of Megatron-LM that it prints as not set.
+    device_bytes : float
+        Memory of its device that it tells; 0 for none.
+    trained : tuple of (int, float)
+        The line that tells how many weights are trained, and how many; (0, 0.0) for none.
     """
 
     file: str
@@ -118,6 +124,9 @@ class MeasuredRun:
     n_weights: float = 0.0
     device: tuple[int, str] = (0, "")
     out_of_memory: int = 0
+    denied: tuple[str, ...] = ()
+    trained: tuple[int, float] = (0, 0.0)
+    device_bytes: float = 0.0
 
     def seconds_of(self, global_batch: int, sequence_length: int, n_devices: int) -> float:
         """Return the seconds of a step of so many samples and tokens on so many devices.
@@ -226,7 +235,8 @@ def measured_run(path: str | Path) -> MeasuredRun:
         _median(entry.samples_per_second for entry in kept), _median(entry.device_tokens_per_second for entry in kept),
         _median(entry.device_flops_per_second for entry in kept), batch, found.allocated_bytes, found.reserved_bytes,
         MappingProxyType(dict(found.settings)), MappingProxyType(dict(found.options)), tuple(notes),
-        found.refused, beside.weights(lines), beside.device(lines), out,
+        found.refused, beside.weights(lines), beside.device(lines), out, found.denied, beside.trained(lines),
+        beside.memory(lines),
     )  # fmt: skip
 
 
@@ -299,7 +309,7 @@ def _last_run(read: Read, lines: Sequence[Line], found: Reading) -> Reading:
         return earlier
     last.settings = {**found.settings, **last.settings}
     if not last.options:
-        last.options, last.framework = found.options, found.framework
+        last.options, last.denied, last.framework = found.options, found.denied, found.framework
     last.notes.append(f"{said}; the run before it is left out")
     return last
 

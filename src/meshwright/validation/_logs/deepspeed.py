@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine, between, moment, number
 
@@ -18,7 +20,9 @@ _PIPELINE = re.compile(rf"steps: (\d+) loss: \S+ iter time \(s\): ({NUMBER}) sam
 _ALLOCATED = re.compile(rf"MaxMemA\s*llocated=({NUMBER})\s*GB")
 _SEEN = re.compile(rf"Max_MA ({NUMBER}) GB .*Max_CA ({NUMBER}) GB")
 _SETTING = re.compile(r"config\.py:\d+:print\]\s+(\w+) \.* (.*?)\s*$")  # dots up to 29 characters
-_AWAY = re.compile(r"(offload_(?:param|optimizer))['\"]?[=:][^}=]*?device['\"]?[=:]\s*['\"]?(?:\w+\.)?(cpu|nvme)")
+_AWAY = re.compile(r"(offload_(?:param|optimizer))['\"]?[=:][^}=]*?device['\"]?[=:]\s*[<'\"]?(?:\w+\.)?(cpu|nvme)")
+_OLD_AWAY = re.compile(r"(cpu_offload(?:_params)?)['\"]?[=:]\s*([Tt]rue)")
+_BLOCK = re.compile(r"print_user_config\]\s+json = (\{.*)")
 _STARTED = re.compile(r"timer\.py:\d+:stop\]")
 
 
@@ -56,6 +60,7 @@ def reading(lines: Sequence[Line]) -> Reading | None:
         steps = [(replace(entry, samples_per_second=rate), at) for entry, at in updates]
     found.entries = found.entries or list(between(steps, found.notes)) or [entry for entry, _ in steps]
     _settings(found, said)
+    _config(found, said, _block(lines))
     return found
 
 
@@ -89,8 +94,6 @@ def _settings(found: Reading, said: dict[str, str]) -> None:
         found.settings["shard"] = stage
     elif match := re.search(r"\bstage[\"']?[=:]\s*([0-3])", said.get("zero_config", "")):
         found.settings["shard"] = match[1]
-    if away := _AWAY.search(said.get("zero_config", "")):
-        found.refused = f"{away[1]} lies on {away[2]} by its zero_config, which cells of a row cannot say"
     for name in ("bfloat16_enabled", "bf16_enabled"):
         if said.get(name) == "True":
             found.settings["precision"] = "bf16"
@@ -104,3 +107,66 @@ def _settings(found: Reading, said: dict[str, str]) -> None:
         found.settings |= {"devices": size, "data": size, "tensor": "1", "pipeline": "1"}
         if "global_batch" in found.settings:
             found.notes.append("the log does not tell recomputation, nor other degrees than data: none but what the row says")
+
+
+def _block(lines: Sequence[Line]) -> str:
+    """Return the text of the user's file as it was printed last, and what follows before the next line with a moment."""
+    found = list[str]()
+    for _, text in lines:
+        if match := _BLOCK.search(text):
+            found = [match[1]]
+        elif found and not text.startswith("["):
+            found.append(text)
+    return "\n".join(found)
+
+
+def _config(found: Reading, said: Mapping[str, str], block: str) -> None:
+    """Refuse what lies on the host, and say what is priced otherwise: by the attributes that are printed, and by the user's own
+    file, which stands behind them.
+
+    `block`: that file's text, and what else stands before the next line with a moment.
+    """
+    for place, text in (("zero_config", said.get("zero_config", "")), ("configuration", block)):
+        if away := _AWAY.search(text) or _OLD_AWAY.search(text):
+            what = f"{away[1]} lies on {away[2]}" if _AWAY.search(text) else f"{away[1]} is true"
+            found.refused = f"{what} by its {place}, which cells of a row cannot say"
+    content = _content(block) or _attributes(said)
+    if not content:
+        return
+    from meshwright.frameworks.deepspeed import config
+
+    zero, parallel, kept = (
+        _table(content, name) for name in ("zero_optimization", "tensor_parallel", "activation_checkpointing")
+    )
+    level = int(found.settings.get("shard", "0"))
+    other = [what for _, what in config.said_otherwise(content, zero, parallel, kept, level)]
+    if config.reduces_late({"overlap_comm": "overlap_comm=True" in said.get("zero_config", ""), **zero}, level):
+        other.append("overlap_comm is off: gradients are reduced late, which deepspeed:late_reduce is priced as, deepspeed not")
+    found.notes += [f"by the configuration in the log {what}" for what in other]
+
+
+def _content(block: str) -> dict[str, Any]:
+    """Return the entries of the first JSON object of a text; none where there is no whole one."""
+    try:
+        content, _ = json.JSONDecoder().raw_decode(block)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _attributes(said: Mapping[str, str]) -> dict[str, Any]:
+    """Return entries of a configuration that printed attributes are, of those that are priced otherwise."""
+    found: dict[str, Any] = {"zero_optimization": {}}
+    if said.get("grad_accum_dtype", "None") != "None":
+        found |= {"data_types": {"grad_accum_dtype": said["grad_accum_dtype"]}, "bf16": {"enabled": True}}
+    if said.get("communication_data_type", "None") != "None":
+        found["communication_data_type"] = said["communication_data_type"]
+    for name, value in re.findall(r"\b(zero_(?:hpz_partition_size|quantized_\w+))=(\d+|True)", said.get("zero_config", "")):
+        found["zero_optimization"][name] = True if value == "True" else int(value)
+    return found
+
+
+def _table(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a table of a configuration; empty where it has none."""
+    value = content.get(name)
+    return value if isinstance(value, dict) else {}

@@ -61,6 +61,8 @@ class Reading:
         What it says of the plan, in the columns of runs of one's own.
     options : dict of str to tuple of str
         Options of Megatron-LM that it prints.
+    denied : tuple of str
+        Options of Megatron-LM that it prints as not set.
     allocated_bytes, reserved_bytes : float
         Largest memory of a device that it tells; 0 for none.
     begun : list of int
@@ -76,6 +78,7 @@ class Reading:
         self.entries: list[TimedLine] = []
         self.settings: dict[str, str] = {}
         self.options: dict[str, tuple[str, ...]] = {}
+        self.denied: tuple[str, ...] = ()
         self.allocated_bytes = self.reserved_bytes = 0.0
         self.begun: list[int] = []
         self.notes: list[str] = []

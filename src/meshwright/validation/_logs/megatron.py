@@ -43,6 +43,7 @@ def reading(lines: Sequence[Line]) -> Reading | None:
         if arguments.get("deepspeed") == "True":
             found.framework = "megatron_deepspeed"
         found.options = _options(arguments)
+        found.denied = tuple(f"--{name.replace('_', '-')}" for name, value in arguments.items() if value == "False")
         if re.fullmatch(r"\d+", arguments.get("world_size", "")):
             found.settings["devices"] = arguments["world_size"]
     return found
@@ -90,6 +91,12 @@ _RENAMED: Mapping[str, str] = MappingProxyType({
 """Arguments whose name is not that of their option."""
 
 
+_NUMBERS: Mapping[str, str] = MappingProxyType(
+    {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8"}
+)
+"""Types of PyTorch's, as the parser makes them of what its options say."""
+
+
 def _options(arguments: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """Return the options that printed arguments stand for."""
     found: dict[str, tuple[str, ...]] = {}
@@ -97,11 +104,15 @@ def _options(arguments: dict[str, str]) -> dict[str, tuple[str, ...]]:
         if value in ("None", "False", ""):
             continue
         value = value.removeprefix("AttnBackend.")
+        value = _NUMBERS.get(value, value)
         option = _RENAMED.get(name, f"--{name.replace('_', '-')}")
         words = re.findall(r"[^\s,'\"\[\]]+", value) if value.startswith("[") else [value]
+        words = ["".join(value.split())] if value.startswith("(") else words
         found[option] = () if value == "True" else tuple(words)
     if arguments.get("checkpoint_activations") == "True":  # Megatron-DeepSpeed
         found |= {"--recompute-granularity": ("full",), "--recompute-method": ("uniform",), "--recompute-num-layers": ("1",)}
+    if arguments.get("add_bias_linear") == "False":
+        found["--disable-bias-linear"] = ()
     if arguments.get("deepspeed") == "True" and arguments.get("zero_stage", "0") != "0":
         found["--use-distributed-optimizer"] = ()
     return found

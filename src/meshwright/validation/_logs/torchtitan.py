@@ -28,6 +28,7 @@ _EIGHT_BITS = (("mxfp8", re.compile(r"Swapped to MXLinear|MXFP8 training active"
                ("fp8", re.compile(r"[Ff]loat8 [\w ]*training active|Swapped to \w*Float8Linear")))  # fmt: skip
 _COMPILED = re.compile(r"torch\.compile")
 _APPLIED = re.compile(r"Applied (FSDP|HSDP|DDP|fully_shard)|Applied \w* ?activation checkpointing", re.I)
+_AWAY = re.compile(r"Applied CPU Offloading to the model", re.I)
 _ASYNC = re.compile(r"Async TP is enabled|Applied [\w ]*Async Tensor Parallelism", re.I)
 
 _AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
@@ -66,6 +67,10 @@ def reading(lines: Sequence[Line]) -> Reading | None:
             sizes = own
         elif match := _CHECKPOINTING.search(text):
             checkpointing = match[1].lower()
+        elif _AWAY.search(text):
+            found.refused = (
+                f"weights, gradients and optimizer state lie on the host by line {row}, which cells of a row cannot say"
+            )
         how |= _how(text)
     if not steps and not found.notes:
         return None

@@ -221,3 +221,14 @@ def test_gradients_scattered_in_half_are_said_and_a_pipeline_runs_once_a_step(tm
         InputError, match="64 runs the pipeline 2 times a step, which is not priced; say 32, or a local_batch_size of 16"
     ):
         module.read(str(path), graph, 8)
+
+
+def test_eight_bits_beside_weights_in_fp32_are_said(tmp_path: pathlib.Path) -> None:
+    graph = models.read("llama-3.1-8b").graph
+    for dtype, said in (("bfloat16", False), ("float32", True)):
+        (tmp_path / "run.toml").write_text(
+            f"[model]\nname = 'llama3'\nflavor = '8B'\nconverters = ['float8']\n[training]\nmixed_precision_param = '{dtype}'\n"
+        )
+        found = frameworks.load("torchtitan").read(str(tmp_path / "run.toml"), graph, 8)
+        assert found.precision == "fp8"
+        assert any("mixed_precision_param is float32: weights are gathered" in text for text in found.warnings) is said
