@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-__all__ = ["check_told", "is_asked", "run_script"]
+__all__ = ["check_told", "ended", "is_asked", "run_script"]
 
 _WITH_SCRIPTS = ("plan", "script_plan", "backend", "processes", "timeout", "torchrun")
 
@@ -73,5 +73,15 @@ def run_script(context: typer.Context, plan: str, backend: str, n_machines: int,
         print("\n".join(script.torchrun_lines(told, n_machines)))
         return 0
     if launch.under_torchrun():
-        return script.join(told)
-    return script.start(told, processes=limits[0], timeout_seconds=limits[1])
+        return ended(script.join(told))
+    return ended(script.start(told, processes=limits[0], timeout_seconds=limits[1]))
+
+
+def ended(status: int) -> int:
+    """Return an exit status; one of a signal ends the program at once, since what happened is told and nothing is to be added.
+
+    Raises `SystemExit` then.
+    """
+    if status > 128:
+        raise SystemExit(status)
+    return status

@@ -327,17 +327,7 @@ def started(
         status = _several.tell(_several.each(plans, call), as_json=how.json, dry_run=dry_run)
     else:
         status = execute(job, n_machines, limits, emulate, how)
-    return _told(status)
-
-
-def _told(status: int) -> int:
-    """Return an exit status; one of a signal ends the program at once, since what happened is told and nothing is to be added.
-
-    Raises `SystemExit` then.
-    """
-    if status > 128:
-        raise SystemExit(status)
-    return status
+    return _scripts.ended(status)
 
 
 def _absolute(path: str) -> str:
@@ -394,7 +384,7 @@ def register(app: typer.Typer) -> None:
 
         source.require_torch()
         if _scripts.is_asked(plan, script_plan, model):
-            return _told(_scripts.run_script(context, script_plan, backend, torchrun, (processes, timeout)))
+            return _scripts.run_script(context, script_plan, backend, torchrun, (processes, timeout))
         _scripts.check_told(context, elastic, torchrun)
         plans, auto = _several.plans_and_resume([plan, *context.args], resume)
         job = Job(
