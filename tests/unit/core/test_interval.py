@@ -14,6 +14,7 @@ from meshwright.core.formatting import fullest, step_interval
 from meshwright.core.interval import Kind, TimeInterval
 from meshwright.core.problem import Batch
 from meshwright.core.result import Result
+from meshwright.report import screen
 from meshwright.report.text import explain
 from meshwright.writers import plan_json, report_html
 
@@ -117,15 +118,20 @@ def test_a_class_that_few_sets_measured_is_widened_by_the_next_one_and_never_nar
 
 def test_a_precision_that_nobody_measured_on_the_kind_of_device_is_wide_and_says_so() -> None:
     """Others measured it, on other devices: what this one reaches in it is as little known as a kind that nobody measured."""
-    here, anywhere = (
-        TimeInterval(0.95, 1.05, 80, 5, precisions=("bf16",)),
-        TimeInterval(0.9, 1.1, 90, 9, precisions=("bf16", "fp32")),
-    )
+    here = TimeInterval(0.95, 1.05, 80, 5, precisions=("bf16",))
+    anywhere = TimeInterval(0.6, 1.1, 90, 9, precisions=("bf16", "fp32"))
     known = {NEAR: here, WORK: anywhere, ALL: anywhere, interval.UNMEASURED: TimeInterval(0.7, 1.6, 90, 8)}
-    for precision, ends in (("fp16", (0.95, 1.05)), ("fp32", (0.7, 1.6))):
+    for precision, ends in (("fp16", (0.95, 1.05)), ("fp32", (0.6, 1.6))):
         found = interval.around(1.0, replace(KIND, precision=precision), known)
         assert (found.low_seconds, found.high_seconds) == ends
     assert found.unlike == "fp32 on A, not bf16" and "no run like this was measured (fp32 on A, not bf16)" in found.basis
+
+
+def test_a_model_that_is_trained_in_part_has_no_interval_and_says_why() -> None:
+    found = api.plan("gpt3-125m", "dgx-a100:1", batch=Batch(global_batch=2, sequence_length=256), freeze=("layers.0",))
+    assert step_interval(found) is None
+    said = "(no interval: no run that trains a part of the weights was measured)"
+    assert said in explain(found) and said in " ".join(" ".join(screen.lines(found)).split())
 
 
 def test_what_was_never_measured_gets_the_interval_of_all_runs_and_says_so() -> None:

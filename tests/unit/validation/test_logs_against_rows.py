@@ -236,6 +236,7 @@ def test_arguments_that_are_priced_otherwise_are_said_and_usual_ones_not(tmp_pat
     usual = {
         "attention_dropout": "0.0", "cuda_graph_impl": "none", "deterministic_mode": "False", "exp_avg_dtype": "torch.float32",
         "main_grads_dtype": "torch.float32", "swiglu": "True", "timing_log_level": "0", "window_size": "None",
+        "tensor_parallel_num_weight_shards": "1",
         "use_precision_aware_optimizer": "False", "untie_embeddings_and_output_weights": "True", "num_query_groups": "1",
     }  # fmt: skip
     other = {

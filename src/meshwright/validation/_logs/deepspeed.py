@@ -140,7 +140,9 @@ def _config(found: Reading, said: Mapping[str, str], block: str) -> None:
     )
     level = int(found.settings.get("shard", "0"))
     other = [what for _, what in config.said_otherwise(content, zero, parallel, kept, level)]
-    if config.reduces_late({"overlap_comm": "overlap_comm=True" in said.get("zero_config", ""), **zero}, level):
+    beside = re.search(r"overlap_comm['\"]?[=:]\s*(True|False)", said.get("zero_config", ""))
+    told = {"overlap_comm": beside[1] == "True"} if beside else zero
+    if told and config.reduces_late(told, level):
         other.append("overlap_comm is off: gradients are reduced late, which deepspeed:late_reduce is priced as, deepspeed not")
     found.notes += [f"by the configuration in the log {what}" for what in other]
 

@@ -232,3 +232,7 @@ def test_eight_bits_beside_weights_in_fp32_are_said(tmp_path: pathlib.Path) -> N
         found = frameworks.load("torchtitan").read(str(tmp_path / "run.toml"), graph, 8)
         assert found.precision == "fp8"
         assert any("mixed_precision_param is float32: weights are gathered" in text for text in found.warnings) is said
+        plain = (tmp_path / "run.toml").read_text().replace("converters = ['float8']\n", "")
+        (tmp_path / "plain.toml").write_text(plain)
+        without = frameworks.load("torchtitan").read(str(tmp_path / "plain.toml"), graph, 8)
+        assert "weights are gathered" not in " ".join(without.warnings)
