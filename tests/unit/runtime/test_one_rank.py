@@ -192,6 +192,19 @@ def test_a_run_goes_on_from_its_newest_checkpoint_with_everything_it_had(
         worker.train(job(plan, n_steps=2, resume="last"))
 
 
+def one_cycle(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=8)
+
+
+def test_what_a_schedule_changes_beside_learning_rates_goes_on_too(plan: str, tmp_path: pathlib.Path) -> None:
+    told = {"lr_schedule": f"{__name__}:one_cycle"}
+    whole = worker.train(job(plan, n_steps=6, **told))
+    worker.train(job(plan, n_steps=3, save=str(tmp_path / "saved"), **told))
+    rest = worker.train(job(plan, n_steps=6, save=str(tmp_path / "saved"), resume="last", **told))
+    assert whole is not None and rest is not None
+    assert rest["losses"] == pytest.approx(whole["losses"][3:], rel=1e-9)
+
+
 def _cut_off(folder: pathlib.Path) -> str:
     victim = next(folder.glob("*.distcp"))
     victim.write_bytes(victim.read_bytes()[:-1])

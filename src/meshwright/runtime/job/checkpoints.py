@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 __all__ = ["check", "claim", "last", "load", "load_newest_whole", "save"]
 
 _RANDOM = "random"
+_CYCLED = ("momentum", "betas")
+"""What schedules like OneCycleLR change beside learning rates, and would have changed back for the first step that goes on."""
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
@@ -177,6 +179,9 @@ def _write(trainer: Trainer, partial: Path, step: int) -> None:
             content["loss_scale"] = trainer.loss_scale.state()
         if trainer.lr_schedule is not None:
             content["lr_schedule"] = _plain(trainer.lr_schedule.state_dict())
+            content["momenta"] = [
+                {key: group[key] for key in _CYCLED if key in group} for group in trainer.optimizer.param_groups
+            ]
         content["sum"] = sum_of_description(content)
         with (partial / "done.json").open("w") as file:
             json.dump(content, file)
@@ -319,6 +324,8 @@ def _restore_schedules(trainer: Trainer, path: Path, content: dict[str, Any]) ->
     trainer.lr_schedule.load_state_dict({**trainer.lr_schedule.state_dict(), **content["lr_schedule"]})
     for group, rate in zip(trainer.optimizer.param_groups, trainer.lr_schedule.get_last_lr(), strict=True):
         group["lr"] = rate
+    for group, cycled in zip(trainer.optimizer.param_groups, content.get("momenta", ()), strict=False):
+        group.update({key: tuple(value) if key == "betas" else value for key, value in cycled.items()})
 
 
 def _tell_changes(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
