@@ -18,7 +18,8 @@ from meshwright.core.result import Objective, Result
 
 __all__ = ["Change", "changes", "near"]
 
-_EVALUATIONS = "6"  # plans evaluated per change: enough to tell what helps, the gap is not stated
+# of each change: plans evaluated, enough to tell what helps, as the gap is not stated; runners-up and layers moved, none
+_EFFORT = (("evaluations", "6"), ("alternatives", "1"), ("splits", "0"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +50,8 @@ def changes(result: Result, stop: Stop | None = None) -> tuple[Change, ...]:
     Notes
     -----
     Searched are the answer itself and plans whose degrees are half, the same or twice those of the answer, or 1, with its
-    schedule or one without virtual stages: what a change gains at least.
+    schedule or one without virtual stages: what a change gains at least. Settings of the search that the answer was found with
+    hold here too.
     """
     problem, timeline = result.problem, result.timeline
     if result.search != "best" or problem.costs != "analytic" or problem.cluster is None or timeline is None:
@@ -60,7 +62,9 @@ def changes(result: Result, stop: Stop | None = None) -> tuple[Change, ...]:
         return ()
     base = result.plan.global_batch / timeline.step_seconds
     asked = replace(problem, batch=replace(problem.batch, global_batch=result.plan.global_batch))
-    settings = near(result.problem, result.plan) | (dict(result.settings) if given else {})
+    # what was set for the answer holds for each change too; how long it was searched, and for how many others, does not
+    settings = near(result.problem, result.plan)
+    settings |= {name: value for name, value in result.settings.items() if name not in dict(_EFFORT)}
     ratio = result.answer.extra.get("within_ratio")
     within = (
         float(ratio) if isinstance(ratio, int | float) else 0.0
@@ -130,9 +134,7 @@ def near(problem: Problem, plan: Plan) -> dict[str, str]:
     largest = max(plan.micro_batch, usual[-1])
     allowed["micro_batch"] = [size for size in allowed["micro_batch"] if size <= largest]
     schedules = ",".join(sorted({plan.schedule, "1f1b", "zb_h1"}))
-    return {"evaluations": _EVALUATIONS, "alternatives": "1", "splits": "0", "schedules": schedules} | {
-        name: ",".join(map(str, values)) for name, values in allowed.items()
-    }
+    return {**dict(_EFFORT), "schedules": schedules} | {name: ",".join(map(str, values)) for name, values in allowed.items()}
 
 
 def _variants(problem: Problem, cluster: Cluster) -> list[tuple[str, Problem]]:
