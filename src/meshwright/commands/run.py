@@ -159,7 +159,7 @@ def joined(leg: Leg, emulate: bool) -> tuple[Leg, Measured | int]:
     if not leg.job.elastic:
         launch.check_ranks(n_ranks, n_used, leg.job.plan)
     if rank == 0:
-        tell(prepare(leg.job, leg.read, leg.predicted))
+        tell([*prepare(leg.job, leg.read, leg.predicted), *(launch.shared_store() if leg.job.elastic else ())])
     measured = worker.join(leg.job, n_used)
     if measured is not None and "stopped_after" in measured:
         return leg, told_to_stop(leg.job, measured, signal.SIGTERM)

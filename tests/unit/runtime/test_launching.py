@@ -272,6 +272,17 @@ def test_torchrun_is_known_by_all_of_its_variables(monkeypatch: pytest.MonkeyPat
             assert not launch.under_torchrun()
 
 
+@pytest.mark.parametrize(("store", "n_agents", "is_said"), [("True", "3", True), ("True", "1", False), ("False", "3", False)])
+def test_agents_that_may_not_find_each_other_are_said(
+    monkeypatch: pytest.MonkeyPatch, store: str, n_agents: str, is_said: bool
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", store)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", n_agents)
+    assert [("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in note) for note in launch.shared_store()] == [True] * is_said
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE")
+    assert launch.shared_store() == []
+
+
 def test_every_option_of_a_run_is_passed_on_to_torchrun(recorded: Recorded) -> None:
     job = Job("plan.json", "m:f", n_steps=7, data="d:d", loss="l:l", optimizer="o:o", learning_rate_value=0.5, seed=4,
               save="kept",

@@ -23,7 +23,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.runtime.job.job import Job
 
-__all__ = ["Failure", "check_ranks", "describe", "run", "run_module", "torchrun_commands", "torchrun_lines", "under_torchrun"]
+__all__ = ["Failure", "check_ranks", "describe", "run", "run_module", "shared_store", "torchrun_commands", "torchrun_lines", "under_torchrun"]
 
 
 _TIME_TO_WRITE_SECONDS = 0.5
@@ -58,6 +58,20 @@ class Failure:
 def under_torchrun() -> bool:
     """Whether this process was started by torchrun (or something that sets the same variables)."""
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def shared_store() -> list[str]:
+    """Return a warning where torchrun's agents keep one store for all attempts, in which those left after a loss may miss each other.
+
+    An agent remembers where the store of the first attempt was. Where the agent that had it is lost, or places change, the others look
+    for each other there without end (PyTorch 2.13).
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+        return []
+    return [
+        "torchrun's agents share one store for all attempts, and may not find each other after a loss: start torchrun with "
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+    ]
 
 
 def run(
