@@ -23,7 +23,17 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.runtime.job.job import Job
 
-__all__ = ["Failure", "check_ranks", "describe", "run", "run_module", "shared_store", "torchrun_commands", "torchrun_lines", "under_torchrun"]
+__all__ = [
+    "Failure",
+    "check_ranks",
+    "describe",
+    "run",
+    "run_module",
+    "shared_store",
+    "torchrun_commands",
+    "torchrun_lines",
+    "under_torchrun",
+]
 
 
 _TIME_TO_WRITE_SECONDS = 0.5
