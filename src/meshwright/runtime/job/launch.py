@@ -73,8 +73,8 @@ def under_torchrun() -> bool:
 def shared_store() -> list[str]:
     """Return a warning where torchrun's agents keep one store for all attempts: those left after a loss may miss each other.
 
-    An agent remembers where the store of the first attempt was. Where the agent that had it is lost, or places change, others look
-    for each other there without end (PyTorch 2.13).
+    An agent remembers where the store of the first attempt was. Where the agent that had it is lost, or places change, others
+    look for each other there without end (PyTorch 2.13).
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
         return []
