@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from meshwright._kernels.partition import convex as kernel
 from meshwright.solvers.partition.annealing import annealed
+from meshwright.solvers.partition.cheap_cuts import cheap_pool
 from meshwright.solvers.partition.hypergraph import Units, loads_of
 from meshwright.solvers.partition.ideal_pool import Task, WindowedPool, build_pool
 from meshwright.solvers.partition.orders import orders
@@ -200,7 +201,8 @@ def _improve(task: Task, start: _Chain | None, seed: int, programs: bool) -> tup
             break
         if programs and attempt == 0:
             assert best is not None
-            best, value, bound = _programs(task, best, bound, seed)
+            best, value, bound, n_cheap = _programs(task, best, bound, seed)
+            n_listed = n_cheap or n_listed
             if value <= bound * (1 + _CLOSE):
                 break
             high = limit = value  # the whole window once more, narrower now
@@ -222,13 +224,23 @@ def _pool(task: Task, limit: float, *, first: bool, sparing: bool) -> tuple[Wind
     return pool, pool is None
 
 
-def _programs(task: Task, best: _Chain, bound: float, seed: int) -> tuple[_Chain, float, float]:
-    """Return a chain bettered by annealing and integer programs, its largest load, and a bound that linear programs prove."""
+def _programs(task: Task, best: _Chain, bound: float, seed: int) -> tuple[_Chain, float, float, int]:
+    """Return a chain bettered by annealing and integer programs, its largest load, a bound, and the ideals that prove it: those
+    that cut few nets, where all of them can be listed, and none where linear programs do.
+    """
     scales, most = task.scales, task.memory_limit_bytes
     groups = annealed(task.units, best[0], scales=scales, memory_limit_bytes=most, seed=seed)
     groups = recut(task.units, groups, scales=scales, memory_limit_bytes=most, n_programs=_PROGRAMS)
-    value = _value(task, (groups, best[1]))
-    return (groups, best[1]), value, reach_bound(task.units, task.scales, bound, value)
+    best = (groups, best[1])
+    value = _value(task, best)
+    pool = cheap_pool(task, value) if (scales == 1.0).all() else None
+    if pool is not None:
+        found, finished = _solve(task, pool.arrays, pool.windows, value * (1 - _TOLERANCE), squares=False)
+        best = best if found is None else found
+        value = _value(task, best)
+        if finished:
+            return best, value, value, len(pool.arrays.compute)
+    return best, value, reach_bound(task.units, scales, bound, value), 0
 
 
 def _solve(

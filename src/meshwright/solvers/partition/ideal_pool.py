@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from meshwright._kernels.partition import convex as kernel
 from meshwright._kernels.partition import ideals
 from meshwright.solvers.partition.hypergraph import Units
 
-__all__ = ["Task", "WindowedPool", "build_pool"]
+__all__ = ["Task", "WindowedPool", "build_pool", "pool_of"]
 
 _SLACK = 1e-9  # relative widening of every window, so that rounding of sums excludes nothing
 _WORDS = 30_000_000  # most 64-bit words of one window's list of ideals
@@ -108,13 +108,29 @@ def build_pool(
         if not complete and not chains and not partial:
             return None
         words.append((bits, offset))
+    return replace(pool_of(task, limit, words, chains), complete=complete)
+
+
+def pool_of(
+    task: Task,
+    limit: float,
+    words: list[tuple[NDArray[np.uint64], int]],
+    chains: tuple[tuple[tuple[int, ...], ...], ...] = (),
+) -> WindowedPool:
+    """Return listed ideals, the empty and the full one, and those of chains as a complete pool.
+
+    `limit`: largest load allowed.
+    `words`: lists of different ideals, one a row, and the first word of each list.
+    `chains`: partitions whose ideals are included whatever the windows say.
+    Returns: sorted by compute, without those that no stage may end with.
+    """
     n = len(task.units)
     added = [_word_of(prefix, n) for prefix in _prefixes(chains, n)]
-    words += [one for one in added if not any(_listed(one, *part) for part in words if len(part[0]))]
+    words = words + [one for one in added if not any(_listed(one, *part) for part in words if len(part[0]))]
     pool = _assemble(task, [part for part in words if len(part[0])])
     windows = _stages_of(task, pool, limit)
     keep = np.flatnonzero(windows[:, 0] <= windows[:, 1])
-    return WindowedPool(_take(pool, keep), np.ascontiguousarray(windows[keep]), complete)
+    return WindowedPool(_take(pool, keep), np.ascontiguousarray(windows[keep]), True)
 
 
 def _merge(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:

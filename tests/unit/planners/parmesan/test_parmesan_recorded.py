@@ -35,6 +35,7 @@ from meshwright.planners.parmesan import (
     sharded_pipelines,
     unequal_pipelines,
 )
+from meshwright.planners.parmesan.check import blocks as check_blocks
 from meshwright.planners.parmesan.check import mapping as check_mapping
 from meshwright.planners.parmesan.check import partition as check_partition
 from meshwright.planners.parmesan.check import unlike as check_unlike
@@ -544,11 +545,12 @@ def test_checks_of_partitions_onto_unlike_devices_refuse_what_is_wrong(tmp_path:
 def test_checks_list_all_down_sets_and_blocks(tmp_path: Path, recorded: Recorded) -> None:
     for name, path in (("forward", forward(tmp_path, 6)), ("training", training(tmp_path))):
         made = operators.question(api.make_problem(path)).operators
-        blocks = check_partition._Blocks.of(made)
-        recorded([blocks, check_partition._joined(made)], f"{name} blocks")
+        blocks = check_blocks.OperatorBlocks.of(made)
+        recorded([blocks, check_blocks._joined(made)], f"{name} blocks")
         total = sum(blocks.compute)
         steps = [0]
-        listed = sorted(check_partition._down_sets(blocks, [(0.0, 0.3 * total), (0.6 * total, 0.8 * total)], steps))
+        windows = [(0.0, 0.3 * total), (0.6 * total, 0.8 * total)]
+        listed = sorted(check_partition._down_sets(blocks, windows, steps, 10**6, nets=0, most=[0.0]))
         recorded([listed, steps], f"{name} down-sets")
         for limit in (0.35, 0.5, 0.6, 0.8):
             steps = [0]
@@ -567,7 +569,7 @@ def test_checks_list_all_down_sets_and_blocks(tmp_path: Path, recorded: Recorded
             [check_unlike._exists(made, kinds, n, share * total) for n in (1, 2, 3) for share in (0.2, 0.3, 0.4, 0.6, 1.1)],
             f"{name} exist",
         )
-    assert check_partition._free(replace(made, compute=np.zeros(len(made.compute))), list(range(8)), [(0, 1)]) is not None
+    assert check_blocks._free(replace(made, compute=np.zeros(len(made.compute))), list(range(8)), [(0, 1)]) is not None
 
 
 def test_checks_of_mappings_refuse_what_is_wrong(recorded: Recorded) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from meshwright import clusters
 from meshwright.planners.parmesan.check import mapping as check_mapping
 from meshwright.planners.parmesan.check import partition as check_partition
+from meshwright.planners.parmesan.check.blocks import OperatorBlocks
 from meshwright.planners.parmesan.check.mapping import ClaimedMapping, MappedStages
 from meshwright.planners.parmesan.check.partition import ClaimedPartition
 from meshwright.solvers.mapping.problem import StageGraph
@@ -116,3 +117,62 @@ def test_a_bound_above_the_best_mapping_is_refused() -> None:
     rings = ((0,),) * 4
     assert check_mapping.check(stages, slow, ClaimedMapping(worse, rings, cost, near)) == ""
     assert "some mapping costs less" in check_mapping.check(stages, slow, ClaimedMapping(worse, rings, cost, near * 1.001))
+
+
+def lanes(seed: int, n: int = 12) -> Operators:
+    """Return two chains that read each other now and then, with tensors that are read far behind."""
+    random = np.random.default_rng(seed)
+    edges = {(v, v + 2) for v in range(n - 2)} | {(v, v + 1) for v in range(n - 1) if random.random() < 0.3}
+    edges |= {(u, int(random.integers(u + 1, n))) for u in range(0, n - 1, 4)}
+    nets = tuple((float(random.uniform(0.05, 0.6)), (u, *sorted(v for s, v in edges if s == u))) for u in range(n - 1))
+    return Operators(
+        random.uniform(0.5, 2.0, n),
+        np.zeros(n),
+        np.ones(n),
+        np.ones(n, dtype=bool),
+        tuple(sorted(edges)),
+        tuple(range(n)),
+        nets,
+    )
+
+
+def test_bounds_are_checked_alike_where_the_cheapest_cuts_narrow_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    n_narrowed = 0
+    for seed in range(16):
+        operators = lanes(seed)
+        for n_stages in (2, 3, 4):
+            found = operator_stages.cut(operators, n_stages).partition
+            assert found.exact
+            blocks = OperatorBlocks.of(operators)
+            for factor in (1 - 1e-7, 1 + 1e-7, 1.01, 1.1):
+                limit = found.value * factor
+                with monkeypatch.context() as few:
+                    few.setattr(check_partition, "FEW_STEPS", 0)
+                    assert check_partition._exists(blocks, n_stages, limit) == (factor > 1)
+                assert check_partition._exists(blocks, n_stages, limit) == (factor > 1)
+                n_narrowed += sum(check_partition._cheapest_cuts(blocks, n_stages, limit, [0])) > 0.0
+    assert n_narrowed >= 16
+
+
+def test_a_tensor_that_several_cuts_cut_is_not_taken_from_windows_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paid by the first stage and the last alone: counted at all three cuts, it would leave no partition of load 3.02."""
+    nets = ((1.0, (0, 7)), *((0.01, (v, v + 1)) for v in range(7)))
+    chain = tuple((v, v + 1) for v in range(7))
+    operators = Operators(np.ones(8), np.zeros(8), np.ones(8), np.ones(8, dtype=bool), chain, tuple(range(8)), nets)
+    monkeypatch.setattr(check_partition, "FEW_STEPS", 0)
+    blocks = OperatorBlocks.of(operators)
+    assert check_partition._exists(blocks, 4, 3.02) and not check_partition._exists(blocks, 4, 3.0)
+    limit = [0.0] * 5
+    windows = check_partition._windows(8.0, 3.02, limit, 0.0)
+    long = next(i for i, (cost, _) in enumerate(blocks.nets) if cost == 1.0)
+    assert not any(nets >> long & 1 for nets in check_partition._of_one_cut(blocks, windows))
+
+
+def test_a_check_that_takes_too_many_steps_says_so_after_the_cheapest_cuts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    operators = lanes(0, 16)
+    claim = claim_of(operators, 3)
+    monkeypatch.setattr(check_partition, "FEW_STEPS", 0)
+    assert check_partition.check(operators, claim).valid
+    monkeypatch.setattr(check_partition, "MOST_STEPS", 20)
+    refused = check_partition.check(operators, claim)
+    assert not refused.valid and "too many" in refused.reason

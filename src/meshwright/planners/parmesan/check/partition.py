@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from meshwright.planners.parmesan.check.blocks import OperatorBlocks, bits
 from meshwright.solvers.pairwise.certificate import Verdict
 from meshwright.solvers.partition.hypergraph import Operators
 
@@ -17,6 +18,15 @@ ROUNDING = 1e-9
 
 MOST_STEPS = 20_000_000
 """Down-sets and pairs of them looked at before the bound is left unchecked."""
+
+FEW_STEPS = 500_000
+"""Steps after which the cheapest cuts are looked for."""
+
+ROUNDS = 8
+"""Times that the cheapest cut of each stage is looked for."""
+
+LEVELS = 12
+"""Costs up to which a cheapest cut is looked for, each half more than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ def check(operators: Operators, claim: ClaimedPartition) -> Verdict:
         return Verdict(False, value, math.nan, f"the bound claimed, {claim.bound_value!r}, is above the largest load")
     if claim.n_hosts:
         return Verdict(False, value, math.nan, "the partition holds, but bounds are checked without host devices only")
-    blocks = _Blocks.of(operators)
+    blocks = OperatorBlocks.of(operators)
     try:
         below = _exists(blocks, claim.n_stages, claim.bound_value * (1.0 - 2.0 * ROUNDING))
     except _TooLarge:
@@ -123,113 +133,15 @@ def _load(operators: Operators, mine: set[int], host: bool) -> float:
     return math.fsum([*(float(operators.compute[op]) for op in mine), *cut])
 
 
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """Operators that stay together, numbered so that edges point forward; nets as bit masks over them."""
-
-    compute: tuple[float, ...]
-    after: tuple[int, ...]
-    nets: tuple[tuple[float, int], ...]
-
-    @classmethod
-    def of(cls, operators: Operators) -> _Blocks:
-        label = _joined(operators)
-        edges = {(label[u], label[v]) for u, v in operators.edges if label[u] != label[v]}
-        order = _order(max(label) + 1, edges)
-        position = {block: i for i, block in enumerate(order)}
-        n = len(order)
-        compute = [0.0] * n
-        for op, block in enumerate(label):
-            compute[position[block]] += float(operators.compute[op])
-        after = _reached(n, sorted(((position[u], position[v]) for u, v in edges), reverse=True))
-        masks: dict[int, float] = {}
-        for cost, pins in operators.nets:
-            mask = 0
-            for pin in pins:
-                mask |= 1 << position[label[pin]]
-            if mask & (mask - 1) and cost > 0.0:
-                masks[mask] = masks.get(mask, 0.0) + cost
-        return cls(tuple(compute), tuple(after), tuple((cost, mask) for mask, cost in masks.items()))
-
-
-def _joined(operators: Operators) -> list[int]:
-    """Return the block of each operator: those that stay together, those on a cycle,
-    and free ones with their only neighbour.
-    """
-    label = _dense(operators.colocated)
-    while True:
-        n = max(label) + 1
-        edges = sorted({(label[u], label[v]) for u, v in operators.edges if label[u] != label[v]}, reverse=True)
-        group = _dense(_reached(n, edges))  # blocks on one cycle reach the same
-        if len(set(group)) == n:
-            group = _free(operators, label, edges)
-        if len(set(group)) == n:
-            return label
-        label = _dense([group[block] for block in label])
-
-
-def _dense(label: Sequence[int]) -> list[int]:
-    """Renumber labels 0, 1, ... in order of first appearance."""
-    number: dict[int, int] = {}
-    return [number.setdefault(one, len(number)) for one in label]
-
-
-def _reached(n: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return for each block those that edges lead to, itself among them, as a bit mask."""
-    reached = [1 << v for v in range(n)]
-    changed = True
-    while changed:
-        changed = False
-        for u, v in edges:
-            union = reached[u] | reached[v]
-            changed = changed or union != reached[u]
-            reached[u] = union
-    return reached
-
-
-def _free(operators: Operators, label: list[int], edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return blocks with those joined that cost no compute and touch one other, which is in all their tensors."""
-    n = max(label) + 1
-    near: list[set[int]] = [set() for _ in range(n)]
-    for u, v in edges:
-        near[u].add(v)
-        near[v].add(u)
-    compute = [0.0] * n
-    for op, block in enumerate(label):
-        compute[block] += float(operators.compute[op])
-    shared: list[set[int] | None] = [None] * n
-    for _, pins in operators.nets:
-        blocks = {label[pin] for pin in pins}
-        for block in blocks if len(blocks) > 1 else ():
-            known = shared[block]
-            shared[block] = blocks if known is None else known & blocks
-    group = list(range(n))
-    for block in range(n):
-        if compute[block] == 0.0 and len(near[block]) == 1:
-            (other,) = near[block]
-            known = shared[block]
-            if group[other] == other and (known is None or other in known):
-                group[block] = other
-    return group
-
-
-def _order(n: int, edges: set[tuple[int, int]]) -> list[int]:
-    """Return blocks so that every edge points forward."""
-    from graphlib import TopologicalSorter
-
-    sorter: TopologicalSorter[int] = TopologicalSorter({block: set() for block in range(n)})
-    for u, v in sorted(edges):
-        sorter.add(v, u)
-    return list(sorter.static_order())
-
-
-def _exists(blocks: _Blocks, n_stages: int, limit: float) -> bool:
+def _exists(blocks: OperatorBlocks, n_stages: int, limit: float) -> bool:
     """Whether at most `n_stages` stages with loads of at most `limit` hold all blocks."""
     total = math.fsum(blocks.compute)
     if total > n_stages * limit or max(blocks.compute, default=0.0) > limit:
         return False
     steps = [0]
     ends = _ends(blocks, n_stages, limit, steps)
+    if 0 not in ends:  # the cheapest cuts leave no room for all compute
+        return False
     whole = (1 << len(blocks.compute)) - 1
     reached = {0}
     for _ in range(n_stages):
@@ -240,7 +152,7 @@ def _exists(blocks: _Blocks, n_stages: int, limit: float) -> bool:
             for begun, before in reversed(
                 fronts[bisect_left(fronts, (compute - limit,)) : bisect_right(fronts, (compute, ideal))]
             ):
-                _count(steps)
+                _count(steps, MOST_STEPS)
                 if before & ~ideal:
                     continue
                 mine, cut = ideal & ~before, nets | ends[before][1]
@@ -254,46 +166,160 @@ def _exists(blocks: _Blocks, n_stages: int, limit: float) -> bool:
     return False
 
 
-def _count(steps: list[int]) -> None:
+def _count(steps: list[int], most_steps: int) -> None:
     """Count a step, and give up after too many."""
     steps[0] += 1
-    if steps[0] > MOST_STEPS:
+    if steps[0] > most_steps:
         raise _TooLarge
 
 
-def _ends(blocks: _Blocks, n_stages: int, limit: float, steps: list[int]) -> dict[int, tuple[float, frozenset[int]]]:
-    """Return the down-sets after which some stage can end, with their compute and the nets they cut."""
+def _ends(blocks: OperatorBlocks, n_stages: int, limit: float, steps: list[int]) -> dict[int, tuple[float, frozenset[int]]]:
+    """Return the down-sets after which some stage can end, with their compute and the nets they cut.
+
+    Where they are many, what the cheapest cuts between other stages cost is taken from each window first (`_cheapest_cuts`).
+    """
     total = math.fsum(blocks.compute)
-    found = {}
     slack = ROUNDING * (total + limit)
-    windows = [(total - (n_stages - s) * limit - slack, s * limit + slack) for s in range(n_stages + 1)]
-    for ideal, compute in _down_sets(blocks, windows, steps):
+    cuts = [0.0] * (n_stages + 1)
+    try:
+        return _listed(blocks, _windows(total, limit, cuts, slack), slack, steps, min(MOST_STEPS, FEW_STEPS))
+    except _TooLarge:
+        cuts = _cheapest_cuts(blocks, n_stages, limit, steps)
+    found: dict[int, tuple[float, frozenset[int]]] = {}
+    windows = _windows(total, limit, cuts, slack)
+    if sum(cuts) == 0.0:
+        return _listed(blocks, windows, slack, steps, MOST_STEPS)
+    for window in windows:  # one by one: those far from a window share no branch with it
+        found |= _listed(blocks, [window], slack, steps, MOST_STEPS)
+    return found
+
+
+def _windows(total: float, limit: float, cuts: Sequence[float], slack: float) -> list[tuple[float, float]]:
+    """Return the compute that may be in front of the end of each stage, where others' cuts cost at least so much."""
+    n_stages = len(cuts) - 1
+    return [
+        (total - (n_stages - s) * limit + 2.0 * math.fsum(cuts[s + 1 :]) - slack, s * limit - 2.0 * math.fsum(cuts[:s]) + slack)
+        for s in range(n_stages + 1)
+    ]
+
+
+def _cheapest_cuts(blocks: OperatorBlocks, n_stages: int, limit: float, steps: list[int]) -> list[float]:
+    """Return what the tensors that only the cut after each stage can cut cost there at least, zero where that is not known.
+
+    Notes
+    -----
+    In a partition with loads of at most `limit`, stages 1 to s pay their compute, once every tensor that the cut after s cuts,
+    and twice every tensor that a cut before it cuts and it does not, for such a tensor lies in front of it in two stages or
+    more. So twice the cheapest cuts before may be taken from the compute in front, and twice those behind from that behind,
+    where the tensors counted for each cut can be cut by no other. Taken away, windows are narrower and cuts in them dearer.
+    """
+    total = math.fsum(blocks.compute)
+    slack = ROUNDING * (total + limit)
+    of_cut = _of_one_cut(blocks, _windows(total, limit, [0.0] * (n_stages + 1), slack))
+    cuts = [0.0] * (n_stages + 1)
+    for _ in range(ROUNDS):
+        before = list(cuts)
+        for s in range(1, n_stages):
+            window = _windows(total, limit, cuts, slack)[s]
+            largest = 0.5 * (window[1] - window[0])
+            for most in (largest * 1.5**level for level in range(1 - LEVELS, 1)):
+                if most <= cuts[s] or not of_cut[s]:
+                    continue
+                try:
+                    found = _least_cut(blocks, of_cut[s], window, most, steps)
+                except _TooLarge:
+                    return cuts
+                cuts[s] = max(cuts[s], most if found is None else found - slack)
+                if found is not None:
+                    break
+        if all(new <= old + slack for new, old in zip(cuts, before, strict=True)):
+            break
+    return cuts
+
+
+def _of_one_cut(blocks: OperatorBlocks, windows: list[tuple[float, float]]) -> list[int]:
+    """Return for each window the nets that a down-set with compute in it can cut, and none with compute in any other can."""
+    whole, n = math.fsum(blocks.compute), len(blocks.compute)
+    behind = [math.fsum(c for w, c in enumerate(blocks.compute) if blocks.after[v] >> w & 1) for v in range(n)]
+    before = [math.fsum(c for w, c in enumerate(blocks.compute) if blocks.after[w] >> v & 1) for v in range(n)]
+    result = [0] * len(windows)
+    for i, (_, net) in enumerate(blocks.nets):
+        pins = [v for v in range(n) if net >> v & 1]
+        least, most = min(before[v] for v in pins), whole - min(behind[v] for v in pins)
+        can = [s for s, (low, high) in enumerate(windows[:-1]) if s > 0 and least <= high and most >= low]
+        if len(can) == 1:
+            result[can[0]] |= 1 << i
+    return result
+
+
+def _least_cut(blocks: OperatorBlocks, nets: int, window: tuple[float, float], most: float, steps: list[int]) -> float | None:
+    """Return the least cost of these nets cut by a down-set in a window that also leaves room for it; None above `most`."""
+    best = None
+    limits = [most]
+    for _, _, cost in _down_sets(blocks, [window], steps, MOST_STEPS // 2, nets=nets, most=limits):
+        best = cost if best is None else min(best, cost)
+        limits[0] = best * (1.0 - ROUNDING)
+    return best
+
+
+def _listed(
+    blocks: OperatorBlocks, windows: list[tuple[float, float]], slack: float, steps: list[int], most_steps: int
+) -> dict[int, tuple[float, frozenset[int]]]:
+    """Return the down-sets in the windows with their compute and the nets they cut."""
+    found = {}
+    # a tensor cut is paid in front of the cut as well as behind it
+    largest = [max(0.5 * (high - low) for low, high in windows) + slack]
+    for ideal, compute, _ in _down_sets(blocks, windows, steps, most_steps, nets=-1, most=largest):
         nets = frozenset(i for i, (_, net) in enumerate(blocks.nets) if net & ideal and net & ~ideal)
         cut = math.fsum(blocks.nets[i][0] for i in nets)
-        # a tensor cut is paid in front of the cut as well as behind it
         if any(low + cut <= compute <= high - cut for low, high in windows):
             found[ideal] = (compute, nets)
     return found
 
 
-def _down_sets(blocks: _Blocks, windows: list[tuple[float, float]], steps: list[int]) -> Iterator[tuple[int, float]]:
-    """Yield every down-set with compute in one of the windows, once: block after block is in, or out with all behind it."""
+def _down_sets(
+    blocks: OperatorBlocks,
+    windows: list[tuple[float, float]],
+    steps: list[int],
+    most_steps: int,
+    *,
+    nets: int,
+    most: list[float],
+) -> Iterator[tuple[int, float, float]]:
+    """Yield every down-set with compute c in one of the windows, once, with c and what it cuts of some nets, k.
+
+    Block after block is in, or out with all behind it. A window (low, high) holds low + k <= c <= high - k; what k exceeds
+    ``most[0]``, which may fall on the way, is left out.
+    """
     n = len(blocks.compute)
     total = math.fsum(blocks.compute)
+    costs = [cost for cost, _ in blocks.nets]
+    own = [0] * n
+    for i, (_, net) in enumerate(blocks.nets):
+        for v in bits(net) if nets >> i & 1 else ():
+            own[v] |= 1 << i
+    behind: dict[int, int] = {}  # the nets with a pin in a block or behind it
     weights: dict[int, float] = {}
-    stack = [(0, 0, 0, 0.0, 0.0)]  # next block, blocks in, blocks out, and their compute
+    # next block, blocks in and out, nets with a pin in and out; compute in and out, cost of nets cut
+    stack = [(0, 0, 0, 0, 0, 0.0, 0.0, 0.0)]
     while stack:
-        _count(steps)
-        v, inside, outside, has, lacks = stack.pop()
+        _count(steps, most_steps)
+        v, inside, outside, begun, ended, has, lacks, cut = stack.pop()
+        if cut > most[0] or not any(low + cut <= total - lacks and has <= high - cut for low, high in windows):
+            continue
         while v < n and outside >> v & 1:
             v += 1
-        if not any(low <= total - lacks and has <= high for low, high in windows):
-            continue
         if v == n:
-            yield inside, has
+            yield inside, has, cut
             continue
-        stack.append((v + 1, inside | 1 << v, outside, has + blocks.compute[v], lacks))
         new = blocks.after[v] & ~outside
         if new not in weights:
-            weights[new] = math.fsum(c for w, c in enumerate(blocks.compute) if new >> w & 1)
-        stack.append((v + 1, inside, outside | new, has, lacks + weights[new]))
+            weights[new] = math.fsum(blocks.compute[w] for w in bits(new))
+        if v not in behind:
+            behind[v] = 0
+            for w in bits(blocks.after[v]):
+                behind[v] |= own[w]
+        more = cut + sum(costs[i] for i in bits(own[v] & ended & ~begun))
+        stack.append((v + 1, inside | 1 << v, outside, begun | own[v], ended, has + blocks.compute[v], lacks, more))
+        more = cut + sum(costs[i] for i in bits(behind[v] & begun & ~ended))
+        stack.append((v + 1, inside, outside | new, begun, ended | behind[v], has, lacks + weights[new], more))
