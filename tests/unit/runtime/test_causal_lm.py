@@ -30,6 +30,8 @@ DRY = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 MODELS: dict[str, tuple[str, dict[str, Any], bool | None]] = {  # configuration, and whether layers split; None where not tried
     "Mistral": ("MistralConfig", LLAMA_LIKE, True),
     "Mixtral": ("MixtralConfig", LLAMA_LIKE | {"num_local_experts": 4}, True),
+    "GPT-OSS, sinks": ("GptOssConfig", LLAMA_LIKE | {
+        "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5, "pad_token_id": 0}, True),
     "Qwen 2": ("Qwen2Config", LLAMA_LIKE, True),
     "Qwen 3, norms of heads": ("Qwen3Config", LLAMA_LIKE | {"head_dim": 8}, True),
     "Gemma 2, local layers": ("Gemma2Config", LLAMA_LIKE | {"head_dim": 8, "sliding_window": 8}, True),
@@ -75,6 +77,21 @@ def test_a_model_run_layer_by_layer_is_the_model_and_what_splits_adds_up(name: s
     assert splits is None or bool(tensor_parallel.styles(units[1], tp_plan)) == splits
     if splits:
         shard_equivalence.check_sum(units[1], [value.detach() for value in units[0](tokens)], 2, tp_plan, name)
+
+
+@pytest.mark.parametrize("name", ["GPT-OSS, sinks", "Gemma 2, local layers"])
+def test_layers_that_write_attention_out_work_on_parts_of_a_sequence(name: str) -> None:
+    maker, fields, _ = MODELS[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, maker)(**fields, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    units = causal_lm.cut(model, causal_lm.layer_names(model))
+    entering = [value.detach() for value in units[0](torch.randint(64, (2, 8)))]
+    for unit in units[1:3]:  # one sees a window, one all
+        if name.startswith("GPT-OSS"):
+            torch.nn.init.normal_(unit.layer.self_attn.sinks)
+        shard_equivalence.check_context(unit, entering, 2, name)
+        assert unit.layer.self_attn.config._attn_implementation == "eager", "the layer tried is a copy"
 
 
 @pytest.mark.parametrize("name", ["Mistral", "Gemma 2, local layers", "OPT", "GPT-2", "GPT-NeoX", "BLOOM"])

@@ -90,6 +90,13 @@ FOUR: dict[str, Any] = {
     "a mask handed on to more replicas, and back to fewer": (
         "zoo:Masked", plan_of([(2, [0], {}), (2, [1, 2], {}), (2, [3], {})], n_microbatches=3),
     ),
+    "attention with sinks and biases, experts, tensor": (
+        "zoo:Sinks", plan_of([(4, [0, 1, 2, 3], {"tensor": 2, "expert": 2, "shard": 3})]),
+    ),
+    "attention with sinks and biases, whole experts, tensor and sequence": (
+        "zoo:Sinks", plan_of([(2, [0, 1], {"tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 2}), (2, [2, 3],
+        {"tensor": 2})], schedule="zb_h1"),
+    ),
     "a layer at two depths, split": (
         "fragile:repeated",
         plan_of([(5, [0, 1, 2, 3], {"tensor": 2, "shard": 1, "sequence_parallel": True})], n_microbatches=1),
@@ -140,6 +147,16 @@ MIXTRAL = {
     "qwen 2 with experts: context": (
         "zoo:qwen_of_experts",
         plan_of([(6, [0, 1, 2, 3], {"expert": 4, "context": 2, "shard": 2})]),
+    ),
+    "gpt-oss: tensor, sequence, context and experts": (
+        "zoo:gpt_oss",
+        plan_of(
+            [(6, [0, 1, 2, 3], {"expert": 2, "context": 2, "tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 6})],
+        ),
+    ),
+    "gpt-oss: context and experts, then tensor, fully sharded": (
+        "zoo:gpt_oss",
+        plan_of([(2, [0, 1], {"context": 2, "expert": 2}), (4, [2, 3], {"tensor": 2, "shard": 3})], schedule="zb_h1"),
     ),
     "mixtral: experts over all ranks of tensor groups": (
         "zoo:mixtral",

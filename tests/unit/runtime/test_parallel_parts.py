@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -82,6 +83,31 @@ def test_products_are_split_by_their_names_or_as_told() -> None:
         {"attn"}, {"mlp.gate_proj", "mlp.up_proj"},
     )  # fmt: skip
     assert tensor_parallel.gathers(layer, {"router": "between"}) == ({"attn", "mlp"}, set())
+
+
+def test_weights_of_each_head_are_used_in_parts_and_stay_whole() -> None:
+    class Sunk(Holds):
+        seen: torch.Tensor
+
+        def forward(self, *, stops: bool) -> None:
+            self.seen = self.sinks  # type: ignore[assignment]
+            if stops:
+                raise ZeroDivisionError
+
+    layer = Holds(attn=Sunk(q_proj=nn.Linear(8, 8), o_proj=nn.Linear(8, 8)))
+    attn: Any = layer.attn
+    attn.sinks = nn.Parameter(torch.arange(4.0))
+    assert tensor_parallel.head_weights(layer, {}) == {"attn": "sinks"} and tensor_parallel.between(layer, {}) == {"attn"}
+    tensor_parallel.own_heads(layer, 1, 2, {})
+    for stops in (False, True):
+        with contextlib.suppress(ZeroDivisionError):
+            attn(stops=stops)
+        assert attn.seen.tolist() == [2.0, 3.0] and attn.sinks.tolist() == [0.0, 1.0, 2.0, 3.0], "also after an exception"
+        assert isinstance(attn.sinks, nn.Parameter)
+    attn.seen.sum().backward()
+    assert attn.sinks.grad.tolist() == [0.0, 0.0, 1.0, 1.0]
+    attn.scale = nn.Parameter(torch.ones(4))
+    assert not tensor_parallel.head_weights(layer, {}), "what other weights there are is not known"
 
 
 def test_numbers_of_heads_and_features_are_shared() -> None:

@@ -313,6 +313,60 @@ class Mixture(Plain):
         self.layers = nn.ModuleList([Block(), Routed(), Routed(), Block()])
 
 
+class WithSinks(nn.Module):
+    """Attention written out, of four heads in two groups, which may go to a number of each head instead of to a token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = nn.Linear(WIDTH, 16), nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 8)
+        self.o_proj, self.sinks = nn.Linear(16, WIDTH), nn.Parameter(torch.randn(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        products = (self.q_proj, self.k_proj, self.v_proj)
+        query, key, value = (part(x).unflatten(-1, (-1, 4)).transpose(1, 2) for part in products)
+        key, value = (part.repeat_interleave(2, 1) for part in (key, value))
+        scores = query @ key.transpose(2, 3)
+        scores = scores + torch.triu(torch.full_like(scores[0, 0], float("-inf")), 1)
+        sinks = self.sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        mixed = torch.cat([scores, sinks], -1).softmax(-1)[..., :-1] @ value
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+
+class BiasedExperts(Experts):
+    """Experts that add biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down_bias = nn.Parameter(torch.randn(6, WIDTH) * 0.2)
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        every = (nn.functional.one_hot(chosen, self.num_experts) * weights[..., None]).sum(1).to(x.dtype)
+        return super().forward(x, chosen, weights) + every @ self.down_bias
+
+
+class Sunk(nn.Module):
+    """Attention with sinks, then two experts of six for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.router, self.experts = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 6), BiasedExperts()
+        self.self_attn = WithSinks()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.self_attn(self.norm(x))
+        tokens = self.norm(x).flatten(0, 1)
+        weights, chosen = self.router(tokens).softmax(-1).topk(2)
+        return x + self.experts(tokens, chosen, weights).view_as(x)
+
+
+class Sinks(Plain):
+    """Two such layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Sunk() for _ in range(2))
+
+
 class Collapsed(Mixture):
     """All tokens choose the same two experts, so that ranks with the others get none."""
 
@@ -397,6 +451,18 @@ def latent() -> nn.Module:
     heads = {"kv_lora_rank": 16, "q_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}
     routed = {"n_routed_experts": 4, "moe_intermediate_size": 16, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
     return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**sizes, **heads, **routed))
+
+
+def gpt_oss() -> nn.Module:
+    """Return a GPT-OSS of four experts, whose biases and sinks say something, as Hugging Face builds it."""
+    import transformers
+
+    sizes = OF_EXPERTS | {"head_dim": 8, "num_local_experts": 4, "sliding_window": 5, "pad_token_id": 0, "eos_token_id": 2}
+    model = transformers.GptOssForCausalLM(transformers.GptOssConfig(**sizes))
+    for name, weight in model.named_parameters():
+        if name.endswith(("bias", "sinks")):
+            weight.data.add_(0.3 * torch.randn(weight.shape))
+    return model
 
 
 def bert() -> nn.Module:

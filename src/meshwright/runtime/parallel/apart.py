@@ -14,6 +14,7 @@ from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from meshwright.runtime.model.meta import copied, fill
+from meshwright.runtime.parallel import written_out
 
 __all__ = ["meet_outside_attention", "settings", "unbroken"]
 
@@ -107,6 +108,7 @@ def meet_outside_attention(layer: nn.Module, entering: Values) -> bool:
     generator = torch.Generator().manual_seed(0)
     for noise in (True, False):
         trial = fill(copied(layer)).float().eval().requires_grad_(False)
+        written_out.hand_over(trial)
         if noise:
             _stir(trial, generator)
         found = [_differs(trial, entering, late, generator) for late in (True, False)]
@@ -155,10 +157,15 @@ class _Severed(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of PyTorch."""
+        if func is written_out.attend:
+            return self._each(*args[1:4]).transpose(1, 2), None
         if func is not nn.functional.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
         given = dict(zip(("query", "key", "value"), args, strict=False)) | (kwargs or {})
-        query, key, value = (given[name] for name in ("query", "key", "value"))
+        return self._each(*(given[name] for name in ("query", "key", "value")))
+
+    def _each(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Return something of every token's own query, key and value."""
         result = query.mean(-1, keepdim=True).expand(*query.shape[:-1], value.shape[-1])
         if key.shape[-2] != query.shape[-2]:
             return result.clone()  # to the tokens of another sequence

@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from meshwright.runtime.model.sequence import in_order, part_of_sequence, ranges_of
-from meshwright.runtime.parallel import tensor_parallel
+from meshwright.runtime.parallel import tensor_parallel, written_out
 
 __all__ = ["InContext", "enter_context", "gathered", "leave_context", "spans_context"]
 
@@ -91,17 +91,37 @@ class _WholeKeys(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of PyTorch."""
+        if func is written_out.attend:
+            return self._written_out(*args, **(kwargs or {}))
         if func is not nn.functional.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
         given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False)) | (kwargs or {})
         length, mask = given["query"].shape[-2] * self.degree, given.get("attn_mask")
         given |= {name: _as_autocast(given[name]) for name in ("query", "key", "value")}
         given |= {name: in_order(self.whole(given[name]), -2, self.degree) for name in ("key", "value")}
-        if mask is not None and mask.shape[-2] == length:
-            mask = part_of_sequence(mask, mask.dim() - 2, self.rank, self.degree)
+        mask = self._own_rows(mask, length)
         if mask is None and given.get("is_causal"):
             return self._causal(func, given, length)
         return func(**given | {"attn_mask": mask, "is_causal": False})
+
+    def _own_rows(self, mask: torch.Tensor | None, length: int) -> torch.Tensor | None:
+        """Return the rows of a mask that belong to this rank's queries."""
+        if mask is None or mask.shape[-2] != length:
+            return mask
+        return part_of_sequence(mask, mask.dim() - 2, self.rank, self.degree)
+
+    def _written_out(
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        **options: Any,
+    ) -> Any:
+        """Return attention as the model writes it out, of this rank's queries to all keys."""
+        key, value = (in_order(self.whole(part), -2, self.degree) for part in (key, value))
+        return written_out.attend(module, query, key, value, self._own_rows(mask, query.shape[-2] * self.degree), **options)
 
     def _causal(self, func: Any, given: dict[str, Any], length: int) -> torch.Tensor:
         """Return attention of this rank's queries, a chunk of them at a time, to the keys up to its end."""
@@ -140,6 +160,7 @@ class InContext(nn.Module):
     def __init__(self, layer: nn.Module, whole: Whole, rank: int, degree: int) -> None:
         super().__init__()
         self.layer, self.told = layer, (whole, rank, degree)
+        written_out.hand_over(layer)
         if hasattr(layer, "positions"):
             layer.positions = (rank, degree)  # type: ignore[assignment]
 

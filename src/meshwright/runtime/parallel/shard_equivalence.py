@@ -48,6 +48,7 @@ def part_of(layer: nn.Module, rank: int, degree: int, tp_plan: Mapping[str, str]
     part = copied(layer)
     columns = tensor_parallel.column_parts(layer, tp_plan)
     tensor_parallel.share_sizes(part, degree, tp_plan)
+    tensor_parallel.own_heads(part, rank, degree, tp_plan)
     for path, style in tensor_parallel.styles(layer, tp_plan).items():
         product: Any = part.get_submodule(path)
         in_rank_order(product, columns.get(path, (0,)), degree)

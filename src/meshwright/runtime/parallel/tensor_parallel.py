@@ -36,7 +36,9 @@ __all__ = [
     "enter_sequence",
     "gather_hook",
     "gathers",
+    "head_weights",
     "leave_sequence",
+    "own_heads",
     "parallelize",
     "share_sizes",
     "shared_columns",
@@ -52,6 +54,7 @@ _COLUMN = re.compile(
 _ROW = re.compile(r"(^|\.)(o_proj|wo|out_proj|c_proj|down_proj|down|w2|fc2|fc_out|dense_4h_to_h|o|out|output\.dense)$")
 _ADAPTER = re.compile(r"^(.+)\.(base_layer|lora_A|lora_B)(?:\.\w+)?$")
 _N_HEADS = re.compile(r"^_?(n|num|nb)_(\w+_)?heads?$|^nhead$|^heads$")
+_HEAD_WEIGHT = re.compile(r"^sinks?$")
 _HEAD_NORM = re.compile(r"(^|\.)(q_norm|k_norm|query_norm|key_norm)$")
 
 
@@ -100,10 +103,53 @@ def _wish(path: str, tp_plan: Mapping[str, str]) -> str:
 
 
 def between(layer: nn.Module, tp_plan: Mapping[str, str]) -> set[str]:
-    """Return paths of modules whose weights stay whole but work on split values: norms of heads,
-    and what the model names so.
+    """Return paths of modules whose weights stay whole but work on split values: norms of heads, attention with a weight of
+    each head, and what the model names so.
     """
-    return {path for path, _ in layer.named_modules() if _HEAD_NORM.search(path) or _wish(path, tp_plan) == "between"}
+    named = {path for path, _ in layer.named_modules() if _HEAD_NORM.search(path) or _wish(path, tp_plan) == "between"}
+    return named | set(head_weights(layer, tp_plan))
+
+
+def head_weights(layer: nn.Module, tp_plan: Mapping[str, str]) -> dict[str, str]:
+    """Return modules of column products whose only weight of their own has a number for each query head, and its name: sinks,
+    to which attention may go instead of to a token.
+    """
+    columns = (path for path, style in styles(layer, tp_plan).items() if style == "column")
+    found = {}
+    for path in dict.fromkeys(_adapted(path)[0].rpartition(".")[0] for path in columns):
+        own = list(layer.get_submodule(path).named_parameters(recurse=False))
+        if len(own) == 1 and own[0][1].dim() == 1 and _HEAD_WEIGHT.search(own[0][0]):
+            found[path] = own[0][0]
+    return found
+
+
+def own_heads(layer: nn.Module, rank: int, degree: int, tp_plan: Mapping[str, str]) -> None:
+    """Let modules with a weight of each head use those of one rank's heads, in place; the weight stays whole.
+
+    `rank`, `degree`: place on the tensor axis, and its length.
+    """
+    for path, name in head_weights(layer, tp_plan).items():
+        module, own = layer.get_submodule(path), _OwnHeads(name, rank, degree)
+        module.register_forward_pre_hook(own.take)
+        module.register_forward_hook(own.give_back, always_call=True)  # recomputation ends by an exception
+
+
+class _OwnHeads:
+    """Puts a part of a weight in its place while its module runs."""
+
+    def __init__(self, name: str, rank: int, degree: int) -> None:
+        self.name, self.rank, self.degree = name, rank, degree
+        self.whole: Any = None
+
+    def take(self, module: nn.Module, _: Any) -> None:
+        """Put the part in the weight's place."""
+        self.whole = module._parameters[self.name]
+        module._parameters[self.name] = self.whole.chunk(self.degree)[self.rank]
+
+    def give_back(self, module: nn.Module, _: Any, __: Any) -> None:
+        """Put the weight where it was."""
+        if self.whole is not None:
+            module._parameters[self.name], self.whole = self.whole, None
 
 
 def shared_columns(layer: nn.Module, tp_plan: Mapping[str, str]) -> dict[str, int]:
@@ -229,6 +275,7 @@ def parallelize(
     for parent in once:
         hook = gather_hook(_whole(mesh))
         layer.get_submodule(parent).register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
+    own_heads(layer, mesh.get_local_rank(), mesh.size(), tp_plan)
     partial = []
     for path, module in layer.named_modules():
         for name, parameter in module.named_parameters(recurse=False):

@@ -45,6 +45,11 @@ CHAINS: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
         [plan_of([(4, [0, 1, 2, 3], {"tensor": 2, "shard": 1})]), plan_of([(4, [0, 1, 2, 3], {"tensor": 2, "shard": 3})]),
          plan_of([(4, [0, 1, 2, 3], {"tensor": 2, "shard": 2})])],
     ),
+    "attention with sinks: split, whole, split and fully sharded": (
+        "zoo:Sinks", "adamw",
+        [plan_of([(4, [0, 1, 2, 3], {"tensor": 2, "expert": 2, "shard": 1})]), plan_of([(4, [0], {})]),
+         plan_of([(4, [0, 1, 2, 3], {"tensor": 2, "shard": 3, "sequence_parallel": True})])],
+    ),
     "experts divided, whole, divided and sharded": (
         "zoo:Mixture", "adamw",
         [plan_of([(3, [1, 0, 2], {"expert": 3}), (3, [3], {})]), plan_of([(6, [0], {})]),
@@ -74,6 +79,11 @@ MORE: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
         "zoo:SharedLayers", "adamw",
         [plan_of([(6, [0, 1, 2, 3], {"shard": 1, "shard_degree": 2})]), plan_of([(6, [0, 1], {"shard": 3})]),
          plan_of([(6, [0, 1, 2], {"shard": 2})], global_batch=16)],
+    ),
+    "gpt-oss over tensor and sequence, over contexts and experts, over stages": (
+        "zoo:gpt_oss", "adamw",
+        [plan_of([(6, [0, 1, 2, 3], {"tensor": 2, "sequence_parallel": True, "shard": 3})]),
+         plan_of([(6, [0, 1, 2, 3], {"context": 2, "expert": 2, "tensor": 2})]), plan_of([(2, [0], {}), (4, [1], {})])],
     ),
     "gpt2 over stages, whole, on one rank in two stages": (
         "models:gpt2", "adamw",
