@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from meshwright.base.errors import InputError
@@ -18,6 +20,12 @@ __all__ = ["WRITING", "TimeUp", "ended_by", "interruptible", "limited", "seconds
 
 WRITING = "the answer is there and is being written"
 """What is told of Ctrl-C that comes too late to stop anything."""
+
+_AGAIN_SECONDS = 1e-4  # after which an alarm that came at the wrong moment rings again
+_BETWEEN = tuple(
+    method.__code__ for method in (contextlib._GeneratorContextManager.__enter__, contextlib._GeneratorContextManager.__exit__)
+)
+"""What runs between a `with` statement and the generator that keeps it."""
 
 _BEST_SO_FAR = "stopping; the best plan so far, if there is one, is the answer"
 
@@ -47,7 +55,15 @@ def limited(text: str) -> Iterator[None]:
     if not hasattr(signal, "setitimer"):
         raise InputError(f"--time-limit {text}: this system has no timer that could stop this command; leave it out")
 
-    def ring(number: int, frame: object) -> None:
+    is_over = False  # no event, whose own code the alarm may meet
+    outside = (limited.__wrapped__.__code__, *_BETWEEN)  # type: ignore[attr-defined]
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        if is_over:
+            return
+        if frame is not None and frame.f_code in outside:  # on the way in or out, where nobody would keep what there is
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+            return
         raise TimeUp
 
     before = signal.signal(signal.SIGALRM, ring)
@@ -57,6 +73,7 @@ def limited(text: str) -> Iterator[None]:
     except TimeUp:
         raise InputError(f"--time-limit {text}: time was up before the end; there is no answer") from None
     finally:
+        is_over = True
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
 
