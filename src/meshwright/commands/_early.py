@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -21,12 +20,7 @@ __all__ = ["WRITING", "TimeUp", "ended_by", "interruptible", "limited", "seconds
 WRITING = "the answer is there and is being written"
 """What is told of Ctrl-C that comes too late to stop anything."""
 
-_AGAIN_SECONDS = 1e-4  # after which an alarm that came at the wrong moment rings again
-_BETWEEN = tuple(
-    method.__code__ for method in (contextlib._GeneratorContextManager.__enter__, contextlib._GeneratorContextManager.__exit__)
-)
-"""What runs between a `with` statement and the generator that keeps it."""
-
+_AGAIN_SECONDS = 1e-4  # after which an alarm that came on the way in or out rings again
 _BEST_SO_FAR = "stopping; the best plan so far, if there is one, is the answer"
 
 
@@ -39,8 +33,7 @@ def ended_by(stopped: KeyboardInterrupt) -> str:
     return "time was up" if isinstance(stopped, TimeUp) else "interrupted"
 
 
-@contextmanager
-def limited(text: str) -> Iterator[None]:
+def limited(text: str) -> AbstractContextManager[None]:
     """Raise `TimeUp` after the time of ``--time-limit``, for work that asks nobody whether to go on; empty for no limit.
 
     Raises
@@ -50,32 +43,38 @@ def limited(text: str) -> Iterator[None]:
     """
     seconds = seconds_of(text)
     if not seconds or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+        return nullcontext()
     if not hasattr(signal, "setitimer"):
         raise InputError(f"--time-limit {text}: this system has no timer that could stop this command; leave it out")
+    return _Limit(text, seconds)
 
-    is_over = False  # no event, whose own code the alarm may meet
-    outside = (limited.__wrapped__.__code__, *_BETWEEN)  # type: ignore[attr-defined]
 
-    def ring(number: int, frame: FrameType | None) -> None:
-        if is_over:
+class _Limit:
+    """An alarm that rings inside a `with` statement only: on the way in or out nobody would keep what there is."""
+
+    def __init__(self, text: str, seconds: float) -> None:
+        self.text, self.seconds, self.is_over = text, seconds, False
+
+    def __enter__(self) -> None:
+        self.before = signal.signal(signal.SIGALRM, self._ring)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds)
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.is_over = True
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, self.before)
+        if isinstance(error, TimeUp):
+            raise InputError(f"--time-limit {self.text}: time was up before the end; there is no answer") from None
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        """Raise `TimeUp`; a moment later where the statement is just entered or left."""
+        if self.is_over:
             return
-        if frame is not None and frame.f_code in outside:  # on the way in or out, where nobody would keep what there is
+        outside = (_Limit.__enter__.__code__, _Limit.__exit__.__code__, _Limit._ring.__code__)
+        if frame is not None and frame.f_code in outside:
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
             return
         raise TimeUp
-
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        yield
-    except TimeUp:
-        raise InputError(f"--time-limit {text}: time was up before the end; there is no answer") from None
-    finally:
-        is_over = True
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def seconds_of(text: str) -> float:
