@@ -70,10 +70,11 @@ class _Limit:
         """Raise `TimeUp`; a moment later where the statement is just entered or left."""
         if self.is_over:
             return
-        outside = (_Limit.__enter__.__code__, _Limit.__exit__.__code__, _Limit._ring.__code__)
-        if frame is not None and frame.f_code in outside:
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
-            return
+        while frame is not None:
+            if frame.f_code in (_Limit.__enter__.__code__, _Limit.__exit__.__code__):
+                signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+                return
+            frame = frame.f_back
         raise TimeUp
 
 
