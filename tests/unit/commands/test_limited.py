@@ -25,4 +25,4 @@ def test_an_alarm_on_the_way_in_or_out_is_no_interruption(n_turns: int) -> None:
             pytest.fail(f"turn {i}: the limit ended the program as Ctrl-C does")
         assert signal.getsignal(signal.SIGALRM) is before
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    assert n_ended > 1400 or n_turns < 100_000  # a timer under a microsecond may be late on a busy machine
+    assert n_ended > 1400 or n_turns < 100_000  # CPython notices one in some thousands only later
