@@ -129,8 +129,10 @@ def near(problem: Problem, plan: Plan) -> dict[str, str]:
     degrees = {"tensor": strategy.tensor, "context": strategy.context, "expert": strategy.expert}
     degrees |= {"pipeline": len(plan.ranks()), "micro_batch": plan.micro_batch}
     allowed = {name: sorted({1, max(1, degree // 2), degree, 2 * degree}) for name, degree in degrees.items()}
+    search = registry.load("search", "best", "search")
+    allowed |= {axis: [1] for axis in search.closed_axes(problem)}  # a degree that the framework lacks would be refused
     # what the answer was not compared with, either: a larger one would count as gained by the change
-    usual = registry.load("search", "best", "search").usual_micro_batches(problem.graph, plan.global_batch)
+    usual = search.usual_micro_batches(problem.graph, plan.global_batch)
     largest = max(plan.micro_batch, usual[-1])
     allowed["micro_batch"] = [size for size in allowed["micro_batch"] if size <= largest]
     schedules = ",".join(sorted({plan.schedule, "1f1b", "zb_h1"}))

@@ -22,6 +22,7 @@ __all__ = [
     "SCHEDULES",
     "Limits",
     "allowed_degrees",
+    "closed_axes",
     "fullest_shardings",
     "inside_framework",
     "largest_degrees",
@@ -312,11 +313,22 @@ def allowed_degrees(problem: Problem, params: Limits, n_devices: int) -> dict[st
         "pipeline": params.pipeline,
         "data": params.data,
     }
+    return allowed | dict.fromkeys(closed_axes(problem), (1,))
+
+
+def closed_axes(problem: Problem) -> frozenset[str]:
+    """Return the axes whose degree is 1 in every plan that the framework runs.
+
+    Parameters
+    ----------
+    problem : Problem
+        The question: its model and its framework.
+    """
     framework = problem.framework.limits
     closed = {axis for axis in AXES if axis not in framework.degrees_for(problem.graph)}
     if not framework.sequence_parallel:
         closed.add("tensor")  # wherever we split products we split norms along the sequence
-    return allowed | dict.fromkeys(closed, (1,))
+    return frozenset(closed)
 
 
 def inside_framework(params: Limits, problem: Problem) -> Limits:

@@ -17,7 +17,7 @@ from meshwright.costs import LAYERS, offers
 from meshwright.planners.best import answer as joint
 from meshwright.planners.best.incumbents import STOPPED_WITHOUT
 from meshwright.planners.best.limits import Limits as Params
-from meshwright.planners.best.limits import usual_micro_batches
+from meshwright.planners.best.limits import closed_axes, usual_micro_batches
 from meshwright.planners.best.question import with_batch, within_limits
 from meshwright.planners.best.space import divisors
 from meshwright.planners.best.virtual import in_shape
@@ -33,6 +33,7 @@ __all__ = [
     "Params",
     "check_infeasible",
     "check_plan",
+    "closed_axes",
     "data_parallel",
     "in_shape",
     "search",
