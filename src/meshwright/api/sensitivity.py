@@ -135,6 +135,8 @@ def near(problem: Problem, plan: Plan) -> dict[str, str]:
     usual = search.usual_micro_batches(problem.graph, plan.global_batch)
     largest = max(plan.micro_batch, usual[-1])
     allowed["micro_batch"] = [size for size in allowed["micro_batch"] if size <= largest]
+    if problem.batch.micro_batch:
+        del allowed["micro_batch"]  # said in the question
     schedules = ",".join(sorted({plan.schedule, "1f1b", "zb_h1"}))
     return {**dict(_EFFORT), "schedules": schedules} | {name: ",".join(map(str, values)) for name, values in allowed.items()}
 

@@ -133,6 +133,8 @@ def test_wrong_words_are_refused_in_a_line(objective: str, lora: str, message: s
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="no causal language model"):
         api.read("t5-3b", objective="dpo")
+    with pytest.raises(InputError, match="gpt-oss-20b has routed experts"):
+        api.read("gpt-oss-20b", objective="dpo")
     with pytest.raises(InputError, match="has an objective already"):
         from meshwright.models.preference_pairs import with_objective
 

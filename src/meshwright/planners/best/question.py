@@ -14,7 +14,7 @@ from meshwright.core.result import Answer
 from meshwright.core.strategy import OFFLOAD, RECOMPUTE, repeats_dispatch
 from meshwright.costs import LAYERS, analytic, with_functions
 from meshwright.planners.best.layer_sums import chain_of
-from meshwright.planners.best.limits import Limits, outside
+from meshwright.planners.best.limits import Limits, closed_axes, outside
 from meshwright.planners.best.space import VIRTUAL, Config, MeshDegrees
 from meshwright.schedules import in_pairs
 
@@ -90,8 +90,10 @@ def impossible(problem: Problem, params: Limits, n_layers: int) -> str:
         return f"{words} {'need' if len(given) > 1 else 'needs'} {n_needed} devices, there are {n_devices}"
     if params.pipeline and min(params.pipeline) > n_layers:
         return f"pipeline {min(params.pipeline)} needs as many layers, there are {n_layers}"
-    if params.pipeline and max(params.pipeline) == 1 and "1f1b" not in params.schedules:
-        return f"pipeline 1 runs 1f1b, which is not among the schedules given: {', '.join(params.schedules)}"
+    closed = "pipeline" in closed_axes(problem)
+    if (closed or (params.pipeline and max(params.pipeline) == 1)) and "1f1b" not in params.schedules:
+        only = f", all that framework {problem.framework.word} has here," if closed else ""
+        return f"pipeline 1{only} runs 1f1b, which is not among the schedules given: {', '.join(params.schedules)}"
     micro = params.micro_batch or ((problem.batch.micro_batch,) if problem.batch.micro_batch else (1,))
     shares = [data * own for data in params.data or (1,) for own in micro]
     if all(batch % share for share in shares):
