@@ -82,6 +82,8 @@ def framework_of(word: str, spec: ModelSpec, cluster: Cluster | None, costs: str
     if knows_frameworks(costs) and any(op.body for op in spec.graph.ops):
         found = frameworks.for_problem(word, spec.graph, cluster, training.precision)
         found = frameworks.suited(found, spec, training.optimizer)
+        if word and (elsewhere := frameworks.not_there(found, cluster)):
+            raise InputError(f"--for {word}: {elsewhere[0]}; plan for one of them, or on another cluster")
         if word and spec.graph.n_sequences > 1 and not found.limits.preference_pairs:
             raise InputError(
                 f"--for {word}: {found.word} trains on single sequences, not on pairs (--objective {spec.objective}); plan for "
@@ -305,6 +307,10 @@ def with_targets(result: Result) -> Result:
             f"no --for given: {problem.framework.word}, our own runtime, is assumed: eager PyTorch, with figures measured "
             f"under other eager frameworks, none of them on this one; {exactly}"
         )
+        notes += [
+            f"{problem.framework.word}: {reason}; the step is what it would take if it did"
+            for reason in frameworks.not_there(problem.framework, problem.cluster)
+        ]
         if cannot:
             notes.append(f"frameworks that cannot run this plan ('--for NAME' plans for one): {cannot}")
     if problem.framework_asked and not problem.framework.limits.sequence_parallel:

@@ -91,6 +91,8 @@ class FrameworkLimits:
         Whether it trains adapters beside frozen weights in four bits.
     preference_pairs : bool
         Whether it trains on pairs of a chosen and a rejected sequence (DPO).
+    tpus : bool
+        Whether it runs on TPUs, and not on GPUs alone.
     optimizers : tuple of str
         Optimizers that it can be told, as `meshwright.core.optimizers.OPTIMIZERS`; empty for all.
     context_shards : tuple of int
@@ -137,6 +139,7 @@ class FrameworkLimits:
     frozen_weights: bool = True
     quantised_base: bool = True
     preference_pairs: bool = False
+    tpus: bool = True
     optimizers: tuple[str, ...] = ()
     context_shards: tuple[int, ...] = (0, 1, 2, 3)
     whole_experts: bool = False

@@ -40,7 +40,7 @@ from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import ModelSpec, Problem
 
 __all__ = [
-    "ASSUMED", "calibrated_on", "circumstances", "find", "for_problem", "load", "names", "plain", "recognised", "refusals",
+    "ASSUMED", "calibrated_on", "circumstances", "find", "for_problem", "load", "names", "not_there", "plain", "recognised", "refusals",
     "suited", "variant", "variants",
 ]  # fmt: skip
 
@@ -253,8 +253,21 @@ def refusals(framework: Framework, plan: Plan, problem: Problem) -> tuple[str, .
     PluginError
         When its module answers otherwise than the room asks.
     """
+    devices = not_there(framework, problem.cluster)
     if framework.name in names():
         found = load(framework.name).refusals(plan, problem)
         registry.checked(found, tuple, "frameworks", framework.name)
-        return tuple(str(reason) for reason in found)
-    return exceeded(framework.limits, plan, problem.graph, problem.training.precision, problem.training.optimizer)
+        return (*devices, *(str(reason) for reason in found))
+    return (
+        *devices,
+        *exceeded(framework.limits, plan, problem.graph, problem.training.precision, problem.training.optimizer),
+    )
+
+
+def not_there(framework: Framework, cluster: Cluster | None) -> tuple[str, ...]:
+    """Return why a framework does not run on the devices of a cluster, in a sentence; empty where it does."""
+    kinds = [kind.name for kind in cluster.kinds if kind.name.upper().startswith("TPU")] if cluster else []
+    if framework.limits.tpus or not kinds:
+        return ()
+    others = ", ".join(name for name in names() if plain(name).limits.tpus)
+    return (f"it runs on GPUs, not on {kinds[0]} (for TPUs: {others})",)

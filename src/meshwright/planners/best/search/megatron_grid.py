@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
 from meshwright.planners.best import answer as joint
-from meshwright.planners.best.limits import Limits, largest_degrees
+from meshwright.planners.best.limits import Limits, closed_axes, largest_degrees
 from meshwright.planners.best.question import with_batch, within_limits
 
 __all__ = ["FROZEN", "STATES", "STOPS_EARLY", "Params", "search"]
@@ -58,7 +58,8 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     -----
     The grid: tensor degrees of powers of two inside a node with sequence parallelism; pipeline degrees that divide the layers
     and fill the devices; 1F1B, or interleaved with chunks that divide the layers; micro-batches 1, 2, 4; distributed optimizer;
-    no context parallelism below 32,768 tokens; experts over up to 64 ranks.
+    no context parallelism below 32,768 tokens; experts over up to 64 ranks. A framework that lacks a degree has it at 1, and one
+    without the distributed optimizer shards as little as it can.
 
     References
     ----------
@@ -70,15 +71,17 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
     cluster = problem.required_cluster
     node = params.largest_tensor or int((cluster.node_of_device == cluster.node_of_device[0]).sum())
     powers = tuple(2**i for i in range(15))
-    limits = Limits(
+    framework, known = problem.framework.limits, problem.framework.limits.exchanges(problem.graph)
+    grid = Limits(
         tensor=tuple(degree for degree in powers if degree <= node),
         context=(1,) if problem.graph.sequence_length < 32768 else tuple(degree for degree in powers if degree <= 16),
         expert=tuple(degree for degree in powers if degree <= largest_degrees(problem.graph)["expert"] and degree <= 64),
         pipeline=powers,
         micro_batch=(problem.batch.micro_batch,) if problem.batch.micro_batch else (1, 2, 4),
-        shard=(1,),
-        context_exchange=("ring",),
+        shard=(min((level for level in framework.shards if level), default=0),),
+        context_exchange=("ring",) if "ring" in known or not known else known[:1],
         schedules=("1f1b", "interleaved_1f1b"),
         uniform=True,
     )
+    limits = replace(grid, **dict.fromkeys(closed_axes(problem), (1,)))
     return within_limits(joint.answer(problem, limits, replace(stop, n_iterations=10**6), tuple(notes)), "megatron_grid")
