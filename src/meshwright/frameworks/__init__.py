@@ -40,8 +40,8 @@ from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import ModelSpec, Problem
 
 __all__ = [
-    "ASSUMED", "calibrated_on", "circumstances", "find", "for_problem", "load", "names", "not_there", "plain", "recognised", "refusals",
-    "suited", "variant", "variants",
+    "ASSUMED", "calibrated_on", "circumstances", "find", "for_problem", "load", "names", "not_there", "plain", "recognised",
+    "refusals", "suited", "variant", "variants",
 ]  # fmt: skip
 
 ASSUMED = "meshwright"

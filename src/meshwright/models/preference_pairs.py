@@ -102,8 +102,8 @@ def with_objective(spec: ModelSpec, objective: str) -> ModelSpec:
         raise InputError(f"--objective {objective}: pairs under a document mask are not priced; leave --lengths out")
     if any(part.kind == "grouped_matmul" for op in graph.ops for part in op.body):
         raise InputError(
-            f"--objective {objective}: {spec.name} has routed experts, and what a reference adds to their exchange is not priced; "
-            "a dense model is"
+            f"--objective {objective}: {spec.name} has routed experts, and what a reference adds to their exchange is not "
+            "priced; a dense model is"
         )
     sizes = {part.size("sequence", 0) for op in graph.ops for part in op.body}
     if graph.tokens_name != "tokens" or sizes != {graph.sequence_length} or "cross_entropy" not in _kinds(graph):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
@@ -83,5 +84,6 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop) -> Answer
         schedules=("1f1b", "interleaved_1f1b"),
         uniform=True,
     )
-    limits = replace(grid, **dict.fromkeys(closed_axes(problem), (1,)))
+    alone: dict[str, Any] = dict.fromkeys(closed_axes(problem), (1,))
+    limits = replace(grid, **alone)
     return within_limits(joint.answer(problem, limits, replace(stop, n_iterations=10**6), tuple(notes)), "megatron_grid")
