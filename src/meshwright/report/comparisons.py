@@ -22,7 +22,7 @@ def fastest(result: Result) -> list[str]:
     within = result.answer.extra.get("within_ratio")
     step, gap = format_seconds(entry["step_seconds"]), entry["gap_ratio"]
     lines = [
-        f"the fastest plan found: {entry['plan']}; step {step}, {entry['quicker_ratio']:.2%} quicker, gap {gap:.2%}",
+        f"the fastest plan found: {entry['plan']}; step {step}, {words.slower(-entry['quicker_ratio'])}, gap {gap:.2%}",
         f"the answer is the simplest plan found within {100.0 * within:.3g} % of it (--within 0 answers with the fastest)"
         if isinstance(within, float) else "",
     ]  # fmt: skip
@@ -60,10 +60,8 @@ def fixed(result: Result) -> list[object]:
     if free["slower_ratio"] is None:
         return [f"with {given} given there is no plan; with nothing given: {best}", ""]
     ratio = free["slower_ratio"]
-    words = f"{abs(ratio):.2%} {'slower' if ratio >= 0 else 'quicker'} than"
-    if abs(ratio) < 5e-5:
-        words = "as quick as"
-    title = f"with {given} given: {words} the best with nothing given: {best}"
+    compared = "as quick as" if abs(ratio) < 5e-5 else f"{words.slower(ratio)} than"
+    title = f"with {given} given: {compared} the best with nothing given: {best}"
     table = _causes_table("", "with nothing given", "this plan")
     for row in free["causes"]:
         _add_row(table, row["cause"], row["free_seconds"], row["seconds"], free["step_seconds"])
@@ -80,8 +78,7 @@ def why_not(result: Result) -> list[object]:
         return [_nothing(asked, entry), ""]
     title = f"why not {asked}: {entry['plan']}; step {format_seconds(entry['step_seconds'])}"
     if entry["slower_ratio"] is not None:
-        words = "slower" if entry["slower_ratio"] >= 0 else "quicker"
-        title += f", {abs(entry['slower_ratio']):.2%} {words} than the answer"
+        title += f", {words.slower(entry['slower_ratio'])} than the answer"
     if entry["gap_ratio"] is not None:
         title += f" (gap {entry['gap_ratio']:.2%} with these fixed)"
     table = _causes_table(title, "answer", asked)

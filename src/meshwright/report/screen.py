@@ -145,7 +145,7 @@ def _plan(result: Result, plan: Plan) -> list[str]:
         parts.append(f"objective {objective.name} = {objective.value:.6g}")
     fastest = answer.extra.get("fastest")
     if isinstance(fastest, Mapping):
-        parts.append(f"--within 0 finds {fastest['quicker_ratio']:.2%} quicker")
+        parts.append(f"--within 0 finds {words.slower(-fastest['quicker_ratio'])}")
     return found + _wrapped("; ".join(parts), 2)
 
 
@@ -199,7 +199,7 @@ def _next_best(result: Result) -> list[str]:
         none = words.no_others(given="fixed" in result.answer.extra) + apart
         return [f"runners-up ({none}):", *found] if found else [none]
     slower = least / base.value - 1
-    text = f"others {slower:+.2%} at least{apart}" if slower >= 0.0 else f"others may be up to {-slower:.2%} quicker{apart}"
+    text = f"others {slower:+.2%} at least{apart}" if slower >= 0.0 else f"others may be up to {words.slower(slower)}{apart}"
     text = f"proven: {text}" if entry["proven"] else f"{text}; not proven to be the next best"
     return [f"runners-up ({text}):", *found] if found else [f"all other degrees ({text})"]
 

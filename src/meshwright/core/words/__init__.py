@@ -14,8 +14,7 @@ from meshwright.core.strategy import OFFLOAD
 
 __all__ = [
     "as_html", "as_text", "axes_of", "describe", "devices_of", "layers_of", "no_others",
-    "parameters_of", "plural", "ranges_of", "rows", "tokens_of",
-    "verdict",
+    "parameters_of", "plural", "ranges_of", "rows", "slower", "tokens_of", "verdict",
 ]  # fmt: skip
 
 _COLUMNS = (
@@ -97,6 +96,23 @@ def size_of(kinds: Sequence[str]) -> str:
     """
     inner = sum(kind not in ("embedding", "head", "norm") for kind in kinds)
     return plural(inner or len(kinds), "layer")
+
+
+def slower(ratio: float) -> str:
+    """Return by how much a step is slower or quicker than another.
+
+    Parameters
+    ----------
+    ratio : float
+        By which share of the other step it is longer; negative for shorter.
+
+    Returns
+    -------
+    str
+        ``25.00% slower``; the other way round ``25.00% quicker``: where one is slower by a share, the other is quicker by the same,
+        as in the gap of a bound.
+    """
+    return f"{ratio:.2%} slower" if ratio >= 0.0 else f"{1.0 / (1.0 + ratio) - 1.0:.2%} quicker"
 
 
 def no_others(*, given: bool) -> str:
