@@ -109,7 +109,7 @@ def slower(ratio: float) -> str:
     Returns
     -------
     str
-        ``25.00% slower``; the other way round ``25.00% quicker``: where one is slower by a share, the other is quicker by the same,
+        ``25.00% slower``; the other way round ``25.00% quicker``: where one is slower by a share, the other is quicker by it,
         as in the gap of a bound.
     """
     return f"{ratio:.2%} slower" if ratio >= 0.0 else f"{1.0 / (1.0 + ratio) - 1.0:.2%} quicker"
