@@ -46,7 +46,7 @@ def step_interval(result: Result) -> interval.Interval | None:
         return None
     problem = result.problem
     kind = interval.kind_of(
-        problem.graph, cluster, result.plan, result.stage_costs, problem.framework.name, problem.training.precision
+        problem.graph, cluster, result.plan, result.stage_costs, problem.framework.word, problem.training.precision
     )
     return interval.around(timeline.step_seconds, kind)
 
