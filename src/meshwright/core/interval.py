@@ -88,6 +88,8 @@ class Kind:
         Of products; empty where that is not known.
     offload : str
         What lies on the host: ``optimizer``, ``activations``; empty for nothing.
+    trains : str
+        What it trains on or of the model where no measured run did: ``pairs``, ``a part of the weights``; empty elsewhere.
     """
 
     devices: tuple[str, ...]
@@ -100,6 +102,13 @@ class Kind:
     n_devices: int = 0
     precision: str = ""
     offload: str = ""
+    trains: str = ""
+
+    @property
+    def none(self) -> str:
+        """Why nothing measured says how far off its prediction may be, without a full stop; empty where something does."""
+        what = "of pairs" if self.trains == "pairs" else f"that trains {self.trains}"
+        return f"no interval: no run {what} was measured" if self.trains else ""
 
     @property
     def length(self) -> int:
@@ -173,6 +182,7 @@ def kind_of(
         plan.n_devices,
         precision,
         offload,
+        "pairs" if graph.n_sequences > 1 else "" if graph.fully_trained else "a part of the weights",
     )
 
 
@@ -244,6 +254,8 @@ class TimeInterval:
     @property
     def further(self) -> TimeInterval:
         """What is expected of a further set of the class."""
+        if not self.further_high_ratio:
+            return self
         return replace(self, low_ratio=self.further_low_ratio, high_ratio=self.further_high_ratio)
 
     def nearest(self, kind: Kind) -> Near | None:

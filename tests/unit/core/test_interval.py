@@ -11,7 +11,7 @@ from meshwright.base.units import format_bytes
 from meshwright.clusters.wires import device, device_names
 from meshwright.core import interval, peaks
 from meshwright.core.formatting import fullest, step_interval
-from meshwright.core.interval import Kind, TimeInterval
+from meshwright.core.interval import Kind, Near, TimeInterval
 from meshwright.core.problem import Batch
 from meshwright.core.result import Result
 from meshwright.report import screen
@@ -41,7 +41,8 @@ def test_every_class_of_the_file_is_one_that_runs_fall_into_and_all_runs_is_ther
         if name in near:
             framework, _, rest = name.partition(" on ")
             assert framework in frameworks.names() and rest.partition(", ")[2] in ("dense", "mixture"), name
-            assert ends.n_runs >= interval.FEWEST_NEAR_RUNS, name
+            assert 0.0 < ends.further_low_ratio <= ends.low_ratio and ends.high_ratio <= ends.further_high_ratio, name
+            assert ends.runs and {run.framework.partition(":")[0] for run in ends.runs} == {framework}, name
             continue
         if name == interval.FAR:
             assert ends.distance_ratio > interval.NEAR_RATIO and ends.high_ratio > known[interval.ALL].high_ratio
@@ -62,14 +63,90 @@ def test_the_nearest_class_stands_alone_where_enough_sets_measured_it() -> None:
 
 
 def test_runs_of_the_framework_on_the_kind_of_cluster_come_before_all_wider_classes() -> None:
-    kind = replace(KIND, framework="megatron", cluster="dgx-h100")
+    kind = replace(KIND, framework="megatron", cluster="dgx-h100", n_devices=8, precision="bf16")
     assert kind.near == "megatron on dgx-h100, dense" and replace(kind, mixture=True).near == "megatron on dgx-h100, mixture"
     assert KIND.near == replace(kind, framework="").near == replace(kind, cluster="").near == ""
-    known = {kind.near: TimeInterval(1.1, 1.3, 40, 1), NEAR: TimeInterval(0.9, 1.1, 40, 4), ALL: TimeInterval(0.4, 3.0, 99, 10)}
+    runs = (LIKE, replace(LIKE, n_devices=64))
+    own = TimeInterval(1.1, 1.3, 40, 1, further_low_ratio=1.0, further_high_ratio=1.4, runs=runs)
+    known = {kind.near: own, NEAR: TimeInterval(0.9, 1.1, 40, 4), ALL: TimeInterval(0.4, 3.0, 99, 10)}
     found = interval.around(10.0, kind, known)
     assert (found.low_seconds, found.high_seconds) == (11.0, 13.0)
     assert found.basis == "40 runs of 1 set (megatron on dgx-h100, dense)"
     assert interval.around(10.0, replace(kind, cluster="dgx-a100"), known).high_seconds == 11.0
+
+
+LIKE = Near("megatron", "bf16", 2048, 8, 5e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"n_devices": 11}, "no run of megatron like this on dgx-h100 was measured (the nearest: 8 devices, 2,048 tokens"),
+        ({"n_tokens": 1500}, "the nearest: 8 devices, 2,048 tokens a sample, layers of 5 ms)"),
+        ({"layer_seconds": 7e-3}, "no run of megatron like this on dgx-h100"),
+        ({"n_devices": 50}, "(the nearest: 64 devices, "),
+        ({"framework": "megatron:plain"}, "no run of megatron:plain on dgx-h100 was measured; interval from 40 runs of 1 set"),
+        ({"precision": "fp32"}, "no run of megatron on dgx-h100 was measured in fp32; interval from 40"),
+        ({"offload": "activations"}, ""),
+    ],
+)
+def test_where_no_run_is_like_it_few_sets_widen_the_classes_of_more(changes: dict[str, object], said: str) -> None:
+    """A further set is expected beyond what rows of this one show; within 1.25 times in all a run is like the question."""
+    kind = replace(KIND, framework="megatron", cluster="dgx-h100", n_devices=8, precision="bf16")
+    ends = TimeInterval(1.1, 1.3, 40, 1, further_low_ratio=1.0, further_high_ratio=1.4, runs=(LIKE, replace(LIKE, n_devices=64)))
+    known = {kind.near: ends, NEAR: TimeInterval(0.9, 1.1, 40, 4), ALL: TimeInterval(0.4, 3.0, 99, 10)}
+    alike = replace(kind, n_devices=10, n_tokens=1700, layer_seconds=6e-3, precision="fp16")
+    assert interval.around(1.0, alike, known).low_seconds == 1.1
+    found = interval.around(1.0, replace(kind, **changes), known)
+    assert (found.low_seconds, found.high_seconds) == (0.9, 1.4) and found.n_sets == 4
+    assert said in found.basis and "(dense, gradients whole, under 16,384 tokens, on A)" in found.basis
+    few = known | {kind.near: replace(ends, n_runs=interval.FEWEST_NEAR_RUNS - 1)}
+    assert interval.around(1.0, kind, few).high_seconds == 1.4  # too few to speak of others like them
+
+
+def test_enough_sets_of_the_framework_on_the_kind_of_cluster_speak_of_a_further_one_within_their_reach() -> None:
+    kind = replace(KIND, framework="megatron", cluster="dgx-h100", n_devices=8, precision="bf16")
+    ends = TimeInterval(1.1, 1.3, 40, 4, (2048, 2048), (8, 64), (5e-3, 5e-3), ("bf16",), 1.0, 1.0, 1.4, (LIKE,))
+    known = {kind.near: ends, NEAR: TimeInterval(0.9, 1.1, 40, 4), ALL: TimeInterval(0.4, 3.0, 99, 10)}
+    between = interval.around(1.0, replace(kind, n_devices=40), known)
+    assert (between.low_seconds, between.high_seconds) == (1.0, 1.4)
+    beyond = interval.around(1.0, replace(kind, n_devices=128), known)
+    assert (beyond.low_seconds, beyond.high_seconds) == (0.9, 1.4)
+
+
+def _kinds() -> list[Kind]:
+    """Return questions of every framework, kind of cluster and work that was measured: like one run of each class."""
+    on = {name.removesuffix("-40"): ("A100-SXM-40GB" if name.endswith("-40") else "A100-SXM-80GB",) for name in ("dgx-a100",)}
+    on |= {"dgx-h100": ("H100-SXM-80GB",), "dgx-b200": ("B200-SXM-180GB",), "gb200-nvl72": ("GB200-186GB",)}
+    found = []
+    for name, ends in interval.factors().items():
+        cluster = name.partition(" on ")[2].partition(",")[0]
+        if ends.runs and cluster in on:
+            run, mixture = ends.runs[len(ends.runs) // 2], name.endswith("mixture")
+            found.append(
+                Kind(on[cluster], mixture, 1, run.n_tokens, run.layer_seconds, run.framework, cluster, run.n_devices, run.precision)
+            )
+    return found
+
+
+@pytest.mark.parametrize("kind", _kinds(), ids=lambda kind: f"{kind.near} {kind.n_devices}")
+def test_no_interval_narrows_as_a_question_moves_away_from_what_was_measured(kind: Kind) -> None:
+    """More devices, longer samples of one class of length, another variant or cluster: each holds what the nearer one holds."""
+    def ends(**changes: object) -> tuple[float, float]:
+        found = interval.around(1.0, replace(kind, **changes))
+        return found.low_seconds, found.high_seconds
+
+    low, high = ends()
+    for field, start in (("n_devices", max(kind.n_devices, 12_000)), ("n_devices", kind.n_devices)):
+        before = (low, high)
+        for times in (1, 2, 4, 16, 64, 256):
+            far = ends(**{field: start * times})
+            assert far[0] <= before[0] + 1e-12 and far[1] >= before[1] - 1e-12, (field, start * times)
+            before = far
+    for changes in ({"framework": f"{kind.framework}+plain"}, {"framework": "nanotron"}, {"cluster": "a-site-of-ones-own"},
+                    {"offload": "optimizer"}, {"devices": ("X",)}, {"precision": "fp32"}):  # fmt: skip
+        far = ends(**changes)
+        assert far[0] <= low + 1e-12 and far[1] >= high - 1e-12, changes
 
 
 def test_a_kind_of_device_that_nobody_measured_is_as_far_off_as_others_would_be() -> None:
