@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.base.units import format_seconds
-from meshwright.core import interval, peaks
+from meshwright.core import interval, peaks, run_kind
 from meshwright.core.cluster import Cluster
 from meshwright.core.flops import model_flops
 from meshwright.core.result import Result
@@ -55,10 +55,10 @@ def no_interval(result: Result) -> str:
     return _kind(result, cluster).none
 
 
-def _kind(result: Result, cluster: Cluster) -> interval.Kind:
+def _kind(result: Result, cluster: Cluster) -> run_kind.Kind:
     """Return what kind of run an answer is of."""
     problem = result.problem
-    return interval.kind_of(
+    return run_kind.kind_of(
         problem.graph, cluster, result.plan, result.stage_costs, problem.framework.word, problem.training.precision
     )
 

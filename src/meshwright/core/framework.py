@@ -259,8 +259,8 @@ class Framework:
     keeps_gathered : bool
         Whether ZeRO-1 and 2 are FSDP whose weights stay gathered through a step, with buffers of a layer's size as in ZeRO-3.
     gathers_each : bool
-        Whether ZeRO-2 is FSDP that frees weights after a backward pass (``reshard_after_forward=False``) and gathers them anew in
-        the forward pass of every micro-batch, or they are gathered once a step, after the update; pipelines keep them gathered.
+        Whether ZeRO-2 is FSDP that frees weights after a backward pass (``reshard_after_forward=False``) and gathers them in
+        the forward pass of every micro-batch, or they are gathered once a step, after the update; pipelines keep them.
     reduces_once : bool
         Whether in a pipeline gradients of ZeRO-2 stand whole until a stage's last micro-batch is through and scattered then,
         whole ones beside shards (FSDP under PyTorch's pipelines), or every micro-batch scatters its own.
@@ -361,8 +361,8 @@ class Framework:
             raise InputError(f"framework {self.word or 'without a name'}: compute_ratio is 0; it must be above 0")
 
     def in_pipeline(self, n_ranks: int) -> Framework:
-        """Return how it carries out a pipeline of so many ranks: without one, every micro-batch scatters its gradients, and only
-        without one it gathers weights.
+        """Return how it carries out a pipeline of so many ranks: without one, every micro-batch scatters its gradients; in one,
+        none gathers weights.
         """
         without = n_ranks == 1
         if without and self.reduces_once:

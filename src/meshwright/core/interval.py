@@ -10,14 +10,11 @@ from typing import Any
 
 from meshwright.base import files
 from meshwright.base.units import format_seconds
-from meshwright.core.cluster import Cluster
-from meshwright.core.graph import Graph
-from meshwright.core.plan import Plan
-from meshwright.core.stage_cost import StageCost
+from meshwright.core.run_kind import ALL, Kind
 
 __all__ = [
-    "ALL", "COVERAGE_RATIO", "FEWEST_NEAR_RUNS", "FEWEST_SETS", "LIKE_RATIO", "MEASURED_COSTS", "UNMEASURED", "Interval",
-    "Kind", "Near", "TimeInterval", "around", "factors", "kind_of",
+    "COVERAGE_RATIO", "FAR", "FEWEST_NEAR_RUNS", "FEWEST_SETS", "LIKE_RATIO", "MEASURED_COSTS", "NEAR_RATIO", "UNMEASURED",
+    "Interval", "Near", "TimeInterval", "around", "factors",
 ]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
@@ -33,15 +30,6 @@ FEWEST_SETS = 4
 """Sets that have to speak of a class before it stands alone: the range of K sets holds K / (K + 1) of the next one's runs in
 the mean.
 """
-
-SHORT_LAYER_SECONDS = 1e-3
-"""Layers that compute for less: issuing them takes eager programs about as long, which figures of devices do not count."""
-
-LONG_TOKENS = 16384
-"""Samples of this length and more are told apart: attention is most of their compute."""
-
-ALL = "all runs"
-"""The class of every run."""
 
 FAR = "runs unlike those of other sets"
 """The class of runs whose length, devices, layers or precision no other set had near."""
@@ -60,130 +48,6 @@ UNMEASURED = "kinds of device taken as not measured"
 """The class of runs predicted with the shares of another kind of device, as kinds are that nobody measured."""
 
 DATA = Path(__file__).parent / "data"
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What a run is, as far as intervals tell runs apart.
-
-    Parameters
-    ----------
-    devices : tuple of str
-        Kinds of device, by `Device.name`, sorted.
-    mixture : bool
-        Whether the model has routed experts.
-    shard : int
-        The most that a stage's data axis shards, as `Strategy.shard`.
-    n_tokens : int
-        Tokens of a sample.
-    layer_seconds : float
-        Compute of the forward pass of one micro-batch, in the mean of the layers: where it is short, the host is what decides.
-    framework : str
-        What runs it, by `Framework.word`; empty where none is known.
-    cluster : str
-        What kind of cluster it runs on: its name without a number of devices.
-    n_devices : int
-        How many devices it runs on; 0 where that is not known.
-    precision : str
-        Of products; empty where that is not known.
-    offload : str
-        What lies on the host: ``optimizer``, ``activations``; empty for nothing.
-    trains : str
-        What it trains on or of the model where no measured run did: ``pairs``, ``a part of the weights``; empty elsewhere.
-    """
-
-    devices: tuple[str, ...]
-    mixture: bool
-    shard: int
-    n_tokens: int
-    layer_seconds: float
-    framework: str = ""
-    cluster: str = ""
-    n_devices: int = 0
-    precision: str = ""
-    offload: str = ""
-    trains: str = ""
-
-    @property
-    def none(self) -> str:
-        """Why nothing measured says how far off its prediction may be, without a full stop; empty where something does."""
-        what = "of pairs" if self.trains == "pairs" else f"that trains {self.trains}"
-        return f"no interval: no run {what} was measured" if self.trains else ""
-
-    @property
-    def length(self) -> int:
-        """Tokens of a sample; 0 where the model has no length, which is a graph of one token."""
-        return self.n_tokens if self.n_tokens > 1 else 0
-
-    @property
-    def near(self) -> str:
-        """The name of the nearest class: one framework's runs (of all its variants) of one kind of model on one kind of cluster;
-        empty for none.
-        """
-        model = "mixture" if self.mixture else "dense"
-        return f"{self.framework.partition(':')[0]} on {self.cluster}, {model}" if self.framework and self.cluster else ""
-
-    @property
-    def on(self) -> str:
-        """Its devices in words."""
-        return " and ".join(self.devices)
-
-    @property
-    def work(self) -> str:
-        """What it does, in words: the classes that residuals differ by."""
-        if self.layer_seconds < SHORT_LAYER_SECONDS:
-            return "layers under 1 ms"
-        model = "mixture" if self.mixture else "dense"
-        sharded = "gradients sharded" if self.shard >= 2 else "gradients whole"
-        return f"{model}, {sharded}, {'16,384 tokens and more' if self.n_tokens >= LONG_TOKENS else 'under 16,384 tokens'}"
-
-    @property
-    def classes(self) -> tuple[str, str, str]:
-        """Names of the wider classes it belongs to, the nearest first: this work on these devices, on any, and all runs."""
-        return f"{self.work}, on {self.on}", self.work, ALL
-
-
-def kind_of(
-    graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[StageCost], framework: str = "", precision: str = ""
-) -> Kind:
-    """Return what kind of run a plan is.
-
-    Parameters
-    ----------
-    graph : Graph
-        The model.
-    cluster : Cluster
-        Where it runs.
-    plan : Plan
-        The plan.
-    stage_costs : sequence of StageCost
-        What its stages do.
-    framework : str
-        What runs it, by `Framework.word`.
-    precision : str
-        Of products; empty where that is not known.
-    """
-    used = {stage.devices for stage in plan.stages} if len(cluster.kinds) > 1 else ((0,),)
-    devices = {cluster.device(device).name for own in used for device in own}
-    mixture = any(operator.expert for op in graph.ops for operator in op.body)
-    seconds = sum(load.forward_seconds for load in stage_costs) / sum(len(stage.ops) for stage in plan.stages)
-    shard = max(stage.strategy.shard for stage in plan.stages)
-    on = cluster.name.partition(":")[0]
-    away = {stage.strategy.offload for stage in plan.stages} - {"none"}
-    offload = " and ".join(sorted(away | ({"activations"} if plan.n_offloaded else set())))
-    return Kind(
-        tuple(sorted(devices)),
-        mixture,
-        shard,
-        graph.sequence_length,
-        seconds,
-        framework,
-        on,
-        plan.n_devices,
-        precision,
-        offload,
-        "pairs" if graph.n_sequences > 1 else "" if graph.fully_trained else "a part of the weights",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,12 +239,12 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
     Returns
     -------
     Interval
-        Where the framework's runs on the kind of cluster are enough and one of them is like this (`TimeInterval.has_like`), the
-        middle of these. Else what a further set is expected to take: of the nearest class that enough sets measured (the
-        framework's on the kind of cluster, then the wider ones), widened by nearer ones that fewer did. Where no run of its work
-        is near in length, devices, layers or precision, or state lies on the host, not less than `FAR`, which widens with the
-        distance. On kinds of device that no set measured, in precisions that none measured on them, and with state on the host
-        not less than what other kinds would be off by if nobody had measured them.
+        Where the framework's runs on the kind of cluster are enough and one of them is like this (`TimeInterval.has_like`),
+        the middle of these. Else what a further set is expected to take: of the nearest class that enough sets measured (the
+        framework's on the kind of cluster, then the wider ones), widened by nearer ones that fewer did. Where no run of its
+        work is near in length, devices, layers or precision, or state lies on the host, not less than `FAR`, which widens with
+        the distance. On kinds of device that no set measured, in precisions that none measured on them, and with state on the
+        host not less than what other kinds would be off by if nobody had measured them.
     """
     known = factors() if known is None else known
     own = known.get(kind.near)
@@ -408,8 +272,8 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
 def _ladder(
     kind: Kind, known: Mapping[str, TimeInterval], device_measured: bool, strange: bool
 ) -> list[tuple[str, TimeInterval]]:
-    """Return the classes that a further set's runs are expected by, the nearest first: up to the first that enough sets measured
-    and that reaches the question.
+    """Return the classes that a further set's runs are expected by, the nearest first: up to the first that enough sets
+    measured and that reaches the question.
 
     `device_measured`: whether any run on the question's kinds of device was; `strange`: whether none of its work on them was in
     its precision.
@@ -419,7 +283,7 @@ def _ladder(
         found.append((kind.near, own.further))
         if own.n_sets >= FEWEST_SETS and not own.beyond(kind):
             return found
-    for name in kind.classes:
+    for name in kind.wider:
         if name in known:
             found.append((name, known[name]))
             if device_measured and known[name].n_sets >= FEWEST_SETS and not (strange and name == kind.classes[0]):

@@ -14,8 +14,9 @@ from dataclasses import astuple, replace
 
 import numpy as np
 
-from meshwright.core.interval import COVERAGE_RATIO, FAR, Kind, Near, TimeInterval, around
+from meshwright.core.interval import COVERAGE_RATIO, FAR, Near, TimeInterval, around
 from meshwright.core.peaks import ALL, FEWEST_RAN, FEWEST_RUNS, REFUSED_RATIO, RISK, SHARES, PeakRoom
+from meshwright.core.run_kind import Kind
 from meshwright.validation._points import Point
 
 __all__ = ["ends", "far", "kept_back", "left_out", "of_families", "peak_ratios"]
@@ -34,8 +35,8 @@ def ends(sets: Sets) -> dict[str, TimeInterval]:
 
     Notes
     -----
-    Runs of one framework on one kind of cluster are taken as exchangeable with the next one that is like one of them: of n runs,
-    sets counting alike, the middle ``0.8 (n + 1) / n`` hold it with 0.8.
+    Runs of one framework on one kind of cluster are taken as exchangeable with the next one that is like one of them: of n
+    runs, sets counting alike, the middle ``0.8 (n + 1) / n`` hold it with 0.8.
     In the wider classes, and where no run is like it, the next user's runs are like a further set, not like further rows of
     these, so that sets count alike,
     however many rows they have. Of K sets that are exchangeable with the next, their weights and one more of unknown residual

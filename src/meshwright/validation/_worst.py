@@ -33,7 +33,7 @@ class Miss:
     description : str
         What the row says.
     interval : tuple of float
-        Ends of the interval of what ``plan`` would predict, in seconds; empty for memory, and where the set predicts no plan or nothing measured is near.
+        Ends of the interval of what ``plan`` would predict, in seconds; empty for memory, and where there is none.
     """
 
     quantity: str

@@ -253,7 +253,7 @@ def test_gradients_that_are_reduced_once_cost_no_micro_batch_anything_and_leave_
 
 
 def test_weights_freed_after_every_backward_pass_are_gathered_before_every_forward_pass_and_not_after_the_update() -> None:
-    """280 bytes beside 10 s of compute, and copied once; ZeRO-3 gathers before the backward pass, too, and a pipeline keeps them."""
+    """280 bytes beside 10 s of compute, copied once; ZeRO-3 gathers before the backward pass, too; a pipeline keeps them."""
     axes = mesh(n_shards=4, n_expert_shards=4, shard=Line(), expert_data=Line())
     how = Framework(gathers_each=True)
     each, once, three = (load(Strategy(data=4, shard=shard), axes, framework=f) for shard, f in

@@ -18,8 +18,9 @@ from edited import answer, answers
 from meshwright import validation
 from meshwright.base.errors import InputError
 from meshwright.core import interval
-from meshwright.core.interval import Kind, TimeInterval
+from meshwright.core.interval import TimeInterval
 from meshwright.core.problem import MixedPrecision
+from meshwright.core.run_kind import Kind
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.validation import (

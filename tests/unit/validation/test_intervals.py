@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.core import peaks
-from meshwright.core.interval import ALL, Kind
+from meshwright.core.run_kind import ALL, Kind
 from meshwright.validation import Point, _coverage, _intervals
 
 KIND = Kind(("A",), mixture=False, shard=1, n_tokens=2048, layer_seconds=5e-3)
@@ -68,8 +68,8 @@ def test_nine_runs_of_a_framework_on_a_kind_of_cluster_are_a_class_with_a_tenth_
     # a further set is expected beyond all of one set's rows
     assert (found.further_low_ratio, found.further_high_ratio) == pytest.approx((1.01, 1.19))
     assert len(found.runs) == 1 and found.has_like(near) and nine.has_like(replace(near, n_tokens=2048 * 5 // 4))
-    assert not any(found.has_like(replace(near, **{name: value})) for name, value in
-                   (("framework", "some:other"), ("precision", "fp8"), ("offload", "optimizer"), ("n_tokens", 2600)))  # fmt: skip
+    others = ({"framework": "some:other"}, {"precision": "fp8"}, {"offload": "optimizer"}, {"n_tokens": 2600})
+    assert not any(found.has_like(replace(near, **changes)) for changes in others)
 
 
 def test_rows_of_a_part_of_the_weights_or_of_pairs_say_nothing_of_others() -> None:

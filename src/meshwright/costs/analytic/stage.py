@@ -236,8 +236,8 @@ def _copy_seconds(
 def sharded_seconds(
     work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework
 ) -> tuple[float, float]:
-    """Return the seconds of gathering weights (ZeRO-3; ZeRO-2 where the framework does) and of scattering gradients (ZeRO-2 and 3)
-    of every micro-batch.
+    """Return the seconds of gathering weights (ZeRO-3; ZeRO-2 where the framework does) and of scattering gradients (ZeRO-2
+    and 3) of every micro-batch.
     """
     if strategy.shard < 2:
         return 0.0, 0.0
@@ -271,9 +271,7 @@ def _reduce_seconds(
     return seconds + (pack_seconds if seconds and strategy.shard >= 2 else 0.0)
 
 
-def _gather_seconds(
-    work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework
-) -> float:
+def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework) -> float:
     """Return the seconds of gathering updated weights after the optimizer (ZeRO-1, and 2 unless micro-batches do)."""
     sent = 2.0 * sum(axis.seconds("all_to_all", n_bytes) for _, axis, n_bytes in exchanges(work, mesh, strategy))
     if strategy.shard not in (1, 2) or gathers(strategy, framework):
