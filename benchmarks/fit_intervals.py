@@ -131,7 +131,7 @@ def _fields(record: interval.TimeInterval | peaks.PeakRoom) -> str:
     return "".join(f"{name} = {_shown(value)}\n" for name, value in found.items() if plain.get(name) != value)
 
 
-def _runs(runs: Sequence[interval.Near]) -> object:
+def _runs(runs: Sequence[interval.NearRun]) -> object:
     """Return where runs lie, by framework and precision, as a table; nothing for none."""
     found: dict[str, list[tuple[float, ...]]] = {}
     for run in runs:

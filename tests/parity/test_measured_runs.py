@@ -13,7 +13,7 @@ import pytest
 
 from meshwright import validation
 from meshwright.core import interval, peaks
-from meshwright.core.run_kind import ALL
+from meshwright.core.interval.run_kind import ALL
 from meshwright.validation import Point, Report, _intervals
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "explanation"

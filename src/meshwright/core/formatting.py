@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.base.units import format_seconds
-from meshwright.core import interval, peaks, run_kind
+from meshwright.core import interval, peaks
 from meshwright.core.cluster import Cluster
 from meshwright.core.flops import model_flops
+from meshwright.core.interval.run_kind import Kind, kind_of
 from meshwright.core.result import Result
 from meshwright.core.timeline import PHASES
 from meshwright.core.words import axes_of, describe, devices_of, layers_of, ranges_of
@@ -55,12 +56,10 @@ def no_interval(result: Result) -> str:
     return _kind(result, cluster).none
 
 
-def _kind(result: Result, cluster: Cluster) -> run_kind.Kind:
+def _kind(result: Result, cluster: Cluster) -> Kind:
     """Return what kind of run an answer is of."""
     problem = result.problem
-    return run_kind.kind_of(
-        problem.graph, cluster, result.plan, result.stage_costs, problem.framework.word, problem.training.precision
-    )
+    return kind_of(problem.graph, cluster, result.plan, result.stage_costs, problem.framework.word, problem.training.precision)
 
 
 def fullest(result: Result) -> tuple[float, float] | None:

@@ -14,9 +14,9 @@ from dataclasses import astuple, replace
 
 import numpy as np
 
-from meshwright.core.interval import COVERAGE_RATIO, FAR, Near, TimeInterval, around
+from meshwright.core.interval import COVERAGE_RATIO, FAR, NearRun, TimeInterval, around
+from meshwright.core.interval.run_kind import Kind
 from meshwright.core.peaks import ALL, FEWEST_RAN, FEWEST_RUNS, REFUSED_RATIO, RISK, SHARES, PeakRoom
-from meshwright.core.run_kind import Kind
 from meshwright.validation._points import Point
 
 __all__ = ["ends", "far", "kept_back", "left_out", "of_families", "peak_ratios"]
@@ -64,12 +64,12 @@ def ends(sets: Sets) -> dict[str, TimeInterval]:
     return {word: _reaching(found[word], kinds[word]) for word in sorted(found)}
 
 
-def _places(kinds: Sequence[Kind]) -> tuple[Near, ...]:
+def _places(kinds: Sequence[Kind]) -> tuple[NearRun, ...]:
     """Return where runs lie, those alike once; of seconds two digits count."""
     return tuple(
         sorted(
             {
-                Near(kind.framework, kind.precision, kind.n_tokens, kind.n_devices, float(f"{kind.layer_seconds:.2g}"))
+                NearRun(kind.framework, kind.precision, kind.n_tokens, kind.n_devices, float(f"{kind.layer_seconds:.2g}"))
                 for kind in kinds
             },
             key=astuple,

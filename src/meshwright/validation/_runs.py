@@ -16,9 +16,9 @@ from meshwright.base.identity import ById
 from meshwright.core import peaks
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
+from meshwright.core.interval.run_kind import Kind, kind_of
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Framework, MixedPrecision, ModelSpec, Problem
-from meshwright.core.run_kind import Kind, kind_of
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic

@@ -11,11 +11,11 @@ from meshwright.base.units import format_bytes
 from meshwright.clusters.wires import device, device_names
 from meshwright.core import interval, peaks
 from meshwright.core.formatting import fullest, step_interval
-from meshwright.core.interval import Near, TimeInterval
+from meshwright.core.interval import NearRun, TimeInterval
+from meshwright.core.interval.run_kind import ALL as EVERY
+from meshwright.core.interval.run_kind import Kind, kind_of
 from meshwright.core.problem import Batch
 from meshwright.core.result import Result
-from meshwright.core.run_kind import ALL as EVERY
-from meshwright.core.run_kind import Kind, kind_of
 from meshwright.report import screen
 from meshwright.report.text import explain
 from meshwright.writers import plan_json, report_html
@@ -77,7 +77,7 @@ def test_runs_of_the_framework_on_the_kind_of_cluster_come_before_all_wider_clas
     assert interval.around(10.0, replace(kind, cluster="dgx-a100"), known).high_seconds == 11.0
 
 
-LIKE = Near("megatron", "bf16", 2048, 8, 5e-3)
+LIKE = NearRun("megatron", "bf16", 2048, 8, 5e-3)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def _kinds() -> list[Kind]:
 
 @pytest.mark.parametrize("kind", _kinds(), ids=lambda kind: f"{kind.near} {kind.n_devices}")
 def test_no_interval_narrows_as_a_question_moves_away_from_what_was_measured(kind: Kind) -> None:
-    """More devices than any run, another variant, framework, cluster, device or precision: each holds what the nearer one holds."""
+    """More devices than any run, another variant, framework, cluster, device or precision: each holds the nearer one."""
 
     def ends(**changes: object) -> tuple[float, float]:
         found = interval.around(1.0, replace(kind, **changes))

@@ -19,8 +19,8 @@ from meshwright import validation
 from meshwright.base.errors import InputError
 from meshwright.core import interval
 from meshwright.core.interval import TimeInterval
+from meshwright.core.interval.run_kind import Kind
 from meshwright.core.problem import MixedPrecision
-from meshwright.core.run_kind import Kind
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
 from meshwright.validation import (

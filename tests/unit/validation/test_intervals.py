@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.core import peaks
-from meshwright.core.run_kind import ALL, Kind
+from meshwright.core.interval.run_kind import ALL, Kind
 from meshwright.validation import Point, _coverage, _intervals
 
 KIND = Kind(("A",), mixture=False, shard=1, n_tokens=2048, layer_seconds=5e-3)

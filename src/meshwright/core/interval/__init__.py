@@ -10,11 +10,11 @@ from typing import Any
 
 from meshwright.base import files
 from meshwright.base.units import format_seconds
-from meshwright.core.run_kind import ALL, Kind
+from meshwright.core.interval.run_kind import ALL, Kind
 
 __all__ = [
     "COVERAGE_RATIO", "FAR", "FEWEST_NEAR_RUNS", "FEWEST_SETS", "LIKE_RATIO", "MEASURED_COSTS", "NEAR_RATIO", "UNMEASURED",
-    "Interval", "Near", "TimeInterval", "around", "factors",
+    "Interval", "NearRun", "TimeInterval", "around", "factors",
 ]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
@@ -36,7 +36,7 @@ FAR = "runs unlike those of other sets"
 
 NEAR_RATIO = 1.5
 """How many times longer, wider or slower than all measured runs of a class another may be and still be within their reach: of
-1.5, 2, 4 and 8 the one by which the intervals of other sets hold 80 % of a set's runs, in the mean over sets.
+1.5, 2, 4 and 8 the one by which the sets that the intervals of other sets hold less than 80 % of fall short of it least.
 """
 
 LIKE_RATIO = 1.25
@@ -47,11 +47,11 @@ largest by which the sets that the intervals of other sets hold less than 80 % o
 UNMEASURED = "kinds of device taken as not measured"
 """The class of runs predicted with the shares of another kind of device, as kinds are that nobody measured."""
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class NearRun:
     """Where a measured run lies, as far as another one may be like it.
 
     Parameters
@@ -98,7 +98,7 @@ class TimeInterval:
         Of `FAR`: how many times what the other sets reached its runs exceeded, in the geometric mean over sets.
     further_low_ratio, further_high_ratio : float
         Of `Kind.near`: between which multiples the runs of a further set are expected; 0 elsewhere.
-    runs : tuple of Near
+    runs : tuple of NearRun
         Of `Kind.near`: its runs, those alike once.
     """
 
@@ -113,7 +113,7 @@ class TimeInterval:
     distance_ratio: float = 1.0
     further_low_ratio: float = 0.0
     further_high_ratio: float = 0.0
-    runs: tuple[Near, ...] = ()
+    runs: tuple[NearRun, ...] = ()
 
     @property
     def further(self) -> TimeInterval:
@@ -122,7 +122,7 @@ class TimeInterval:
             return self
         return replace(self, low_ratio=self.further_low_ratio, high_ratio=self.further_high_ratio)
 
-    def nearest(self, kind: Kind) -> Near | None:
+    def nearest(self, kind: Kind) -> NearRun | None:
         """Return the run of a question's own framework and precision that is nearest to it; None where there is none."""
         alike = [
             run for run in self.runs
@@ -219,7 +219,7 @@ def _stored(entry: Mapping[str, Any]) -> TimeInterval:
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
     if "runs" in fields:
         fields["runs"] = tuple(
-            Near(*word.rsplit(", ", 1), *run) for word, runs in fields["runs"].items() for run in runs
+            NearRun(*word.rsplit(", ", 1), *run) for word, runs in fields["runs"].items() for run in runs
         )  # fmt: skip
     return TimeInterval(**fields)
 
@@ -320,7 +320,7 @@ def _basis(
     return f"{why}; interval from {rests}" if why else rests
 
 
-def _place(run: Near) -> str:
+def _place(run: NearRun) -> str:
     """Say where a run lies."""
     devices = f"{run.n_devices:,} device{'s' * (run.n_devices != 1)}"
     return f"{devices}, {run.n_tokens:,} tokens a sample, layers of {format_seconds(run.layer_seconds)}"

@@ -100,15 +100,15 @@ class Kind:
         """Names of the wider classes it belongs to, the nearest first: this work on these devices, on any, and all runs."""
         return f"{self.work}, on {self.on}", self.work, ALL
 
-
     @property
     def wider(self) -> tuple[str, ...]:
-        """Names of the classes that speak of it where no run of its framework is like it, the nearest first: those it belongs to
-        and, of long samples, between them those of shorter ones.
+        """Names of the classes that speak of it where no run of its framework is like it, the nearest first: those it belongs
+        to and, of long samples, between them those of shorter ones.
         """
         if self.n_tokens < LONG_TOKENS or self.layer_seconds < SHORT_LAYER_SECONDS:
             return self.classes
         return (*self.classes[:2], *replace(self, n_tokens=LONG_TOKENS - 1).classes)
+
 
 def kind_of(
     graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[StageCost], framework: str = "", precision: str = ""
