@@ -27,7 +27,8 @@ from meshwright.validation import Point, _intervals
 
 HEAD = (
     "# Measured over predicted seconds of a step, by class: between `low_ratio` and `high_ratio` 80 % are expected, of further runs of a\n"  # noqa: E501
-    "# framework on a kind of cluster, and of the runs of a further set in the wider classes.\n"
+    "# framework on a kind of cluster that are like one of `runs` (tokens, devices, seconds of a layer), and of the runs of a further set\n"  # noqa: E501
+    "# in the wider classes; there between `further_low_ratio` and `further_high_ratio`.\n"
     "# Written by benchmarks/fit_intervals.py; no figure is set by hand.\n"
 )
 HEAD_OF_MEMORY = (
