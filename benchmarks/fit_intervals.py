@@ -27,7 +27,8 @@ from meshwright.validation import Point, _intervals
 
 HEAD = (
     "# Measured over predicted seconds of a step, by class: between `low_ratio` and `high_ratio` 80 % are expected, of further runs of a\n"  # noqa: E501
-    "# framework on a kind of cluster, and of the runs of a further set in the wider classes.\n"
+    "# framework on a kind of cluster that are like one of `runs` (tokens, devices, seconds of a layer), and of the runs of a further set\n"  # noqa: E501
+    "# in the wider classes; there between `further_low_ratio` and `further_high_ratio`.\n"
     "# Written by benchmarks/fit_intervals.py; no figure is set by hand.\n"
 )
 HEAD_OF_MEMORY = (
@@ -122,15 +123,27 @@ def _take(folder: Path, stem: str, other: str) -> None:
 
 def _fields(record: interval.TimeInterval | peaks.PeakRoom) -> str:
     """Return the fields of a record as TOML."""
-    found = dataclasses.asdict(record)
+    found = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     plain: dict[str, object] = {"basis": getattr(record, "basis", None)}
     if isinstance(record, interval.TimeInterval):
-        plain = dataclasses.asdict(interval.TimeInterval(0.0, 0.0, 0, 0))
+        blank = interval.TimeInterval(0.0, 0.0, 0, 0)
+        plain = {name: getattr(blank, name) for name in found}
+        found["runs"] = _runs(record.runs)
     return "".join(f"{name} = {_shown(value)}\n" for name, value in found.items() if plain.get(name) != value)
 
 
-def _shown(value: float | int | str | tuple[float | str, ...]) -> str:
+def _runs(runs: Sequence[interval.NearRun]) -> object:
+    """Return where runs lie, by framework and precision, as a table; nothing for none."""
+    found: dict[str, list[tuple[float, ...]]] = {}
+    for run in runs:
+        found.setdefault(f"{run.framework}, {run.precision}", []).append((run.n_tokens, run.n_devices, run.layer_seconds))
+    return {word: tuple(places) for word, places in found.items()} or ()
+
+
+def _shown(value: object) -> str:
     """Return a figure as TOML: floats with three places, short ones with three digits."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f'"{word}" = {_shown(places)}' for word, places in value.items()) + " }"
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):

@@ -13,6 +13,7 @@ import pytest
 
 from meshwright import validation
 from meshwright.core import interval, peaks
+from meshwright.core.interval.run_kind import ALL
 from meshwright.validation import Point, Report, _intervals
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "explanation"
@@ -199,6 +200,10 @@ def check_intervals(reports: dict[str, Report]) -> None:
         assert abs(stated.low_ratio - ends.low_ratio) < 1e-3 and abs(stated.high_ratio - ends.high_ratio) < 1e-3, name
         assert (stated.n_tokens, stated.n_devices, stated.precisions) == (ends.n_tokens, ends.n_devices, ends.precisions), name
         assert abs(stated.distance_ratio - ends.distance_ratio) < 1e-3, name
+        assert (stated.further_low_ratio, stated.further_high_ratio) == pytest.approx(
+            (ends.further_low_ratio, ends.further_high_ratio), abs=1e-3
+        ), name
+        assert set(stated.runs) == set(ends.runs), name
     left_out, kept_back = _intervals.left_out(sets), _intervals.kept_back(sets)
     rows = table("costs.md", "Intervals")
     assert set(rows) == {f"`{name}`" for name in left_out} | {"all"}
@@ -213,7 +218,7 @@ def check_intervals(reports: dict[str, Report]) -> None:
     ends = known[interval.UNMEASURED]
     assert f"between {ends.low_ratio:.2f} and {ends.high_ratio:.2f} times the prediction" in page
     assert f"lie {far.low_ratio:.2f} to {far.high_ratio:.2f} times the prediction, {far.distance_ratio:.1f} times" in page
-    assert f"all measured runs, {known[interval.ALL].low_ratio:.2f} to {known[interval.ALL].high_ratio:.2f}" in page
+    assert f"all measured runs, {known[ALL].low_ratio:.2f} to {known[ALL].high_ratio:.2f}" in page
     assert f"In the mean over sets {means[0]:.0f} % lie inside by the other sets, {means[1]:.0f} % by the other rows" in page
 
 

@@ -6,7 +6,9 @@ import numpy as np
 
 from meshwright.base.units import format_seconds
 from meshwright.core import interval, peaks
+from meshwright.core.cluster import Cluster
 from meshwright.core.flops import model_flops
+from meshwright.core.interval.run_kind import Kind, kind_of
 from meshwright.core.result import Result
 from meshwright.core.timeline import PHASES
 from meshwright.core.words import axes_of, describe, devices_of, layers_of, ranges_of
@@ -42,22 +44,22 @@ def step_interval(result: Result) -> interval.Interval | None:
     cluster, timeline = result.problem.cluster, result.timeline
     if cluster is None or timeline is None or not result.stage_costs or result.problem.costs not in interval.MEASURED_COSTS:
         return None
-    if no_interval(result):
-        return None
-    problem = result.problem
-    kind = interval.kind_of(
-        problem.graph, cluster, result.plan, result.stage_costs, problem.framework.name, problem.training.precision
-    )
-    return interval.around(timeline.step_seconds, kind)
+    kind = _kind(result, cluster)
+    return None if kind.none else interval.around(timeline.step_seconds, kind)
 
 
 def no_interval(result: Result) -> str:
     """Return why a step of our cost model has no interval, without a full stop; empty where it has one."""
-    graph = result.problem.graph
-    if result.problem.costs not in interval.MEASURED_COSTS or (graph.fully_trained and graph.n_sequences == 1):
+    cluster = result.problem.cluster
+    if cluster is None or not result.stage_costs or result.problem.costs not in interval.MEASURED_COSTS:
         return ""
-    what = "of pairs" if graph.n_sequences > 1 else "that trains a part of the weights"
-    return f"no interval: no run {what} was measured"
+    return _kind(result, cluster).none
+
+
+def _kind(result: Result, cluster: Cluster) -> Kind:
+    """Return what kind of run an answer is of."""
+    problem = result.problem
+    return kind_of(problem.graph, cluster, result.plan, result.stage_costs, problem.framework.word, problem.training.precision)
 
 
 def fullest(result: Result) -> tuple[float, float] | None:

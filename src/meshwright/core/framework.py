@@ -261,6 +261,9 @@ class Framework:
         that runs; 0 where it works layer by layer: this layer's, and the next one's on their way.
     keeps_gathered : bool
         Whether ZeRO-1 and 2 are FSDP whose weights stay gathered through a step, with buffers of a layer's size as in ZeRO-3.
+    gathers_each : bool
+        Whether ZeRO-2 is FSDP that frees weights after a backward pass (``reshard_after_forward=False``) and gathers them in
+        the forward pass of every micro-batch, or they are gathered once a step, after the update; pipelines keep them.
     reduces_once : bool
         Whether in a pipeline gradients of ZeRO-2 stand whole until a stage's last micro-batch is through and scattered then,
         whole ones beside shards (FSDP under PyTorch's pipelines), or every micro-batch scatters its own.
@@ -332,6 +335,7 @@ class Framework:
     gradient_copy_bytes: float = 0.0
     n_gathered_weights: float = 0.0
     keeps_gathered: bool = False
+    gathers_each: bool = False
     reduces_once: bool = False
     narrow_gradients: bool = False
     whole_gradients: bool = False
@@ -360,8 +364,13 @@ class Framework:
             raise InputError(f"framework {self.word or 'without a name'}: compute_ratio is 0; it must be above 0")
 
     def in_pipeline(self, n_ranks: int) -> Framework:
-        """Return how it carries out a pipeline of so many ranks: without one, every micro-batch scatters its gradients."""
-        return replace(self, reduces_once=False) if self.reduces_once and n_ranks == 1 else self
+        """Return how it carries out a pipeline of so many ranks: without one, every micro-batch scatters its gradients; in one,
+        none gathers weights.
+        """
+        without = n_ranks == 1
+        if without and self.reduces_once:
+            return replace(self, reduces_once=False)
+        return replace(self, gathers_each=False) if self.gathers_each and not without else self
 
     @property
     def holds_as(self) -> str:

@@ -31,6 +31,7 @@ _AROUND = re.compile(
 _INNER = re.compile(r"(.*/)?(torchrun|deepspeed|accelerate|python[\d.]*|bash|sh|[\w.-]+\.py)")
 _SETS = re.compile(r"(--(?:export|env)=)?((?:\w+,)*[A-Za-z_]\w*=.*)", re.S)
 """A word that sets a variable of the environment, and which follows an option that does."""
+_DEVICES = "CUDA_VISIBLE_DEVICES"
 _SAYS = ("echo", "printf", "cat", "log", "logger", "tee", "grep", "sed", "awk")
 
 
@@ -41,7 +42,7 @@ class CommandLine:
     Parameters
     ----------
     options : mapping of str to tuple of str
-        Each with its values; of one given twice the last counts, as in Python's parser.
+        Each with its values; of one given twice the last counts, as in Python's parser, and a warning says so.
     lines : mapping of str to int
         The line that each stands in.
     warnings : tuple of str
@@ -97,6 +98,8 @@ def read(text: str, place: str) -> CommandLine:
             for one, _ in lists
         ]
     environment = _environment(trains[0][0]) if trains else {}
+    if trains:
+        warnings += _visible(found, lines, environment, [word for word, _ in trains[0][1]], place)
     return CommandLine(found, lines, tuple(dict.fromkeys(warnings)), environment)
 
 
@@ -113,6 +116,49 @@ def _environment(command: ShellCommand) -> dict[str, tuple[str, int]]:
             found |= {name: (value, line) for name, value in re.findall(r"(?:^|,)([A-Za-z_]\w*)=([^,]*)", sets[2])}
         found |= {name: (value, line) for name, value in re.findall(r"\bexport\s+([A-Za-z_]\w*)=([^\s;&|]*)", word)}
     return found
+
+
+def _visible(
+    found: dict[str, tuple[str, ...]],
+    lines: dict[str, int],
+    environment: Mapping[str, tuple[str, int]],
+    words: list[str],
+    place: str,
+) -> list[str]:
+    """Put how many processes of a host start to the options found, where that is left to the devices that they may see; return
+    warnings.
+
+    `words`: of the command that trains.
+
+    Raises
+    ------
+    InputError
+        When more are started than devices are seen.
+    """
+    value, line = environment.get(_DEVICES, ("", 0))
+    if not value:
+        return []
+    if not re.fullmatch(r"(\d+|(GPU|MIG)-[\w-]+)(,(\d+|(GPU|MIG)-[\w-]+))*", value):
+        return [f"{place}: line {line}: {_DEVICES} is {value}, which is not known; what processes see is left to their number"]
+    seen = len(value.split(","))
+    counts = ("--nproc-per-node", "--num_gpus", "--num-gpus", *(("--num_processes",) if "--num_machines" not in found else ()))
+    name = next((name for name in counts if name in found), "")
+    told = " ".join(found[name]) if name else ""
+    if told.isdecimal() and int(told) > seen:
+        raise InputError(
+            f"{place}: line {line}: {_DEVICES} names {seen} devices of a host, but {name} is {told} (line {lines[name]}): a "
+            "process without a device stops; correct one of them"
+        )
+    if told.isdecimal() or (name and told not in ("gpu", "auto")):
+        return []
+    started = next((one for word in words if (one := word.rpartition("/")[2]) in ("deepspeed", "torchrun")), "")
+    if not name and started == "torchrun":
+        return []  # one process
+    if not name and started != "deepspeed":
+        return [f"{place}: line {line}: {_DEVICES} names {seen} devices; no option says how many processes start"]
+    name = name or "--num_gpus"
+    found[name], lines[name] = (str(seen),), line
+    return [f"{place}: line {line}: {_DEVICES} names {seen} devices of a host: {seen} processes are taken for {name}"]
 
 
 def _is_list(command: ShellCommand) -> bool:
@@ -156,12 +202,15 @@ def _inner(command: ShellCommand, words: list[tuple[str, int]]) -> list[tuple[st
 
 def _collect(found: dict[str, tuple[str, ...]], lines: dict[str, int], words: list[tuple[str, int]], place: str) -> list[str]:
     """Put the options among words to those found; return warnings of words that are not known."""
-    name, begun, warnings = "", False, []
+    name, begun, warnings = "", False, list[str]()
+    before: list[tuple[str, tuple[str, ...], int, int]] = []
     for word, line in words:
         if re.match(r"--\w", word):
             name, equals, value = word.partition("=")
             name = name.replace("_", "-") if name.replace("_", "-") in TORCHRUN else name
             begun = True
+            if name in found:
+                before.append((name, found[name], lines[name], line))
             found[name], lines[name] = (value,) if equals else (), line
         elif word.endswith(".py") or word == "-m":
             name, begun = "", True  # what follows is no value of an option
@@ -173,6 +222,11 @@ def _collect(found: dict[str, tuple[str, ...]], lines: dict[str, int], words: li
             warnings.append(f"{place}: line {line}: {word} is not set in the script; options that it may hold are not read")
         elif name:
             found[name] = (*found[name], word)
+    warnings += [
+        f"{place}: line {line}: {name} stands twice, with {' '.join(values) or 'nothing'} in line {first}; the last counts"
+        for name, values, first, line in before
+        if values != found[name]
+    ]
     return warnings
 
 

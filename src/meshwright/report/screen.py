@@ -120,7 +120,7 @@ def _question(result: Result) -> list[str]:
             place += f", products in {problem.training.precision}"
         if problem.framework.name:
             place += f"; for {problem.framework.word}"
-            place += "" if problem.framework_asked else " (assumed, see --for)"
+            place += "" if problem.framework_asked else " (assumed; say --for NAME)"
         found += _wrapped(place, 2)
     return found
 

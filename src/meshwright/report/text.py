@@ -114,7 +114,7 @@ def _question(result: Result) -> str:
         if problem.model_spec.instance is None:
             place += f", products in {problem.training.precision}"
         if problem.framework.name:
-            assumed = "" if problem.framework_asked else " (assumed; --for names another)"
+            assumed = "" if problem.framework_asked else " (assumed; say --for NAME)"
             place += f"\nframework {problem.framework.word}{assumed}"
     searched = f"search {result.search}, costs {problem.costs}, {planning_time(result)}"
     return f"{model}{place}\n{searched if result.planning_seconds else f'costs {problem.costs}'}"  # a plan may be given

@@ -15,8 +15,8 @@ __all__ = ["coverage"]
 
 
 def coverage(points: Sequence[Point], held_out: Set[int]) -> dict[str, object] | None:
-    """Return the share of runs inside the interval of what ``plan`` would predict, of all rows and of those held out; None for
-    none.
+    """Return the share of runs inside the interval of what ``plan`` would predict, of all rows that have one and of those held
+    out; None for none.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def coverage(points: Sequence[Point], held_out: Set[int]) -> dict[str, object] |
         and ``coverage_ratio``, or None where every row is fitted. Intervals of built-in sets rest on their own rows, too: only
         ``_intervals.left_out`` says how they hold on a set that is new.
     """
-    timed = [point for point in points if point.ran and point.measured_seconds > 0.0 and point.kind]
+    timed = [point for point in points if point.ran and point.measured_seconds > 0.0 and point.kind and not point.kind.none]
     if not timed:
         return None
     known = interval.factors()

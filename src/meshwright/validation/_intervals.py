@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 
-from meshwright.core.interval import COVERAGE_RATIO, FAR, FEWEST_NEAR_RUNS, Kind, TimeInterval, around
+from meshwright.core.interval import COVERAGE_RATIO, FAR, NearRun, TimeInterval, around
+from meshwright.core.interval.run_kind import Kind
 from meshwright.core.peaks import ALL, FEWEST_RAN, FEWEST_RUNS, REFUSED_RATIO, RISK, SHARES, PeakRoom
 from meshwright.validation._points import Point
 
@@ -34,9 +35,10 @@ def ends(sets: Sets) -> dict[str, TimeInterval]:
 
     Notes
     -----
-    Runs of one framework on one kind of cluster are taken as exchangeable with the next of them: of n runs, sets counting
-    alike, the middle ``0.8 (n + 1) / n`` hold it with 0.8.
-    In the wider classes the next user's runs are like a further set, not like further rows of these, so that sets count alike,
+    Runs of one framework on one kind of cluster are taken as exchangeable with the next one that is like one of them: of n
+    runs, sets counting alike, the middle ``0.8 (n + 1) / n`` hold it with 0.8.
+    In the wider classes, and where no run is like it, the next user's runs are like a further set, not like further rows of
+    these, so that sets count alike,
     however many rows they have. Of K sets that are exchangeable with the next, their weights and one more of unknown residual
     make the share ``0.8 (K + 1) / K`` of the known weight hold the next set's rows with 0.8 in the mean over sets [1]; up to
     four sets all of it.
@@ -55,10 +57,24 @@ def ends(sets: Sets) -> dict[str, TimeInterval]:
                 wide.setdefault(word, {}).setdefault(name, []).append(residual)
     found = {word: _ends(own, len(own)) for word, own in wide.items()}
     for word, own in near.items():
-        n_runs = sum(map(len, own.values()))
-        if n_runs >= FEWEST_NEAR_RUNS:
-            found[word] = _ends(own, n_runs)
+        alike, further = _ends(own, sum(map(len, own.values()))), _ends(own, len(own))
+        found[word] = replace(
+            alike, further_low_ratio=further.low_ratio, further_high_ratio=further.high_ratio, runs=_places(kinds[word])
+        )
     return {word: _reaching(found[word], kinds[word]) for word in sorted(found)}
+
+
+def _places(kinds: Sequence[Kind]) -> tuple[NearRun, ...]:
+    """Return where runs lie, those alike once; of seconds two digits count."""
+    return tuple(
+        sorted(
+            {
+                NearRun(kind.framework, kind.precision, kind.n_tokens, kind.n_devices, float(f"{kind.layer_seconds:.2g}"))
+                for kind in kinds
+            },
+            key=astuple,
+        )
+    )
 
 
 def _reaching(ends: TimeInterval, kinds: Sequence[Kind]) -> TimeInterval:
@@ -233,8 +249,9 @@ def _peaks(
 
 
 def _timed(points: Sequence[Point]) -> list[Point]:
-    """Return the rows that measured the step of a plan."""
-    return [point for point in points if point.kind is not None and point.ran and point.measured_seconds > 0.0]
+    """Return the rows that measured the step of a plan whose prediction has an interval."""
+    timed = (point for point in points if point.ran and point.measured_seconds > 0.0)
+    return [point for point in timed if point.kind is not None and not point.kind.none]
 
 
 def _kind(point: Point) -> Kind:

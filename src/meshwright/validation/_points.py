@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
-from meshwright.core.interval import Kind
+from meshwright.core.interval.run_kind import Kind
 
 __all__ = ["CellError", "Point", "Skipped", "count", "counts", "fitted", "ratio"]
 

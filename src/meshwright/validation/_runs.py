@@ -16,7 +16,7 @@ from meshwright.base.identity import ById
 from meshwright.core import peaks
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph
-from meshwright.core.interval import Kind, kind_of
+from meshwright.core.interval.run_kind import Kind, kind_of
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Framework, MixedPrecision, ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost
@@ -282,7 +282,7 @@ def _predicted(run: Run, plan: Plan, change: Callable[[StageCost], StageCost] | 
     share = peaks.peaks(run.framework.holds_as).share(peaks.RISK)
     safe = sim.excess_bytes(problem, plan, timeline.peak_bytes, share) <= 0.0
     fullest = max(range(len(ranks)), key=lambda rank: timeline.peak_bytes[rank])
-    kind = kind_of(run.graph, run.cluster, plan, stage_costs, run.framework.name, run.training.precision)
+    kind = kind_of(run.graph, run.cluster, plan, stage_costs, run.framework.word, run.training.precision)
     return Predicted(
         timeline.step_seconds, timeline.peak_bytes[fullest], timeline.reserved_bytes[fullest],
         timeline.allocated_bytes[fullest], fits, timeline.causes, timeline.memory_causes[fullest], kind, run.framework.name,

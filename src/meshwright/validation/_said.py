@@ -79,6 +79,10 @@ def of_log(fields: Mapping[str, str]) -> Said:
         if own and name != "framework" and own.replace(",", "") != text:
             raise CellError(name, f"{name} is {own}, but the log {path} says {text}; correct one of them")
     filled = {name: text for name, text in told.items() if not fields.get(name, "").strip()}
+    own, is_told = fields.get("framework", "").strip(), bool(fields.get("config", "").strip())
+    if not is_told and (word := _as_logged(own, log)) != own:
+        filled["framework"] = word
+        log = replace(log, notes=(*log.notes, f"by the log's lines {own} is {word}"))
     held = {"reserved_gib": log.reserved_bytes, "allocated_gib": log.allocated_bytes}
     if not any(fields.get(name, "").strip() for name in (*held, "nvidia_smi_gib")):
         filled |= {name: f"{n_bytes / 2.0**30:.6g}" for name, n_bytes in held.items() if n_bytes}
@@ -104,6 +108,17 @@ def _writer(framework: str, config: str) -> str:
     except InputError:
         return framework  # whoever reads the configuration says what is wrong with it
     return found[0] if len(found) == 1 and found[0] != framework and alike(framework, found[0]) else framework
+
+
+def _as_logged(word: str, log: MeasuredRun) -> str:
+    """Return the variant of a row's framework that DeepSpeed's own lines tell, where the row names none: DeepSpeed under the
+    Trainer or Accelerate, and its late reductions.
+    """
+    wrote, _, variant = log.framework.partition(":")
+    if wrote != "deepspeed":
+        return word
+    started = {"deepspeed": log.framework, "accelerate": log.framework}
+    return {**started, "transformers": "transformers:deepspeed_late" if variant else "transformers:deepspeed"}.get(word, word)
 
 
 def configured(said: Said, word: str, graph: Graph, n_devices: int) -> RunConfig | None:

@@ -33,7 +33,7 @@ class Miss:
     description : str
         What the row says.
     interval : tuple of float
-        Ends of the interval of what ``plan`` would predict, in seconds; empty for memory, and where the set predicts no plan.
+        Ends of the interval of what ``plan`` would predict, in seconds; empty for memory, and where there is none.
     """
 
     quantity: str
@@ -68,7 +68,8 @@ def _measures(point: Point, quantity: str) -> bool:
 def _miss(report: Report, point: Point, quantity: str, known: Mapping[str, interval.TimeInterval]) -> Miss:
     """Return a row as a miss."""
     of_memory = quantity == "memory"
-    ends = interval.around(point.planned_seconds, point.kind, known) if point.kind and not of_memory else None
+    has_ends = point.kind is not None and not point.kind.none and not of_memory
+    ends = interval.around(point.planned_seconds, point.kind, known) if point.kind and has_ends else None
     causes = [(cause, value) for cause, value in (_held(point) if of_memory else point.causes) if value > 0.0]
     return Miss(
         quantity,

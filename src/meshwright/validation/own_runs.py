@@ -124,11 +124,13 @@ def predicted(own: OwnRun) -> Point | Skipped:
     try:
         if own.maybe:
             word, found = _slowest(own)
-            note = "; ".join(filter(None, (f"framework is not told: {word} assumed, the slowest that runs it", note)))
+            assumed = f"framework is not told: {word} assumed, the slowest that runs it; say --for NAME"
+            note = "; ".join(filter(None, (assumed, note)))
         else:
             found = predict(own.run)
     except InputError as error:
         return Skipped(own.row, str(error))
+    note = "; ".join(filter(None, (note, (found.planned or found).kind.none)))
     return point(
         own.row, own.measured_seconds, found, held_bytes=own.held_bytes, memory=own.memory, group=own.group,
         ran=math.isfinite(own.measured_seconds), note=note,
@@ -350,7 +352,7 @@ def _word_of_framework(fields: Mapping[str, str], plain: Mapping[str, Any]) -> t
         return word, ""
     sharded = bool(plain) and plain["strategies"][0].shard >= 2 and plain["pipeline"] == 1
     word = SHARDED[0] if sharded else ANY
-    return word, f"framework is not told: {word} assumed"
+    return word, f"framework is not told: {word} assumed; say --for NAME"
 
 
 def named(fields: Mapping[str, str]) -> str:

@@ -41,8 +41,8 @@ def test_without_it_a_framework_is_assumed_and_named_and_every_other_one_is_told
     for one in entry["frameworks"]:
         assert (one["step_seconds"] is None) == bool(one["refusals"]) == (one["name"] not in entry["runs_on"])
         assert one["nearest"] is None or (one["refusals"] and one["nearest"]["changed"] and one["nearest"]["step_seconds"] > 0)
-    assert "for meshwright (assumed, see --for)" in " ".join(meshwright(*asked).out.split())
-    assert "framework meshwright (assumed; --for names another)" in meshwright(*asked, "-v").out
+    assert "for meshwright (assumed; say --for NAME)" in " ".join(meshwright(*asked).out.split())
+    assert "framework meshwright (assumed; say --for NAME)" in meshwright(*asked, "-v").out
 
 
 def test_what_a_framework_cannot_run_is_refused_in_one_line(meshwright: Any, tiny: str) -> None:

@@ -11,7 +11,9 @@ from meshwright.base.units import format_bytes
 from meshwright.clusters.wires import device, device_names
 from meshwright.core import interval, peaks
 from meshwright.core.formatting import fullest, step_interval
-from meshwright.core.interval import Kind, TimeInterval
+from meshwright.core.interval import NearRun, TimeInterval
+from meshwright.core.interval.run_kind import ALL as EVERY
+from meshwright.core.interval.run_kind import Kind, kind_of
 from meshwright.core.problem import Batch
 from meshwright.core.result import Result
 from meshwright.report import screen
@@ -34,24 +36,25 @@ def test_every_class_of_the_file_is_one_that_runs_fall_into_and_all_runs_is_ther
         Kind(("A",), mixture, shard, n_tokens, seconds).work
         for mixture in (False, True) for shard in (0, 3) for n_tokens in (2048, 16384) for seconds in (1e-4, 1e-2)
     }  # fmt: skip
-    assert len(works) == 9 and interval.ALL in known
+    assert len(works) == 9 and EVERY in known
     near = {name for name in known if " on " in name and ", on " not in name}
     for name, ends in known.items():
         assert 0.0 < ends.low_ratio <= ends.high_ratio and ends.n_runs >= ends.n_sets > 0
         if name in near:
             framework, _, rest = name.partition(" on ")
             assert framework in frameworks.names() and rest.partition(", ")[2] in ("dense", "mixture"), name
-            assert ends.n_runs >= interval.FEWEST_NEAR_RUNS, name
+            assert 0.0 < ends.further_low_ratio <= ends.low_ratio and ends.high_ratio <= ends.further_high_ratio, name
+            assert ends.runs and {run.framework.partition(":")[0] for run in ends.runs} == {framework}, name
             continue
         if name == interval.FAR:
-            assert ends.distance_ratio > interval.NEAR_RATIO and ends.high_ratio > known[interval.ALL].high_ratio
+            assert ends.distance_ratio > interval.NEAR_RATIO and ends.high_ratio > known[EVERY].high_ratio
             continue
         assert name == interval.UNMEASURED or (0 < ends.n_tokens[0] <= ends.n_tokens[1] and ends.precisions), name
         if name == interval.UNMEASURED:
-            assert ends.low_ratio < known[interval.ALL].low_ratio and ends.high_ratio > known[interval.ALL].high_ratio
+            assert ends.low_ratio < known[EVERY].low_ratio and ends.high_ratio > known[EVERY].high_ratio
             continue
         work, _, devices = name.partition(", on ")
-        assert work in works | {interval.ALL} and set(devices.split(" and ")) <= names | {""}, name
+        assert work in works | {EVERY} and set(devices.split(" and ")) <= names | {""}, name
 
 
 def test_the_nearest_class_stands_alone_where_enough_sets_measured_it() -> None:
@@ -62,14 +65,97 @@ def test_the_nearest_class_stands_alone_where_enough_sets_measured_it() -> None:
 
 
 def test_runs_of_the_framework_on_the_kind_of_cluster_come_before_all_wider_classes() -> None:
-    kind = replace(KIND, framework="megatron", cluster="dgx-h100")
+    kind = replace(KIND, framework="megatron", cluster="dgx-h100", n_devices=8, precision="bf16")
     assert kind.near == "megatron on dgx-h100, dense" and replace(kind, mixture=True).near == "megatron on dgx-h100, mixture"
     assert KIND.near == replace(kind, framework="").near == replace(kind, cluster="").near == ""
-    known = {kind.near: TimeInterval(1.1, 1.3, 40, 1), NEAR: TimeInterval(0.9, 1.1, 40, 4), ALL: TimeInterval(0.4, 3.0, 99, 10)}
+    runs = (LIKE, replace(LIKE, n_devices=64))
+    own = TimeInterval(1.1, 1.3, 40, 1, further_low_ratio=1.0, further_high_ratio=1.4, runs=runs)
+    known = {kind.near: own, NEAR: TimeInterval(0.9, 1.1, 40, 4), ALL: TimeInterval(0.4, 3.0, 99, 10)}
     found = interval.around(10.0, kind, known)
     assert (found.low_seconds, found.high_seconds) == (11.0, 13.0)
     assert found.basis == "40 runs of 1 set (megatron on dgx-h100, dense)"
     assert interval.around(10.0, replace(kind, cluster="dgx-a100"), known).high_seconds == 11.0
+
+
+LIKE = NearRun("megatron", "bf16", 2048, 8, 5e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"n_devices": 11}, "no run of megatron like this on dgx-h100 was measured (the nearest: 8 devices, 2,048 tokens"),
+        ({"n_tokens": 1500}, "the nearest: 8 devices, 2,048 tokens a sample, layers of 5 ms)"),
+        ({"layer_seconds": 7e-3}, "no run of megatron like this on dgx-h100"),
+        ({"n_devices": 50}, "(the nearest: 64 devices, "),
+        ({"framework": "megatron:plain"}, "no run of megatron:plain on dgx-h100 was measured; interval from 40 runs of 1 set"),
+        ({"precision": "fp32"}, "no run of megatron on dgx-h100 was measured in fp32; interval from 40"),
+        ({"offload": "activations"}, ""),
+    ],
+)
+def test_where_no_run_is_like_it_few_sets_widen_the_classes_of_more(changes: dict[str, object], said: str) -> None:
+    """A further set is expected beyond what rows of this one show; within 1.25 times in all a run is like the question."""
+    kind = replace(KIND, framework="megatron", cluster="dgx-h100", n_devices=8, precision="bf16")
+    ends = TimeInterval(
+        1.1, 1.3, 40, 1, further_low_ratio=1.0, further_high_ratio=1.4, runs=(LIKE, replace(LIKE, n_devices=64))
+    )
+    known = {kind.near: ends, NEAR: TimeInterval(0.9, 1.1, 40, 4), ALL: TimeInterval(0.4, 3.0, 99, 10)}
+    alike = replace(kind, n_devices=10, n_tokens=1700, layer_seconds=6e-3, precision="fp16")
+    assert interval.around(1.0, alike, known).low_seconds == 1.1
+    found = interval.around(1.0, replace(kind, **changes), known)
+    assert (found.low_seconds, found.high_seconds) == (0.9, 1.4) and found.n_sets == 4
+    assert said in found.basis and "(dense, gradients whole, under 16,384 tokens, on A)" in found.basis
+    few = known | {kind.near: replace(ends, n_runs=interval.FEWEST_NEAR_RUNS - 1)}
+    assert interval.around(1.0, kind, few).high_seconds == 1.4  # too few to speak of others like them
+
+
+def test_enough_sets_of_the_framework_on_the_kind_of_cluster_speak_of_a_further_one_within_their_reach() -> None:
+    kind = replace(KIND, framework="megatron", cluster="dgx-h100", n_devices=8, precision="bf16")
+    ends = TimeInterval(1.1, 1.3, 40, 4, (2048, 2048), (8, 64), (5e-3, 5e-3), ("bf16",), 1.0, 1.0, 1.4, (LIKE,))
+    known = {kind.near: ends, NEAR: TimeInterval(0.9, 1.1, 40, 4), ALL: TimeInterval(0.4, 3.0, 99, 10)}
+    between = interval.around(1.0, replace(kind, n_devices=40), known)
+    assert (between.low_seconds, between.high_seconds) == (1.0, 1.4)
+    beyond = interval.around(1.0, replace(kind, n_devices=128), known)
+    assert (beyond.low_seconds, beyond.high_seconds) == (0.9, 1.4)
+
+
+def _kinds() -> list[Kind]:
+    """Return questions of every framework, kind of cluster and model that was measured: like the run on the most devices."""
+    on = {name.removesuffix("-40"): ("A100-SXM-40GB" if name.endswith("-40") else "A100-SXM-80GB",) for name in ("dgx-a100",)}
+    on |= {"dgx-h100": ("H100-SXM-80GB",), "dgx-b200": ("B200-SXM-180GB",), "gb200-nvl72": ("GB200-186GB",)}
+    found = []
+    for name, ends in interval.factors().items():
+        cluster = name.partition(" on ")[2].partition(",")[0]
+        if ends.runs and cluster in on:
+            run, mixture = max(ends.runs, key=lambda run: run.n_devices), name.endswith("mixture")
+            place = (run.framework, cluster, run.n_devices, run.precision)
+            found.append(Kind(on[cluster], mixture, 1, run.n_tokens, run.layer_seconds, *place))
+    return found
+
+
+@pytest.mark.parametrize("kind", _kinds(), ids=lambda kind: f"{kind.near} {kind.n_devices}")
+def test_no_interval_narrows_as_a_question_moves_away_from_what_was_measured(kind: Kind) -> None:
+    """More devices than any run, another variant, framework, cluster, device or precision: each holds the nearer one."""
+
+    def ends(**changes: object) -> tuple[float, float]:
+        found = interval.around(1.0, replace(kind, **changes))
+        return found.low_seconds, found.high_seconds
+
+    low, high = before = ends()
+    for times in (1, 1.2, 2, 4, 16, 64, 256, 2048):
+        far = ends(n_devices=int(kind.n_devices * times))
+        assert far[0] <= before[0] + 1e-12 and far[1] >= before[1] - 1e-12, times
+        before = far
+    others = {"framework": ("nanotron", f"{kind.framework}+plain"), "cluster": ("a-site",), "devices": (("X",),)}
+    others |= {"offload": ("optimizer",), "precision": ("fp32",)}
+    for changes in ({name: value} for name, values in others.items() for value in values):
+        far = ends(**changes)
+        assert far[0] <= low + 1e-12 and far[1] >= high - 1e-12, changes
+    before = ends(framework="nanotron")  # a framework that nobody measured
+    for n_tokens in (2**15, 2**19, 2**20, 2**24):
+        if n_tokens > kind.n_tokens:
+            far = ends(framework="nanotron", n_tokens=n_tokens)
+            assert far[0] <= before[0] + 1e-12 and far[1] >= before[1] - 1e-12, n_tokens
+            before = far
 
 
 def test_a_kind_of_device_that_nobody_measured_is_as_far_off_as_others_would_be() -> None:
@@ -155,11 +241,11 @@ def test_runs_are_told_apart_by_model_sharding_tokens_and_short_layers() -> None
 
 def test_a_plan_knows_its_kind(result: Result) -> None:
     assert result.problem.cluster is not None
-    kind = interval.kind_of(result.problem.graph, result.problem.cluster, result.plan, result.stage_costs)
+    kind = kind_of(result.problem.graph, result.problem.cluster, result.plan, result.stage_costs)
     n_layers = len(result.problem.graph.ops)
     assert kind.devices == ("A100-SXM-80GB",) and not kind.mixture and kind.n_tokens == 256
     assert (kind.framework, kind.cluster) == ("", "dgx-a100")
-    told = interval.kind_of(result.problem.graph, result.problem.cluster, result.plan, result.stage_costs, "fsdp2")
+    told = kind_of(result.problem.graph, result.problem.cluster, result.plan, result.stage_costs, "fsdp2")
     assert told == replace(kind, framework="fsdp2")
     assert kind.layer_seconds == pytest.approx(sum(load.forward_seconds for load in result.stage_costs) / n_layers)
 

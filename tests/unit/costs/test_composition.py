@@ -252,6 +252,23 @@ def test_gradients_that_are_reduced_once_cost_no_micro_batch_anything_and_leave_
     assert analytic.combine([(kept, 3)], once, 0).overlap_ratio > 0.0
 
 
+def test_weights_freed_after_every_backward_pass_are_gathered_before_every_forward_pass_and_not_after_the_update() -> None:
+    """280 bytes beside 10 s of compute, copied once; ZeRO-3 gathers before the backward pass, too; a pipeline keeps them."""
+    axes = mesh(n_shards=4, n_expert_shards=4, shard=Line(), expert_data=Line())
+    how = Framework(gathers_each=True)
+    each, once, three = (load(Strategy(data=4, shard=shard), axes, framework=f) for shard, f in
+                         ((2, how), (2, how.in_pipeline(4)), (3, how)))  # fmt: skip
+    waited = 280.0 - 10.0 + 2 * 280 / MEMORY_RATE
+    assert dict(each.forward_communication)["gather"] == dict(three.forward_communication)["gather"] == pytest.approx(waited)
+    assert each.backward_communication == once.backward_communication  # the scattering of 560 bytes alone
+    assert dict(each.backward_communication)["gather"] == pytest.approx(560.0 - 50.0 + 6 * 140 / MEMORY_RATE)
+    assert (each.gather_seconds, once.gather_seconds) == (0.0, pytest.approx(280.0))
+    assert dict(once.forward_communication).get("gather", 0.0) == 0.0 and how.in_pipeline(1) is how
+    for shard in (0, 1):
+        strategy = Strategy(data=4, shard=shard)
+        assert load(strategy, axes, framework=how) == load(strategy, axes)
+
+
 @pytest.mark.parametrize(
     ("shard", "moved"),
     [

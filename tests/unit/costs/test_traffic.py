@@ -28,6 +28,7 @@ PROGRAMS = {
     "each expert's node once": Framework(dispatches_once=True),
     "tensor collectives beside products": Framework(tensor_overlap_ratio=0.4),
     "gradients scattered afterwards, at a rate of their own": Framework(shard_bytes_per_second=2e10, overlaps_scatter=False),
+    "weights of ZeRO-2 gathered each time": Framework(gathers_each=True),
 }
 DENSE = [
     Strategy(data=data, tensor=tensor, context=context, sequence_parallel=tensor > 1 and shard != 1, shard=shard)
@@ -94,7 +95,7 @@ def copied_seconds(problem: Problem, plan: Plan) -> dict[str, float]:
         if any(_stage.sharded_seconds(works[slow], axes, *costs)):
             unpack, pack = _stage._copy_seconds(works[slow], stage.strategy, devices[slow], problem.training, problem.framework)
             found["forward"] += unpack
-            found["backward"] += unpack + pack
+            found["backward"] += pack + (unpack if stage.strategy.shard == 3 else 0.0)
     return found
 
 

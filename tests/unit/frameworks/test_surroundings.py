@@ -51,6 +51,50 @@ def test_what_a_command_finds_in_its_environment(text: str, found: dict[str, tup
     assert dict(_command_line.read(text.replace("RUN", START), "run.sh").environment) == found
 
 
+@pytest.mark.parametrize(
+    ("line", "count", "said"),
+    [
+        ("torchrun --nproc-per-node gpu", "4", "4 processes are taken for --nproc-per-node"),
+        ("torchrun --nproc_per_node=auto", "4", "4 processes are taken"),
+        ("torchrun --nproc-per-node 2", "2", ""),
+        ("deepspeed --num_gpus 4", "", ""),
+        ("deepspeed", "", "4 processes are taken for --num_gpus"),
+        ("python", "", "no option says how many processes start"),
+    ],
+)
+def test_devices_that_processes_may_see_are_their_number_where_that_is_left_open(line: str, count: str, said: str) -> None:
+    rest = "pretrain_gpt.py --num-layers 4"
+    found = _command_line.read(f"CUDA_VISIBLE_DEVICES=0,1,2,3 {line} {rest}", "run.sh")
+    assert " ".join(found.options.get("--nproc-per-node", ())) == count
+    assert (said in " ".join(found.warnings)) if said else not found.warnings
+    free = _command_line.read(f"{line} {rest}", "run.sh")
+    assert not free.warnings
+    unknown = _command_line.read(f"export CUDA_VISIBLE_DEVICES=$MINE\n{line} {rest}", "run.sh")
+    assert "CUDA_VISIBLE_DEVICES is $MINE, which is not known" in " ".join(unknown.warnings)
+
+
+@pytest.mark.parametrize(
+    "line", ["torchrun --nproc-per-node 3", "deepspeed --num_gpus 3", "accelerate launch --num_processes 3"]
+)
+def test_more_processes_than_devices_seen_are_refused(line: str) -> None:
+    text = f"export CUDA_VISIBLE_DEVICES=GPU-1a,GPU-2b\n\n{line} pretrain_gpt.py --num-layers 4"
+    with pytest.raises(InputError, match=r"run.sh: line 1: .* names 2 devices of a host, but --n\w+.*is 3 \(line 3\)"):
+        _command_line.read(text, "run.sh")
+    assert not _command_line.read(text.replace(line, line.replace("3", "2")), "run.sh").warnings
+    _command_line.read(text.replace("_DEVICES", "_OTHERS"), "run.sh")
+
+
+def test_the_devices_seen_are_those_of_the_plan(tmp_path: pathlib.Path) -> None:
+    said = read(tmp_path, f"CUDA_VISIBLE_DEVICES=0,1,2,3 {START.replace('node 8', 'node gpu')}")
+    assert said.plan.n_devices == 4 and "names 4 devices of a host" in " ".join(said.warnings)
+
+
+def test_an_option_that_stands_twice_counts_as_it_stands_last_and_is_said() -> None:
+    found = _command_line.read(f"{START} \\\n --micro-batch-size 2 --num-layers 4", "run.sh")
+    assert found.options["--micro-batch-size"] == ("2",) and found.lines["--micro-batch-size"] == 2
+    assert found.warnings == ("run.sh: line 2: --micro-batch-size stands twice, with 1 in line 1; the last counts",)
+
+
 def read(folder: pathlib.Path, text: str) -> RunConfig:
     path = folder / "run.sh"
     path.write_text(text)
@@ -134,7 +178,8 @@ def test_options_that_reach_no_program_and_those_of_other_programs_are_said(tmp_
     """A comment between continued lines ends a command."""
     said = read(tmp_path, f"{START} $(cat args.txt) \\\n# --fp16 \\\n--global-batch-size 16")
     assert said.plan.n_microbatches == 2
-    printed, begun = said.warnings
+    printed, twice, begun = said.warnings
+    assert "--global-batch-size stands twice" in twice
     assert "line 1: what $(cat args.txt) prints is not known; its options are not read" in printed
     assert "line 3: --global-batch-size begins a command of its own: a comment" in begun
     array = _command_line.read(f"MORE=(--split 1 $(cat args.txt))\n{START} ${{MORE[@]}}", "run.sh")

@@ -167,7 +167,7 @@ def test_search_best_takes_pairs_only_where_they_are_asked_for_and_the_framework
     assert answer.plan.schedule == "combined_1f1b"
     assert api.plan(problem, settings=usual).plan.schedule != "combined_1f1b"
     assumed = api.make_problem("mixtral-8x7b", "dgx-h100:16", batch=Batch(32, 1, 4096))
-    with pytest.raises(InputError, match="--for names another"):
+    with pytest.raises(InputError, match="say --for NAME"):
         api.plan(assumed, settings=usual | {"schedules": "combined_1f1b"})
 
 

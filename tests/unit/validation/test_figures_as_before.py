@@ -18,7 +18,8 @@ from edited import answer, answers
 from meshwright import validation
 from meshwright.base.errors import InputError
 from meshwright.core import interval
-from meshwright.core.interval import Kind, TimeInterval
+from meshwright.core.interval import TimeInterval
+from meshwright.core.interval.run_kind import Kind
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy

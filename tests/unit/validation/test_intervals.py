@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from meshwright.core import peaks
-from meshwright.core.interval import ALL, Kind
-from meshwright.validation import Point, _intervals
+from meshwright.core.interval.run_kind import ALL, Kind
+from meshwright.validation import Point, _coverage, _intervals
 
 KIND = Kind(("A",), mixture=False, shard=1, n_tokens=2048, layer_seconds=5e-3)
 
@@ -59,11 +59,26 @@ def test_a_set_is_judged_by_the_others_alone() -> None:
 def test_nine_runs_of_a_framework_on_a_kind_of_cluster_are_a_class_with_a_tenth_on_each_side() -> None:
     near = replace(KIND, framework="some", cluster="c")
     points = tuple(replace(point, kind=near) for point in _points(*(1.0 + i / 100 for i in range(1, 20))))
-    assert near.near not in _intervals.ends({"a": points[:8]})
+    few = _intervals.ends({"a": points[:8]})[near.near]
+    assert not few.has_like(near) and (few.further_low_ratio, few.further_high_ratio) == pytest.approx((1.01, 1.08))
     nine, found = _intervals.ends({"a": points[:9]})[near.near], _intervals.ends({"a": points})[near.near]
     # 0.8 x 10 / 9 leaves tails of 1 / 18, less than a run; 0.8 x 20 / 19 leaves 3 / 38, the second from each end
     assert (nine.low_ratio, nine.high_ratio, nine.n_runs) == pytest.approx((1.01, 1.09, 9))
     assert (found.low_ratio, found.high_ratio, found.n_sets) == pytest.approx((1.02, 1.18, 1))
+    # a further set is expected beyond all of one set's rows
+    assert (found.further_low_ratio, found.further_high_ratio) == pytest.approx((1.01, 1.19))
+    assert len(found.runs) == 1 and found.has_like(near) and nine.has_like(replace(near, n_tokens=2048 * 5 // 4))
+    others = ({"framework": "some:other"}, {"precision": "fp8"}, {"offload": "optimizer"}, {"n_tokens": 2600})
+    assert not any(found.has_like(replace(near, **changes)) for changes in others)
+
+
+def test_rows_of_a_part_of_the_weights_or_of_pairs_say_nothing_of_others() -> None:
+    part = tuple(replace(point, kind=replace(KIND, trains="a part of the weights")) for point in _points(3.0, 5.0))
+    assert _intervals.ends({"a": (*_points(0.9, 1.1), *part)})[ALL].n_runs == 2
+    assert KIND.none == "" and replace(KIND, trains="pairs").none == "no interval: no run of pairs was measured"
+    assert _coverage.coverage(part, set()) is None
+    both = _coverage.coverage((*_points(1.0), *part), set())
+    assert both is not None and both["coverage_ratio"] == 1.0
 
 
 def test_rows_that_are_kept_back_count_nothing() -> None:

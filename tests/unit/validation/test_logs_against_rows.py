@@ -155,8 +155,40 @@ def test_the_file_that_deepspeed_prints_is_read_as_one(tmp_path: pathlib.Path) -
     assert isinstance(plain, validation.Point) and "configuration in the log" not in plain.note
     told = row(tmp_path, deepspeed(grad_accum_dtype="fp32"))
     assert isinstance(told, validation.Point) and "grad_accum_dtype: gradients are priced in two bytes" in told.note
-    late = row(tmp_path, deepspeed(zero_optimization_stage="2", zero_config="stage=2 overlap_comm=False"))
-    assert isinstance(late, validation.Point) and "deepspeed:late_reduce is priced as" in late.note
+
+
+def test_reductions_that_a_log_says_run_late_are_priced_so(tmp_path: pathlib.Path) -> None:
+    """DeepSpeed's own lines tell the variant of a framework that starts it; a row that names one is left as it is."""
+    off, on = (deepspeed(zero_optimization_stage="2", zero_config=f"stage=2 overlap_comm={word}") for word in ("False", "True"))
+
+    def priced(log: str, **cells: str) -> validation.Point:
+        found = row(tmp_path, log, **cells)
+        assert isinstance(found, validation.Point) and found.kind is not None
+        return found
+
+    late, beside = priced(off), priced(on)
+    assert late.kind.framework == "deepspeed:late_reduce" and beside.kind.framework == "deepspeed"
+    assert late.predicted_seconds > beside.predicted_seconds and "overlap_comm is off" in late.note
+    named = priced(off, framework="deepspeed")
+    assert named.kind == late.kind and "by the log's lines deepspeed is deepspeed:late_reduce" in named.note
+    assert priced(on, framework="deepspeed").note == beside.note
+    for word, variant in (("transformers", "transformers:deepspeed"), ("accelerate", "deepspeed")):
+        assert priced(on, framework=word).kind.framework == variant
+    assert priced(off, framework="transformers").kind.framework == "transformers:deepspeed_late"
+    assert priced(on, framework="deepspeed:late_reduce").kind.framework == "deepspeed:late_reduce"
+
+
+def test_a_setting_that_a_log_prints_twice_counts_as_it_stands_last_and_is_said(tmp_path: pathlib.Path) -> None:
+    again = megatron(14.0, 14.0, 14.0).replace("----- end of", "  micro_batch_size ........ 2\n----- end of")
+    found = row(tmp_path, again)
+    assert isinstance(found, validation.Point) and "micro_batch_size is printed once more, as 2, not 1" in found.note
+    same = megatron(14.0, 14.0, 14.0).replace("----- end of", "  micro_batch_size ........ 1\n----- end of")
+    assert isinstance(same_row := row(tmp_path, same), validation.Point) and "printed once more" not in same_row.note
+    line = "[2026-10-01 10:00:00,000] [INFO] [config.py:996:print]   {} ......... {}\n"
+    twice = line.format("train_batch_size", "32") + line.format("x", "<X object at 0x1a>") + deepspeed(x="<X object at 0x2b>")
+    found = row(tmp_path, twice)
+    assert isinstance(found, validation.Point) and "train_batch_size is printed once more, as 64, not 32" in found.note
+    assert "<X object" not in found.note
 
 
 def trainer(begun: str = "", rate: str = "9.85", runtime: str = "1014.0") -> str:

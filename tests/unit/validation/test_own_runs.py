@@ -161,9 +161,9 @@ def test_a_row_names_its_framework_or_one_is_assumed_and_said() -> None:
     ])  # fmt: skip
     assert [point.framework for point in found] == ["meshwright", "fsdp2", "torchtitan", "megatron", "meshwright"]
     assert [point.note for point in found] == [
-        "framework is not told: meshwright assumed",
-        "framework is not told: fsdp2 assumed, the slowest that runs it", "", "",
-        "framework is not told: meshwright assumed",
+        "framework is not told: meshwright assumed; say --for NAME",
+        "framework is not told: fsdp2 assumed, the slowest that runs it; say --for NAME", "", "",
+        "framework is not told: meshwright assumed; say --for NAME",
     ]  # fmt: skip
     with pytest.raises(CellError, match="no framework called 'mine'"):
         own_runs.points([{**row, "framework": "mine"}])
@@ -205,7 +205,7 @@ def test_of_sharded_runs_without_a_framework_the_slowest_that_runs_the_plan_coun
         safe = [word for word in words if found[word].planned_fits]
         roomy = safe or [word for word in words if found[word].fits] or words
         slowest = max(roomy, key=lambda word: found[word].planned_seconds)
-        assert isinstance(untold, Point) and f"{slowest} assumed, the slowest that runs it" in untold.note, row
+        assert isinstance(untold, Point) and f"{slowest} assumed, the slowest that runs it; say --for NAME" in untold.note, row
         assert untold.planned_seconds == found[slowest].planned_seconds and untold.planned_fits is bool(safe)
         assumed.append(slowest)
     assert len(set(assumed)) > 1
@@ -330,7 +330,7 @@ def test_a_plan_file_tells_its_length_its_training_and_what_runs_it(tmp_path: pa
     plan_json.write(planned, str(tmp_path / "plan.json"))
     (point,) = own_runs.points([row | {"config": str(tmp_path / "plan.json"), "nvidia_smi_gib": "9"}])
     assert isinstance(point, Point) and planned.timeline is not None
-    assert (point.framework, point.note) == ("fsdp2", "")
+    assert (point.framework, point.note) == ("fsdp2", "no interval: no run that trains a part of the weights was measured")
     assert point.predicted_seconds == pytest.approx(planned.timeline.step_seconds)
     assert point.planned_bytes == pytest.approx(max(planned.timeline.peak_bytes))
 

@@ -14,7 +14,7 @@ import pytest
 from meshwright import validation
 from meshwright.base.errors import InputError
 from meshwright.core import interval
-from meshwright.core.interval import Kind
+from meshwright.core.interval.run_kind import Kind
 from meshwright.validation import Point, Report, Skipped, _worst
 
 GIB = 2.0**30

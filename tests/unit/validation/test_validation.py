@@ -15,7 +15,7 @@ from meshwright import frameworks, validation
 from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core import interval
-from meshwright.core.interval import Kind
+from meshwright.core.interval.run_kind import Kind
 from meshwright.core.problem import MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.validation import Point, Report, Skipped, megatron_bridge, simumax

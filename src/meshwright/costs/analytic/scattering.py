@@ -1,4 +1,4 @@
-"""How gradients of sharded weights go between ranks: when, and how wide."""
+"""How sharded weights and their gradients go between ranks: when, and how wide."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import Mesh
 from meshwright.costs.analytic.layer import LayerWork
 
-__all__ = ["held_width", "replica_bytes", "scatter_width", "scatters"]
+__all__ = ["gathers", "held_width", "replica_bytes", "scatter_width", "scatters"]
+
+
+def gathers(strategy: Strategy, framework: Framework) -> bool:
+    """Tell whether the forward pass of every micro-batch gathers weights; its backward pass does so under ZeRO-3 only."""
+    return strategy.shard == 3 or (framework.gathers_each and strategy.shard == 2)
 
 
 def scatters(strategy: Strategy, framework: Framework) -> bool:

@@ -13,7 +13,7 @@ from meshwright.core.strategy import OFFLOAD, Strategy
 from meshwright.costs.analytic.device_mesh import Axis, Mesh, bucket_seconds
 from meshwright.costs.analytic.layer import LayerWork, Repeat, Transfer
 from meshwright.costs.analytic.offload import exposed_seconds, host_update
-from meshwright.costs.analytic.scattering import held_width, replica_bytes, scatter_width, scatters
+from meshwright.costs.analytic.scattering import gathers, held_width, replica_bytes, scatter_width, scatters
 from meshwright.costs.analytic.update import EXCHANGED_BYTES, shaped_update
 
 __all__ = [
@@ -45,7 +45,8 @@ def layer_load(
     Notes
     -----
     Sharded weights (ZeRO-3) are gathered before the forward and again before the backward pass of every micro-batch, each
-    beside the compute of the neighbouring layer: only what exceeds one layer's compute is exposed. Gradients sharded over the
+    beside the compute of the neighbouring layer: only what exceeds one layer's compute is exposed; those of ZeRO-2 before the
+    forward pass only, where the framework frees them in between (`Framework.gathers_each`). Gradients sharded over the
     micro-batches (ZeRO-2 and 3) are reduced at once, beside the same compute; with HSDP the replicas add up their shards once a
     step, or then too. Taking gathered weights apart and laying gradients out for the scattering are copies, which nothing
     hides. Gradients that stand whole till a step's last micro-batch (`Framework.whole_gradients`, and `reduces_once` of ZeRO-2)
@@ -74,13 +75,14 @@ def layer_loads(
     output_bytes = work.output_bytes / (strategy.tensor if splits else 1)
     unpack, pack = _copy_seconds(work, strategy, device, training, framework) if framework.copies_gathered else (0.0, 0.0)
     reduce_seconds = _reduce_seconds(work, mesh, strategy, training, framework, pack)
-    gather_seconds = _gather_seconds(work, mesh, strategy, training)
+    gather_seconds = _gather_seconds(work, mesh, strategy, training, framework)
     weight_bytes = weights - _packed_saving(work, mesh, strategy, training)
     forward = _communication(work.forward, mesh, strategy, framework)
     gather, reduce = sharded_seconds(work, mesh, strategy, training, framework)
     pack = pack if scatters(strategy, framework) else 0.0
     if gather or reduce:
         forward = _add(forward, "gather", max(0.0, gather - work.forward_seconds) + unpack)
+    again_seconds, unpack = (gather, unpack) if strategy.shard == 3 else (0.0, 0.0)
     found = []
     for recompute in settings:
         again, again_transfers = repeated(work, recompute)
@@ -88,7 +90,7 @@ def layer_loads(
         if (gather or reduce) and work.has_backward:
             beside, after = (reduce, 0.0) if framework.overlaps_scatter else (0.0, reduce)
             backward_seconds = work.backward_input_seconds + work.backward_weight_seconds + again
-            backward = _add(backward, "gather", max(0.0, gather + beside - backward_seconds) + after + unpack + pack)
+            backward = _add(backward, "gather", max(0.0, again_seconds + beside - backward_seconds) + after + unpack + pack)
         saved, working = _activation_bytes(work, recompute)
         there, away = forward, 0.0
         if recompute == OFFLOAD and work.has_backward:
@@ -223,10 +225,10 @@ def _add(causes: tuple[tuple[str, float], ...], cause: str, seconds: float) -> t
 def _copy_seconds(
     work: LayerWork, strategy: Strategy, device: Device, training: MixedPrecision, framework: Framework
 ) -> tuple[float, float]:
-    """Return the seconds of taking gathered weights apart (ZeRO-3), and of laying out gradients for their scattering."""
+    """Return the seconds of taking gathered weights apart, and of laying out gradients for their scattering."""
     rate = device.memory_bytes_per_second * device.memory_ratio
     gathered = work.gathered_bytes(training.weight_bytes) + training.weight_bytes * work.n_expert_parameters
-    unpack = 2.0 * gathered / rate if strategy.shard == 3 else 0.0
+    unpack = 2.0 * gathered / rate if gathers(strategy, framework) else 0.0
     n_trained = work.n_trained_dense + work.n_trained_expert
     return unpack, (training.weight_bytes + scatter_width(strategy, training, framework)) * n_trained / rate
 
@@ -234,17 +236,19 @@ def _copy_seconds(
 def sharded_seconds(
     work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework
 ) -> tuple[float, float]:
-    """Return the seconds of gathering weights (ZeRO-3) and of scattering gradients (ZeRO-2 and 3) of every micro-batch."""
+    """Return the seconds of gathering weights (ZeRO-3; ZeRO-2 where the framework does) and of scattering gradients (ZeRO-2
+    and 3) of every micro-batch.
+    """
     if strategy.shard < 2:
         return 0.0, 0.0
     width = scatter_width(strategy, training, framework) if scatters(strategy, framework) else 0
     if framework.shard_bytes_per_second:
         gathered = work.gathered_bytes(training.weight_bytes) + training.weight_bytes * work.n_expert_parameters
-        gather = gathered / framework.shard_bytes_per_second if strategy.shard == 3 else 0.0
+        gather = gathered / framework.shard_bytes_per_second if gathers(strategy, framework) else 0.0
         n_trained = work.n_trained_dense + work.n_trained_expert
         return gather, n_trained * width / framework.shard_bytes_per_second
     gather = 0.0
-    if strategy.shard == 3:
+    if gathers(strategy, framework):
         gather = bucket_seconds(mesh.shard, "all_gather", work.gathered_bytes(training.weight_bytes))
         gather += bucket_seconds(mesh.expert_data, "all_gather", work.n_expert_parameters * training.weight_bytes)
     reduce = bucket_seconds(mesh.shard, "reduce_scatter", work.n_trained_dense * width)
@@ -267,10 +271,10 @@ def _reduce_seconds(
     return seconds + (pack_seconds if seconds and strategy.shard >= 2 else 0.0)
 
 
-def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision) -> float:
-    """Return the seconds of gathering updated weights after the optimizer (ZeRO-1 and 2)."""
+def _gather_seconds(work: LayerWork, mesh: Mesh, strategy: Strategy, training: MixedPrecision, framework: Framework) -> float:
+    """Return the seconds of gathering updated weights after the optimizer (ZeRO-1, and 2 unless micro-batches do)."""
     sent = 2.0 * sum(axis.seconds("all_to_all", n_bytes) for _, axis, n_bytes in exchanges(work, mesh, strategy))
-    if strategy.shard not in (1, 2):
+    if strategy.shard not in (1, 2) or gathers(strategy, framework):
         return sent
     seconds = bucket_seconds(mesh.shard, "all_gather", work.n_trained_dense * training.weight_bytes)
     return seconds + bucket_seconds(mesh.expert_data, "all_gather", work.n_trained_expert * training.weight_bytes) + sent

@@ -10,7 +10,7 @@ from meshwright.core.stage_cost import Collective
 from meshwright.core.strategy import Strategy
 from meshwright.costs.analytic.device_mesh import BUCKET_BYTES, Axis, Mesh
 from meshwright.costs.analytic.layer import LayerWork, Transfer
-from meshwright.costs.analytic.scattering import replica_bytes, scatter_width, scatters
+from meshwright.costs.analytic.scattering import gathers, replica_bytes, scatter_width, scatters
 from meshwright.costs.analytic.stage import exchanges, exposed, repeated, sharded_seconds
 
 __all__ = ["collectives"]
@@ -63,12 +63,14 @@ def collectives(
         )
         backward_seconds = work.backward_input_seconds + work.backward_weight_seconds + again_seconds
         gather, scatter = sharded_seconds(work, mesh, strategy, training, framework)
-        beside = gather + scatter if framework.overlaps_scatter else gather
+        gather_again = gather if strategy.shard == 3 else 0.0
+        beside = gather_again + scatter if framework.overlaps_scatter else gather_again
         hidden = min(1.0, backward_seconds / beside) if beside > 0.0 else 0.0
-        if strategy.shard == 3:
+        if gathers(strategy, framework):
             ledger.beside(
                 "forward", gathered, gather, min(1.0, work.forward_seconds / gather) if gather > 0.0 else 0.0, n_layers
             )
+        if strategy.shard == 3:
             ledger.beside("backward", gathered, gather, hidden, n_layers * work.has_backward)
         if each:
             ledger.beside("backward", reduced, scatter, hidden if framework.overlaps_scatter else 0.0, n_layers)
@@ -76,7 +78,7 @@ def collectives(
             ledger.once("reduce", reduced, n_layers)
         replicas = replica_bytes(lasting, mesh, strategy, training, framework)[1]
         ledger.once("reduce", (("replicate", "all_reduce", replicas),), n_layers)
-        if strategy.shard in (1, 2):
+        if strategy.shard in (1, 2) and not gathers(strategy, framework):
             ledger.once("gather", updated, n_layers)
         for name, axis, n_bytes in exchanges(lasting, mesh, strategy):
             ledger.exactly("gather", (name, "all_to_all", n_bytes), 2.0 * n_layers, axis.seconds("all_to_all", n_bytes))

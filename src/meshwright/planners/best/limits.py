@@ -363,7 +363,7 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
         and not (in_pairs(word) and (usual or not framework.paired_tasks))
     )
     if not framework.paired_tasks and (beside := [word for word in params.schedules if in_pairs(word)]):
-        other = "" if problem.framework_asked else " (assumed; --for names another)"
+        other = "" if problem.framework_asked else " (assumed; say --for NAME)"
         raise outside(problem, f"schedules {', '.join(beside)}", f"no forward task beside a backward task{other}")
     if schedules and all(map(in_pairs, schedules)) and largest_degrees(problem.graph)["expert"] == 1:
         raise InputError(f"schedules {', '.join(schedules)}: {problem.graph.name} has no experts to spread, so nothing to hide")
@@ -378,7 +378,7 @@ def inside_framework(params: Limits, problem: Problem) -> Limits:
     if not shard:
         raise outside(problem, f"sharding levels {params.shard}", f"sharding levels {framework.shards}")
     if not set(params.offload) <= set(framework.offloads):
-        other = "" if problem.framework_asked else " (assumed; --for names another)"
+        other = "" if problem.framework_asked else " (assumed; say --for NAME)"
         raise outside(problem, f"offload {', '.join(params.offload)}", f"offload {', '.join(framework.offloads)}{other}")
     if reason := _no_host(params, problem):
         raise InputError(f"offload {', '.join(params.offload)}: {reason}")

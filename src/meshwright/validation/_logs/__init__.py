@@ -174,8 +174,9 @@ class MeasuredRun:
 
 
 def alike(one: str, other: str) -> bool:
-    """Tell whether the log of one framework may time the configuration of another."""
-    return one == other or any({one, other} <= names for names in ALIKE)
+    """Tell whether the log of one framework may time the configuration of another, whatever the variant."""
+    pair = {word.partition(":")[0] for word in (one, other)}
+    return len(pair) == 1 or any(pair <= names for names in ALIKE)
 
 
 def is_log(path: str | Path) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine, between, moment, number
+from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine, between, moment, number, say
 
 __all__ = ["reading", "without_timer"]
 
@@ -34,7 +34,7 @@ def reading(lines: Sequence[Line]) -> Reading | None:
     found, said = Reading("deepspeed"), dict[str, str]()
     steps: list[tuple[TimedLine, float]] = []
     updates: list[tuple[TimedLine, float]] = []
-    old = False
+    old, twice = False, list[str]()
     for row, text in lines:
         if match := _PIPELINE.search(text):
             found.entries.append(TimedLine(row, int(match[1]), number(match[2]), samples_per_second=number(match[3])))
@@ -47,7 +47,7 @@ def reading(lines: Sequence[Line]) -> Reading | None:
         elif _STARTED.search(text) and "vm %" not in text:
             found.notes.append(f"line {row}: the timer's line without its rate; left out")
         elif match := _SETTING.search(text):
-            said[match[1]] = match[2]
+            say(said, match[1], match[2], row, twice)
         if match := _ALLOCATED.search(text):
             found.allocated_bytes = max(found.allocated_bytes, number(match[1]) * 2.0**30)
         elif match := _SEEN.search(text):
@@ -55,6 +55,7 @@ def reading(lines: Sequence[Line]) -> Reading | None:
             found.reserved_bytes = max(found.reserved_bytes, number(match[2]) * 2.0**30)
     if not steps and not found.entries:
         return None
+    found.notes += twice
     if old and len(updates) > 1:  # the timer of 2020 to 2022 counts micro-batches, these lines steps
         rate = steps[-1][0].samples_per_second
         steps = [(replace(entry, samples_per_second=rate), at) for entry, at in updates]
@@ -143,7 +144,8 @@ def _config(found: Reading, said: Mapping[str, str], block: str) -> None:
     beside = re.search(r"overlap_comm['\"]?[=:]\s*(True|False)", said.get("zero_config", ""))
     told = {"overlap_comm": beside[1] == "True"} if beside else zero
     if told and config.reduces_late(told, level):
-        other.append("overlap_comm is off: gradients are reduced late, which deepspeed:late_reduce is priced as, deepspeed not")
+        found.framework = "deepspeed:late_reduce"
+        other.append("overlap_comm is off: gradients are reduced late, as deepspeed:late_reduce")
     found.notes += [f"by the configuration in the log {what}" for what in other]
 
 

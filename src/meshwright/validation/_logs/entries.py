@@ -7,13 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-__all__ = ["NUMBER", "Line", "Reading", "TimedLine", "between", "clock", "moment", "number", "windows"]
+__all__ = ["NUMBER", "Line", "Reading", "TimedLine", "between", "clock", "moment", "number", "say", "windows"]
 
 NUMBER = r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\d,]*\d)"
 """A number of a log, with commas between thousands; a comma elsewhere, as some countries write decimals, makes it none."""
 
 Line = tuple[int, str]
 """Number of a line in its file, from 1, and its text without colours."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Where an object lies, which every printing has anew."""
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 
@@ -43,6 +46,25 @@ class TimedLine:
     samples_per_second: float = 0.0
     device_tokens_per_second: float = 0.0
     device_flops_per_second: float = 0.0
+
+
+def say(said: dict[str, str], name: str, value: str, row: int, notes: list[str]) -> None:
+    """Put a setting that a line prints to those said; the last value counts, and a note says where it is another one.
+
+    Parameters
+    ----------
+    said : dict of str to str
+        What was printed so far.
+    name, value : str
+        The setting.
+    row : int
+        The line.
+    notes : list of str
+        Notes of the log.
+    """
+    if _ADDRESS.sub("", said.get(name, value)) != _ADDRESS.sub("", value):
+        notes.append(f"line {row}: {name} is printed once more, as {value}, not {said[name]}; the last counts")
+    said[name] = value
 
 
 class Reading:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine, number
+from meshwright.validation._logs.entries import NUMBER, Line, Reading, TimedLine, number, say
 
 __all__ = ["reading"]
 
@@ -23,7 +23,7 @@ def reading(lines: Sequence[Line]) -> Reading | None:
     `lines`: of the file, with their numbers.
     """
     found, arguments, inside = Reading("megatron"), dict[str, str](), False
-    start, before = 0, dict[str, str]()
+    start, before, twice = 0, dict[str, str](), list[str]()
     for row, text in lines:
         if "- end of arguments -" in text:
             inside = False
@@ -32,13 +32,14 @@ def reading(lines: Sequence[Line]) -> Reading | None:
         elif re.search(r"-{5,} arguments -{5,}", text):
             inside, start, before, arguments = True, row, arguments, {}
         elif inside and (match := _ARGUMENT.search(text)):
-            arguments[match[1]] = match[2]
+            say(arguments, match[1], match[2], row, twice)
         elif match := _ITERATION.search(text):
             _iteration(found, row, int(match[1]), match[2])
         elif match := _MEMORY.search(text):
             _memory(found, match[1], match[2])
     if not found.entries and not found.notes:
         return None
+    found.notes += twice
     if arguments:
         if arguments.get("deepspeed") == "True":
             found.framework = "megatron_deepspeed"

@@ -104,7 +104,7 @@ def test_the_plan_file_says_it_and_another_word_is_refused() -> None:
 def test_what_has_no_host_or_no_such_framework_is_refused() -> None:
     with pytest.raises(InputError, match="not in framework torchtitan, which has offload none; leave the option out"):
         solved(posed(framework="torchtitan"), offload="none,optimizer")
-    with pytest.raises(InputError, match=r"has offload none \(assumed; --for names another\); leave"):
+    with pytest.raises(InputError, match=r"has offload none \(assumed; say --for NAME\); leave"):
         solved(posed(framework=""), offload="optimizer")
     with pytest.raises(InputError, match="nothing is known of the host of H100-SXM-80GB in cluster flat:8"):
         solved(posed("flat:8"), offload="optimizer")

@@ -10,14 +10,11 @@ from typing import Any
 
 from meshwright.base import files
 from meshwright.base.units import format_seconds
-from meshwright.core.cluster import Cluster
-from meshwright.core.graph import Graph
-from meshwright.core.plan import Plan
-from meshwright.core.stage_cost import StageCost
+from meshwright.core.interval.run_kind import ALL, Kind
 
 __all__ = [
-    "ALL", "COVERAGE_RATIO", "FEWEST_NEAR_RUNS", "FEWEST_SETS", "MEASURED_COSTS", "UNMEASURED", "Interval", "Kind",
-    "TimeInterval", "around", "factors", "kind_of",
+    "COVERAGE_RATIO", "FAR", "FEWEST_NEAR_RUNS", "FEWEST_SETS", "LIKE_RATIO", "MEASURED_COSTS", "NEAR_RATIO", "UNMEASURED",
+    "Interval", "NearRun", "TimeInterval", "around", "factors",
 ]  # fmt: skip
 
 COVERAGE_RATIO = 0.8
@@ -34,138 +31,51 @@ FEWEST_SETS = 4
 the mean.
 """
 
-SHORT_LAYER_SECONDS = 1e-3
-"""Layers that compute for less: issuing them takes eager programs about as long, which figures of devices do not count."""
-
-LONG_TOKENS = 16384
-"""Samples of this length and more are told apart: attention is most of their compute."""
-
-ALL = "all runs"
-"""The class of every run."""
-
 FAR = "runs unlike those of other sets"
 """The class of runs whose length, devices, layers or precision no other set had near."""
 
 NEAR_RATIO = 1.5
-"""How many times longer, wider or slower than measured runs another may be and still be near them: of 1.5, 2, 4 and 8 the one by which
-the intervals of other sets hold 80 % of a set's runs, in the mean over sets."""  # noqa: E501
+"""How many times longer, wider or slower than all measured runs of a class another may be and still be within their reach: of
+1.5, 2, 4 and 8 the one by which the sets that the intervals of other sets hold less than 80 % of fall short of it least.
+"""
+
+LIKE_RATIO = 1.25
+"""How many times longer, wider or slower than one measured run another may be and still be like it: of 1.1, 1.25, 1.5 and 2 the
+largest by which the sets that the intervals of other sets hold less than 80 % of fall short of it least.
+"""
 
 UNMEASURED = "kinds of device taken as not measured"
 """The class of runs predicted with the shares of another kind of device, as kinds are that nobody measured."""
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What a run is, as far as intervals tell runs apart.
+class NearRun:
+    """Where a measured run lies, as far as another one may be like it.
 
     Parameters
     ----------
-    devices : tuple of str
-        Kinds of device, by `Device.name`, sorted.
-    mixture : bool
-        Whether the model has routed experts.
-    shard : int
-        The most that a stage's data axis shards, as `Strategy.shard`.
-    n_tokens : int
-        Tokens of a sample.
+    framework, precision : str
+        As of `Kind`.
+    n_tokens, n_devices : int
+        As of `Kind`.
     layer_seconds : float
-        Compute of the forward pass of one micro-batch, in the mean of the layers: where it is short, the host is what decides.
-    framework : str
-        What runs it, by `Framework.name`; empty where none is known.
-    cluster : str
-        What kind of cluster it runs on: its name without a number of devices.
-    n_devices : int
-        How many devices it runs on; 0 where that is not known.
-    precision : str
-        Of products; empty where that is not known.
-    offload : str
-        What lies on the host: ``optimizer``, ``activations``; empty for nothing.
+        As of `Kind`.
     """
 
-    devices: tuple[str, ...]
-    mixture: bool
-    shard: int
+    framework: str
+    precision: str
     n_tokens: int
+    n_devices: int
     layer_seconds: float
-    framework: str = ""
-    cluster: str = ""
-    n_devices: int = 0
-    precision: str = ""
-    offload: str = ""
 
-    @property
-    def length(self) -> int:
-        """Tokens of a sample; 0 where the model has no length, which is a graph of one token."""
-        return self.n_tokens if self.n_tokens > 1 else 0
-
-    @property
-    def near(self) -> str:
-        """The name of the nearest class: one framework's runs of one kind of model on one kind of cluster; empty for none."""
-        model = "mixture" if self.mixture else "dense"
-        return f"{self.framework} on {self.cluster}, {model}" if self.framework and self.cluster else ""
-
-    @property
-    def on(self) -> str:
-        """Its devices in words."""
-        return " and ".join(self.devices)
-
-    @property
-    def work(self) -> str:
-        """What it does, in words: the classes that residuals differ by."""
-        if self.layer_seconds < SHORT_LAYER_SECONDS:
-            return "layers under 1 ms"
-        model = "mixture" if self.mixture else "dense"
-        sharded = "gradients sharded" if self.shard >= 2 else "gradients whole"
-        return f"{model}, {sharded}, {'16,384 tokens and more' if self.n_tokens >= LONG_TOKENS else 'under 16,384 tokens'}"
-
-    @property
-    def classes(self) -> tuple[str, str, str]:
-        """Names of the wider classes it belongs to, the nearest first: this work on these devices, on any, and all runs."""
-        return f"{self.work}, on {self.on}", self.work, ALL
-
-
-def kind_of(
-    graph: Graph, cluster: Cluster, plan: Plan, stage_costs: Sequence[StageCost], framework: str = "", precision: str = ""
-) -> Kind:
-    """Return what kind of run a plan is.
-
-    Parameters
-    ----------
-    graph : Graph
-        The model.
-    cluster : Cluster
-        Where it runs.
-    plan : Plan
-        The plan.
-    stage_costs : sequence of StageCost
-        What its stages do.
-    framework : str
-        The name of what runs it.
-    precision : str
-        Of products; empty where that is not known.
-    """
-    used = {stage.devices for stage in plan.stages} if len(cluster.kinds) > 1 else ((0,),)
-    devices = {cluster.device(device).name for own in used for device in own}
-    mixture = any(operator.expert for op in graph.ops for operator in op.body)
-    seconds = sum(load.forward_seconds for load in stage_costs) / sum(len(stage.ops) for stage in plan.stages)
-    shard = max(stage.strategy.shard for stage in plan.stages)
-    on = cluster.name.partition(":")[0]
-    away = {stage.strategy.offload for stage in plan.stages} - {"none"}
-    offload = " and ".join(sorted(away | ({"activations"} if plan.n_offloaded else set())))
-    return Kind(
-        tuple(sorted(devices)),
-        mixture,
-        shard,
-        graph.sequence_length,
-        seconds,
-        framework,
-        on,
-        plan.n_devices,
-        precision,
-        offload,
-    )
+    def distance(self, kind: Kind) -> float:
+        """Return how many times longer, wider or slower one of the two is, in what they differ by most."""
+        pairs = (
+            (kind.length, self.n_tokens), (kind.n_devices, self.n_devices), (kind.layer_seconds, self.layer_seconds)
+        )  # fmt: skip
+        return max((1.0, *(max(mine / its, its / mine) for mine, its in pairs if mine and its)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +96,10 @@ class TimeInterval:
         Of their products.
     distance_ratio : float
         Of `FAR`: how many times what the other sets reached its runs exceeded, in the geometric mean over sets.
+    further_low_ratio, further_high_ratio : float
+        Of `Kind.near`: between which multiples the runs of a further set are expected; 0 elsewhere.
+    runs : tuple of NearRun
+        Of `Kind.near`: its runs, those alike once.
     """
 
     low_ratio: float
@@ -197,6 +111,29 @@ class TimeInterval:
     layer_seconds: tuple[float, float] = (0.0, 0.0)
     precisions: tuple[str, ...] = ()
     distance_ratio: float = 1.0
+    further_low_ratio: float = 0.0
+    further_high_ratio: float = 0.0
+    runs: tuple[NearRun, ...] = ()
+
+    @property
+    def further(self) -> TimeInterval:
+        """What is expected of a further set of the class."""
+        if not self.further_high_ratio:
+            return self
+        return replace(self, low_ratio=self.further_low_ratio, high_ratio=self.further_high_ratio)
+
+    def nearest(self, kind: Kind) -> NearRun | None:
+        """Return the run of a question's own framework and precision that is nearest to it; None where there is none."""
+        alike = [
+            run for run in self.runs
+            if run.framework == kind.framework and _products(run.precision) == _products(kind.precision)
+        ]  # fmt: skip
+        return min(alike, key=lambda run: run.distance(kind), default=None)
+
+    def has_like(self, kind: Kind) -> bool:
+        """Tell whether the class has runs enough to speak of others like them, and one like a question's."""
+        nearest = self.nearest(kind) if self.n_runs >= FEWEST_NEAR_RUNS and not kind.offload else None
+        return nearest is not None and nearest.distance(kind) <= LIKE_RATIO * (1.0 + 1e-9)
 
     def distance(self, kind: Kind) -> float:
         """Return how many times the reach of its runs a question exceeds, in what it exceeds most; 1 where in nothing."""
@@ -280,6 +217,10 @@ def factors() -> Mapping[str, TimeInterval]:
 def _stored(entry: Mapping[str, Any]) -> TimeInterval:
     """Return a class from its table."""
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    if "runs" in fields:
+        fields["runs"] = tuple(
+            NearRun(*word.rsplit(", ", 1), *run) for word, runs in fields["runs"].items() for run in runs
+        )  # fmt: skip
     return TimeInterval(**fields)
 
 
@@ -298,26 +239,22 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
     Returns
     -------
     Interval
-        Of the framework's runs on the kind of cluster where there are enough and one is near; else of the nearest of the wider
-        classes that enough sets measured, widened by nearer ones that fewer did. Where no run of its work is near in length,
-        devices, layers or precision, or state lies on the host, not less than `FAR`, which widens with the distance. On kinds
-        of device that no set measured, in precisions that none measured on them, and with state on the host not less than what
-        other kinds would be off by if nobody had measured them.
+        Where the framework's runs on the kind of cluster are enough and one of them is like this (`TimeInterval.has_like`),
+        the middle of these. Else what a further set is expected to take: of the nearest class that enough sets measured (the
+        framework's on the kind of cluster, then the wider ones), widened by nearer ones that fewer did. Where no run of its
+        work is near in length, devices, layers or precision, or state lies on the host, not less than `FAR`, which widens with
+        the distance. On kinds of device that no set measured, in precisions that none measured on them, and with state on the
+        host not less than what other kinds would be off by if nobody had measured them.
     """
     known = factors() if known is None else known
-    if kind.near in known and not (unlike := known[kind.near].beyond(kind)):
-        ends = known[kind.near]
-        basis = f"{_counted(ends)} ({kind.near})"
-        return Interval(seconds * ends.low_ratio, seconds * ends.high_ratio, basis, ends.n_runs, ends.n_sets)
-    found: list[tuple[str, TimeInterval]] = []
+    own = known.get(kind.near)
+    if own is not None and own.has_like(kind):
+        basis = f"{_counted(own)} ({kind.near})"
+        return Interval(seconds * own.low_ratio, seconds * own.high_ratio, basis, own.n_runs, own.n_sets)
     here = known.get(kind.classes[0])
     strange = here is not None and here.unlike_products(kind)
     device_measured = any(name.endswith(f", on {kind.on}") for name in known)
-    for name in kind.classes:
-        if name in known:
-            found.append((name, known[name]))
-            if device_measured and known[name].n_sets >= FEWEST_SETS and not (strange and name == kind.classes[0]):
-                break
+    found = _ladder(kind, known, device_measured, strange)
     widest = next((known[name] for name in kind.classes[1:] if name in known), known[ALL])
     unlike = widest.beyond(kind)
     if strange and here and not widest.unlike_products(kind):
@@ -332,22 +269,61 @@ def around(seconds: float, kind: Kind, known: Mapping[str, TimeInterval] | None 
     return Interval(seconds * low, seconds * high, basis, last.n_runs, last.n_sets, unmeasured, "; ".join(unlike))
 
 
+def _ladder(
+    kind: Kind, known: Mapping[str, TimeInterval], device_measured: bool, strange: bool
+) -> list[tuple[str, TimeInterval]]:
+    """Return the classes that a further set's runs are expected by, the nearest first: up to the first that enough sets
+    measured and that reaches the question.
+
+    `device_measured`: whether any run on the question's kinds of device was; `strange`: whether none of its work on them was in
+    its precision.
+    """
+    found: list[tuple[str, TimeInterval]] = []
+    if (own := known.get(kind.near)) is not None:
+        found.append((kind.near, own.further))
+        if own.n_sets >= FEWEST_SETS and not own.beyond(kind):
+            return found
+    for name in kind.wider:
+        if name in known:
+            found.append((name, known[name]))
+            if device_measured and known[name].n_sets >= FEWEST_SETS and not (strange and name == kind.classes[0]):
+                break
+    return found
+
+
 def _farther(ends: TimeInterval, distance_ratio: float) -> TimeInterval:
     """Return the ends of `FAR` for a question that is farther off than its runs were: as many times, in logarithms."""
     times = max(1.0, math.log(distance_ratio) / math.log(max(ends.distance_ratio, NEAR_RATIO)))
     return replace(ends, low_ratio=ends.low_ratio**times, high_ratio=ends.high_ratio**times)
 
 
-def _basis(kind: Kind, found: Sequence[tuple[str, TimeInterval]], device_measured: bool, unlike: Sequence[str]) -> str:
-    """Say which runs an interval rests on."""
-    rests = "; ".join(f"{_counted(ends)} ({name})" for name, ends in found)
+def _basis(
+    kind: Kind, found: Sequence[tuple[str, TimeInterval]], device_measured: bool, unlike: Sequence[str]
+) -> str:  # fmt: skip
+    """Say which runs an interval rests on, none of which is like the question."""
+    names = [name for name, _ in found]
     if unlike:
-        return f"no run like this was measured ({'; '.join(unlike)}); interval from {rests}"
-    if found[0][0] == kind.classes[0]:
-        return rests
-    if not device_measured:
-        return f"no run on {kind.on} was measured; interval from {rests}"
-    return f"no run like this on {kind.on} was measured; interval from {rests}"
+        why = f"no run like this was measured ({'; '.join(unlike)})"
+    elif not device_measured:
+        why = f"no run on {kind.on} was measured"
+    elif names[0] == kind.near and (nearest := found[0][1].nearest(kind)) is not None:
+        why = f"no run of {kind.framework} like this on {kind.cluster} was measured (the nearest: {_place(nearest)})"
+    elif kind.classes[0] not in names[:2]:
+        why = f"no run like this on {kind.on} was measured"
+    elif kind.near:
+        others = names[0] == kind.near and any(run.framework == kind.framework for run in found[0][1].runs)
+        precision = f" in {kind.precision}" * others
+        why = f"no run of {kind.framework} on {kind.cluster} was measured{precision}"
+    else:
+        why = ""
+    rests = "; ".join(f"{_counted(ends)} ({name})" for name, ends in found)
+    return f"{why}; interval from {rests}" if why else rests
+
+
+def _place(run: NearRun) -> str:
+    """Say where a run lies."""
+    devices = f"{run.n_devices:,} device{'s' * (run.n_devices != 1)}"
+    return f"{devices}, {run.n_tokens:,} tokens a sample, layers of {format_seconds(run.layer_seconds)}"
 
 
 def _counted(ends: TimeInterval) -> str:
