@@ -261,6 +261,8 @@ def parallelize(
     row = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
     inside = between(layer, tp_plan)
     once, each = gathers(layer, tp_plan) if sequence else (set(), set())
+    for path in columns.keys() - each if sequence else ():
+        layer.get_submodule(path).register_forward_pre_hook(_take_whole(mesh))
     column, gathered = ColwiseParallel(), ColwiseParallel(input_layouts=Shard(1))
     layouts: dict[str, Any] = {}
     for path, style in chosen.items():
@@ -303,12 +305,40 @@ def _only_products(module: nn.Module, place: str, known: set[str]) -> bool:
 
 
 def _whole(mesh: DeviceMesh) -> Callable[[Any], Any]:
-    """Return the function that puts the parts of a sequence together."""
+    """Return the function that puts the parts of a sequence together, in a plain tensor from which a model may make others; each
+    rank adds its part to the gradient.
+    """
 
     def whole(value: Any) -> Any:
-        return DTensor.from_local(value, mesh, [Shard(1)], run_check=False).redistribute(placements=[Replicate()])
+        parts = DTensor.from_local(value, mesh, [Shard(1)], run_check=False)
+        return parts.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
 
     return whole
+
+
+class _Whole(torch.autograd.Function):
+    """Hands a tensor that all ranks have to a product; what comes back is this rank's part of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, mesh: DeviceMesh) -> Any:
+        """Return it as a DTensor."""
+        return DTensor.from_local(value, mesh, [Replicate()], run_check=False)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        """Return the gradient as this rank has it, not added up: that is done once, where the sequence was put together."""
+        if gradient.placements == (Partial(),):
+            return gradient.to_local(), None
+        return gradient.redistribute(placements=[Replicate()]).to_local() / gradient.device_mesh.size(), None
+
+
+def _take_whole(mesh: DeviceMesh) -> Any:
+    """Return a hook of a product whose input its module has put together."""
+
+    def hook(_: nn.Module, arguments: tuple[Any, ...]) -> Any:
+        return (_Whole.apply(arguments[0], mesh), *arguments[1:])  # type: ignore[no-untyped-call]
+
+    return hook
 
 
 def _summed(mesh: DeviceMesh) -> Callable[[Any], Any]:
