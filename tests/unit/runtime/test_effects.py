@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
@@ -158,6 +160,27 @@ def test_what_a_layer_remembers_is_told_or_refused() -> None:
     assert told(Remembering("outside"), sample=rows) == []
     with pytest.raises(InputError, match="gives something else when it runs again"):
         told(Remembering("outside"), recompute="selective", sample=rows)
+
+
+class Drawing(nn.Module):
+    """Drops a whole layer now and then, by the numbers of a library."""
+
+    def __init__(self, draw: Any) -> None:
+        super().__init__()
+        self.linear, self.draw = nn.Linear(4, 4), draw
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x) * (self.draw() < 0.5)
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_numbers_that_are_not_pytorchs_are_refused_where_they_would_be_drawn_again(draw: Any) -> None:
+    rows, plain = (torch.randn(1, 4),), Drawing(lambda: torch.rand(()))
+    for how, said in (({"recompute": "full"}, "recomputation would"), ({"tensor": 2}, "ranks of a tensor or context degree")):
+        with pytest.raises(InputError, match=f"'layers.0' draws numbers of Python's random or of NumPy .*, and {said}"):
+            told(Drawing(draw), sample=rows, **how)
+        assert "draws random numbers" in told(plain, sample=rows, **how)[0]
+    assert "draws random numbers" in told(Drawing(draw), sample=rows, data=2)[0]
 
 
 def test_a_pass_that_looks_leaves_no_trace() -> None:

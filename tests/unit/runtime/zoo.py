@@ -118,7 +118,8 @@ class Making(nn.Module):
         query, key, value = (
             part(x).view(rows, length, -1, 4).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj)
         )
-        mask = x.new_full((length, length), float("-inf")).triu(1) + 0.1 * torch.ones_like(x)[0] @ x.new_ones(x.shape[-1], length)
+        mask = x.new_full((length, length), float("-inf")).triu(1)
+        mask = mask + 0.1 * torch.ones_like(x)[0] @ x.new_ones(x.shape[-1], length)
         there = x.detach().abs().sum(-1) > 0
         mixed = x.new_zeros(query.shape)
         mixed = mixed + nn.functional.scaled_dot_product_attention(query, key, value, mask)

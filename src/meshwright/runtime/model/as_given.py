@@ -24,14 +24,14 @@ class Traces:
     """What a pass changed, by paths in its modules; filled once it has ended.
 
     `buffers`, `attributes`, `weights`: those that it changed.
-    `drew`: whether it drew random numbers.
+    `drew`, `drew_others`: whether it drew random numbers, and some that are not PyTorch's.
     """
 
     def __init__(self) -> None:
         self.buffers: set[str] = set()
         self.attributes: set[str] = set()
         self.weights: set[str] = set()
-        self.drew = False
+        self.drew = self.drew_others = False
 
 
 def modules_of(*roots: nn.Module) -> dict[nn.Module, str]:
@@ -87,7 +87,7 @@ def untouched(*roots: nn.Module, weights: bool = False) -> Iterator[Traces]:
     try:
         yield traces
     finally:
-        traces.drew = numbers.restore()
+        traces.drew, traces.drew_others = numbers.restore()
         for path, one in zip(parts.values(), saved, strict=True):
             one.restore(path, traces)
 
@@ -99,18 +99,18 @@ class RandomState:
         self.python, self.numpy, self.torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
         self.gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
 
-    def restore(self) -> bool:
-        """Put them back; return whether some were drawn, of PyTorch's on the CPU."""
+    def restore(self) -> tuple[bool, bool]:
+        """Put them back; return whether some were drawn, of PyTorch's on the CPU, and some of Python's and NumPy's."""
         ours: Any = self.numpy
         now: Any = np.random.get_state()
-        drew = not torch.equal(torch.get_rng_state(), self.torch) or random.getstate() != self.python
-        drew = drew or now[2] != ours[2] or not np.array_equal(now[1], ours[1])
+        others = random.getstate() != self.python or now[2] != ours[2] or not np.array_equal(now[1], ours[1])
+        drew = others or not torch.equal(torch.get_rng_state(), self.torch)
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.torch)
         if self.gpu is not None:
             torch.cuda.set_rng_state(self.gpu)
-        return drew
+        return drew, others
 
 
 class _Saved:

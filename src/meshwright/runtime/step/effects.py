@@ -61,7 +61,8 @@ class _Pass:
     """What a training pass of a layer left behind.
 
     `buffers`: that it changed. `attributes`, `weights`: that change again with every pass.
-    `drew`: whether it drew random numbers. `alike`: whether a second one on the same rows, and numbers, gave the same.
+    `drew`, `drew_others`: whether it drew random numbers, and some that are not PyTorch's.
+    `alike`: whether a second one on the same rows, and numbers, gave the same.
     `mixes`: whether what it gives for a row goes by the other rows of the batch.
     """
 
@@ -69,6 +70,7 @@ class _Pass:
     attributes: tuple[str, ...]
     weights: tuple[str, ...]
     drew: bool
+    drew_others: bool
     alike: bool
     mixes: bool
 
@@ -192,6 +194,7 @@ def _passes(layers: Sequence[_Layer], paths: dict[nn.Module, str], sample: Sampl
             attributes,
             weights,
             second.drew,
+            second.drew_others,
             alike,
             steady and _mixes(unit, carried),
         )
@@ -276,6 +279,12 @@ def _check_pass(layer: _Layer, seen: _Pass, place: str) -> None:
             f"{told} changes its weight '{seen.weights[0]}' as it runs, which replicas, micro-batches and the optimizer do not "
             "follow; make it a buffer, or change it after the step"
         )
+    if seen.drew_others and (layer.recompute != "none" or layer.strategy.tensor > 1 or layer.strategy.context > 1):
+        how = "recomputation" if layer.recompute != "none" else "ranks of a tensor or context degree"
+        raise InputError(
+            f"{told} draws numbers of Python's random or of NumPy as it trains, and {how} would draw others for the same "
+            "values; draw them with PyTorch, or plan with --set recompute=none,tensor=1,context=1"
+        )
     if layer.recompute == "none":
         return
     help_ = "make it a buffer, or plan with --set recompute=none"
@@ -296,8 +305,8 @@ def _notes(layers: Sequence[_Layer], passes: Sequence[_Pass], last: nn.Module, n
     found = []
     if any(seen.drew for seen in passes):
         found.append(
-            "the model draws random numbers when it trains, as for dropout: processes draw them for other rows and layers than "
-            "one process does, so losses differ from its"
+            "the model draws random numbers when it trains, as for dropout: which ones goes by step, layer and first sample of "
+            "a micro-batch, so losses differ from those of a loop that draws one after the other"
         )
     routing: Any = getattr(last, "routing", None)
     if routing is not None:
