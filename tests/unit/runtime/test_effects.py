@@ -100,7 +100,7 @@ class Mixing(nn.Module):
 def test_layers_that_look_across_rows_are_told_where_ranks_or_micro_batches_have_some() -> None:
     rows = (torch.ones(1, 4),)
     found = told(nn.Linear(4, 4), Mixing(), data=2, sample=rows)
-    assert "what layer 'layers.1' gives for a sample goes by the others" in found[0]
+    assert "what layers give for a sample goes by the others of its batch (layers.1)" in found[0]
     assert "micro-batch" in told(Mixing(), sample=rows, n_microbatches=2)[0]
     assert told(Mixing(), sample=rows) == told(nn.Linear(4, 4), nn.LayerNorm(4), data=2, sample=rows) == []
 
@@ -160,6 +160,32 @@ def test_what_a_layer_remembers_is_told_or_refused() -> None:
     assert told(Remembering("outside"), sample=rows) == []
     with pytest.raises(InputError, match="gives something else when it runs again"):
         told(Remembering("outside"), recompute="selective", sample=rows)
+
+
+class Centred(nn.Module):
+    """Takes the mean of the batch away, and drops out or not."""
+
+    def __init__(self, drop: float) -> None:
+        super().__init__()
+        self.linear, self.drop = nn.Linear(4, 4), nn.Dropout(drop)
+
+    def forward(self, x: Any) -> Any:
+        return self.drop(self.linear(x - x.mean(0)))
+
+
+def test_layers_that_go_by_the_whole_batch_are_named_where_it_is_divided() -> None:
+    rows = (torch.randn(1, 4),)
+    mixing = r"what layers give .* goes by the others of its batch \(layers\.1, layers\.2\): every replica and micro-batch"
+    for drop, n_notes in ((0.0, 1), (0.5, 2)):  # dropout is told, too
+        layers = [nn.Linear(4, 4), Centred(drop), Centred(drop), nn.LayerNorm(4)]
+        for how in ({"data": 2}, {"n_microbatches": 2}):
+            found = told(*layers, sample=rows, **how)
+            assert len(found) == n_notes and re.match(mixing, found[-1]), found
+        assert len(told(*layers, sample=rows)) == n_notes - 1
+    norms = [nn.Linear(4, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4, track_running_stats=False).eval(), nn.BatchNorm1d(4)]
+    for how in ({"data": 2}, {"n_microbatches": 2}):
+        assert any("has batch norms (1, 3): every replica and" in one for one in told(*norms, sample=rows, **how))
+    assert not any("batch norms" in one for one in told(*norms, sample=rows))
 
 
 class Drawing(nn.Module):
