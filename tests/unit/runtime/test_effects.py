@@ -188,6 +188,19 @@ def test_layers_that_go_by_the_whole_batch_are_named_where_it_is_divided() -> No
     assert not any("batch norms" in one for one in told(*norms, sample=rows))
 
 
+def test_layers_that_the_model_compiles_are_named_where_they_run_otherwise() -> None:
+    rows = (torch.randn(1, 4),)
+    layers = [nn.Linear(4, 4), nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))]
+    for layer in layers[1:]:
+        layer.compile(backend="eager", fullgraph=True)
+    wrapped = torch.compile(nn.Linear(4, 4), backend="eager")
+    found = told(*layers, wrapped, sample=rows, context=2)
+    assert any("compiles (layers.1, layers.2, layers.3) run as they are written under a context degree" in one for one in found)
+    found = told(*layers, sample=rows, tensor=2)
+    assert any("compiles (layers.2) draw the same numbers on all tensor ranks" in one for one in found)
+    assert not any("compiles" in one for one in told(*layers, sample=rows, data=2))
+
+
 class Drawing(nn.Module):
     """Drops a whole layer now and then, by the numbers of a library."""
 

@@ -452,6 +452,14 @@ def double() -> nn.Module:
     return models.Transformer(n_layers=2, vocabulary=104)
 
 
+def compiled() -> nn.Module:
+    """Return the same, whose layers are compiled each for itself, without machine code."""
+    model = double()
+    model.layers[0].compile(backend="eager", fullgraph=True)
+    model.layers[1].compile(backend="eager")
+    return model
+
+
 OF_EXPERTS = {
     "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48,
     "vocab_size": WORDS, "max_position_embeddings": 64, "num_experts_per_tok": 2,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["RandomState", "Traces", "evaluating", "modes_note", "modules_of", "to_train", "untouched"]
+__all__ = ["RandomState", "Traces", "compiled_parts", "evaluating", "modes_note", "modules_of", "to_train", "untouched"]
 
 _OWN = frozenset(vars(nn.Module()))
 """What every module has: its tables of weights, buffers, modules and hooks, and its mode."""
@@ -50,6 +51,11 @@ def to_train(model: nn.Module) -> nn.Module:
     return model if any(part.training for part in model.modules()) else model.train()
 
 
+def compiled_parts(layer: nn.Module) -> list[nn.Module]:
+    """Return the modules of a layer that its model compiles: by ``block.compile()``, or as ``torch.compile(block)``."""
+    return [part for part in layer.modules() if part._compiled_call_impl is not None or hasattr(part, "_orig_mod")]
+
+
 def modes_note(model: nn.Module) -> list[str]:
     """Return a sentence about modules that stay in evaluation mode while the model trains, by their outermost paths."""
     found: list[str] = []
@@ -82,10 +88,13 @@ def untouched(*roots: nn.Module, weights: bool = False) -> Iterator[Traces]:
     Yields: what was changed, known at the end.
     """
     parts, traces = modules_of(*roots), Traces()
+    # blocks that the model compiles are looked at as they are written: compiling takes long, and does not follow hooks
+    as_written = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     saved = [_Saved(part, weights=weights) for part in parts]
     numbers = RandomState()
     try:
-        yield traces
+        with as_written:
+            yield traces
     finally:
         traces.drew, traces.drew_others = numbers.restore()
         for path, one in zip(parts.values(), saved, strict=True):

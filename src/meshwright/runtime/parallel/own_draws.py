@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from meshwright.runtime.model.as_given import compiled_parts
 from meshwright.runtime.ranks.random_numbers import Numbers
 
 __all__ = ["draw_apart"]
@@ -47,10 +48,13 @@ class _OwnDraws:
 
 
 def draw_apart(layer: nn.Module, columns: Iterable[str], rows: Iterable[str], rank: int, device: torch.device) -> None:
-    """Let a rank draw numbers of its own between the products of a layer, in place.
+    """Let a rank draw numbers of its own between the products of a layer, in place; nowhere in one that its model compiles,
+    since PyTorch's compiler does not take states of random numbers.
 
     `columns`, `rows`: paths of the products that are split by outputs, and by inputs. `rank`: place on the tensor axis.
     """
+    if compiled_parts(layer):
+        return
     own = _OwnDraws(Numbers(device), rank)
     layer.register_forward_pre_hook(own.reset)
     layer.register_forward_hook(own.leave)

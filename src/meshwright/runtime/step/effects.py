@@ -16,7 +16,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.strategy import Strategy
 from meshwright.runtime.model import meta
-from meshwright.runtime.model.as_given import RandomState, evaluating, modes_note, modules_of, untouched
+from meshwright.runtime.model.as_given import RandomState, compiled_parts, evaluating, modes_note, modules_of, untouched
 from meshwright.runtime.model.data import Sample, repeated
 from meshwright.runtime.step.split_backward import is_hooked
 
@@ -341,6 +341,21 @@ def _notes(
         kept += [name for name in seen.buffers if not (modules and name.endswith(own))]
         kept += seen.attributes
         apart = apart or any(is_hooked(weight) for weight in layer.unit.parameters())
+    compiled = [(layer, seen.drew) for layer, seen in zip(layers, passes, strict=True) if compiled_parts(layer.unit)]
+    alike = [
+        layer.name for layer, drew in compiled if drew and layer.strategy.tensor > 1 and not layer.strategy.sequence_parallel
+    ]
+    if alike:
+        found.append(
+            f"layers that the model compiles ({_some(alike)}) draw the same numbers on all tensor ranks, also for what each "
+            "rank has of its own between split products"
+        )
+    blocks = [layer.name for layer, _ in compiled if layer.strategy.context > 1]
+    if blocks:
+        found.append(
+            f"layers that the model compiles ({_some(blocks)}) run as they are written under a context degree, whose exchange "
+            "of keys and values PyTorch's compiler does not follow everywhere"
+        )
     if norms:
         found.append(
             f"the model has batch norms ({_some(norms)}): every replica and micro-batch takes the statistics of its own rows "
