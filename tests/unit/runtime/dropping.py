@@ -124,7 +124,7 @@ def train(case: dict[str, Any]) -> dict[str, Any]:
 
     torch.manual_seed(0)
     model = Dropping()
-    torch.manual_seed(5 + dist.get_rank() * case.get("seeds", 0))
+    torch.manual_seed(case.get("seed", 5) + dist.get_rank() * case.get("seeds", 0))
     GIVEN.clear()
     if case.get("given"):
         GIVEN.update(torch.load(case["given"]))

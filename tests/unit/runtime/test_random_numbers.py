@@ -64,7 +64,11 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, An
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what one process dropped."""
-    cases = {"four": case((4, [0], {})), "recomputed": case((4, [0], {"recompute": ["full", "selective"] * 2}))}
+    cases = {
+        "four": case((4, [0], {})),
+        "recomputed": case((4, [0], {"recompute": ["full", "selective"] * 2})),
+        "other seed": case((4, [0], {}), seed=6),
+    }
     return {name: found[0] for name, found in dropping.run(cases, 1, tmp_path_factory.mktemp("alone")).items()}
 
 
@@ -73,6 +77,7 @@ def test_layers_steps_and_micro_batches_drop_other_places(alone: dict[str, Any])
     assert [len(one) for one in found] == [4] * 8
     assert all_unlike([kept for one in found for kept in one])
     assert all_unlike([kept[..., :16] for place in ("0.between", "0.again") for kept in masks(alone["four"], place)])
+    assert all_unlike([kept for name in ("four", "other seed") for kept in masks(alone[name], "end")])
     assert all(0.3 < float((kept > 0).float().mean()) < 0.7 for one in found for kept in one)
 
 
