@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from meshwright.runtime.model.as_given import compiled_parts
-from meshwright.runtime.ranks.random_numbers import Numbers
+from meshwright.runtime.ranks.random_numbers import Generators
 
 __all__ = ["draw_apart"]
 
@@ -25,7 +25,7 @@ class _OwnDraws:
     `numbers`: of this process. `rank`: place on the tensor axis.
     """
 
-    def __init__(self, numbers: Numbers, rank: int) -> None:
+    def __init__(self, numbers: Generators, rank: int) -> None:
         self.numbers, self.rank, self.turn = numbers, rank, 0
         self.before: list[torch.Tensor] | None = None
 
@@ -55,7 +55,7 @@ def draw_apart(layer: nn.Module, columns: Iterable[str], rows: Iterable[str], ra
     """
     if compiled_parts(layer):
         return
-    own = _OwnDraws(Numbers(device), rank)
+    own = _OwnDraws(Generators(device), rank)
     layer.register_forward_pre_hook(own.reset)
     layer.register_forward_hook(own.leave)
     for path in columns:

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-__all__ = ["LayerNumbers", "Numbers", "own_number"]
+__all__ = ["Generators", "LayerNumbers", "own_number"]
 
 _STRIDE = 0x9E3779B97F4A7C15
 """An odd number whose multiples are spread over all bits: seeds of neighbours differ in every one."""
 _BITS = (1 << 63) - 1
 
 
-class Numbers:
+class Generators:
     """The random numbers of PyTorch of this process, on the CPU and on the device where it trains.
 
     `device`: where it trains.
@@ -73,7 +73,7 @@ class LayerNumbers:
 
     def __init__(self, device: torch.device) -> None:
         self.seed = self.n_steps = 0
-        self._numbers, self._key = Numbers(device), -1
+        self._numbers, self._key = Generators(device), -1
 
     def agree(self) -> None:
         """Take the seed of process 0, the last one given to ``torch.manual_seed``; called in every process at once."""

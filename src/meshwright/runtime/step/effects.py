@@ -341,21 +341,7 @@ def _notes(
         kept += [name for name in seen.buffers if not (modules and name.endswith(own))]
         kept += seen.attributes
         apart = apart or any(is_hooked(weight) for weight in layer.unit.parameters())
-    compiled = [(layer, seen.drew) for layer, seen in zip(layers, passes, strict=True) if compiled_parts(layer.unit)]
-    alike = [
-        layer.name for layer, drew in compiled if drew and layer.strategy.tensor > 1 and not layer.strategy.sequence_parallel
-    ]
-    if alike:
-        found.append(
-            f"layers that the model compiles ({_some(alike)}) draw the same numbers on all tensor ranks, also for what each "
-            "rank has of its own between split products"
-        )
-    blocks = [layer.name for layer, _ in compiled if layer.strategy.context > 1]
-    if blocks:
-        found.append(
-            f"layers that the model compiles ({_some(blocks)}) run as they are written under a context degree, whose exchange "
-            "of keys and values PyTorch's compiler does not follow everywhere"
-        )
+    found += _compiled_notes(layers, passes)
     if norms:
         found.append(
             f"the model has batch norms ({_some(norms)}): every replica and micro-batch takes the statistics of its own rows "
@@ -374,5 +360,26 @@ def _notes(
     if apart:
         found.append(
             "hooks on weights are called in every replica, with the gradient of its own rows of one micro-batch, before sums"
+        )
+    return found
+
+
+def _compiled_notes(layers: Sequence[_Layer], passes: Sequence[_Pass]) -> list[str]:
+    """Return sentences about layers that the model compiles, where they run otherwise than others."""
+    found = []
+    compiled = [(layer, seen.drew) for layer, seen in zip(layers, passes, strict=True) if compiled_parts(layer.unit)]
+    alike = [
+        layer.name for layer, drew in compiled if drew and layer.strategy.tensor > 1 and not layer.strategy.sequence_parallel
+    ]
+    if alike:
+        found.append(
+            f"layers that the model compiles ({_some(alike)}) draw the same numbers on all tensor ranks, also for what each "
+            "rank has of its own between split products"
+        )
+    blocks = [layer.name for layer, _ in compiled if layer.strategy.context > 1]
+    if blocks:
+        found.append(
+            f"layers that the model compiles ({_some(blocks)}) run as they are written under a context degree, whose exchange "
+            "of keys and values PyTorch's compiler does not follow everywhere"
         )
     return found
