@@ -39,6 +39,6 @@ def program(result: Result, path: str) -> StartCommand:
 
     from meshwright.frameworks import _exact
 
-    words = f'-m meshwright run {shlex.quote(Path(path).name)} --model "$MODEL" --backend nccl'
+    words = f'-m -- meshwright run {shlex.quote(Path(path).name)} --model "$MODEL" --backend nccl'
     needs = (("MODEL", "package.module:callable of the model, as for meshwright run"),)
     return StartCommand(_exact.torchrun("meshwright", result, words), (), needs, _exact.environment(FRAMEWORK))

@@ -317,6 +317,18 @@ def test_only_settings_that_were_priced_are_set(tmp_path: pathlib.Path, stubs: d
         assert not _network._only_rails(clusters.cluster(name)), name
 
 
+def test_torchrun_leaves_what_the_user_adds_to_our_run(tmp_path: pathlib.Path, stubs: dict[str, str]) -> None:
+    """Also what is the beginning of options of its own, as ``--log`` is."""
+    torch_run = pytest.importorskip("torch.distributed.run", reason="torchrun's own parser comes with PyTorch")
+    script = exported(answered("meshwright", "dgx-h100:8", Strategy(8, shard=3)), "meshwright", "torchrun", tmp_path)
+    added = ["--log", "steps.jsonl", "--max-restarts", "5", "--no"]
+    run(script, stubs, *added)
+    ((_, *words),) = (one["words"] for one in records(stubs))
+    read = torch_run.parse_args(words)
+    assert read.module and read.training_script == "meshwright" and read.max_restarts == 0
+    assert read.training_script_args[:2] == ["run", "run.json"] and read.training_script_args[-len(added) :] == added
+
+
 def test_hosts_of_several_kinds_are_named_by_the_user(tmp_path: pathlib.Path, stubs: dict[str, str]) -> None:
     result = answered("meshwright", "dgx-h100:16", Strategy(16, shard=3))
     cluster = result.problem.cluster

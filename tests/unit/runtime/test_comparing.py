@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,20 @@ def test_waiting_for_a_sender_is_a_bubble_and_waiting_for_its_bytes_is_communica
     assert exposed.measured_seconds(TWO, ranks) == pytest.approx([0.5 + 0.25, 0.5])
     late = [ranks[0], {**ranks[1], "began_seconds": 0.25}]  # its clock reads a quarter less at the same moment
     assert exposed.measured_seconds(TWO, late) == pytest.approx([0.25 + 0.25, 0.75])
+
+
+def test_memory_of_tensors_is_compared_with_what_was_predicted_of_tensors() -> None:
+    times = SimpleNamespace(step_seconds=1.0, peak_bytes=(9.0, 8.0), allocated_bytes=(4.0, 2.0))
+    costs = [SimpleNamespace(forward_total_seconds=0.1, backward_total_seconds=0.2)] * 2
+    predicted: Any = SimpleNamespace(timeline=times, stage_costs=costs)
+    ran: dict[str, Any] = {"ranks": [rank(0, []), rank(1, [])]}
+    pairs = [comparison._stage(TWO, stage, ran, predicted)["peak_bytes"] for stage in range(2)]
+    assert pairs == [{"measured": 1.0, "predicted": 4.0}, {"measured": 1.0, "predicted": 2.0}]
+    times.allocated_bytes = ()  # by profiles, which know of nothing else
+    assert comparison._stage(TWO, 0, ran, predicted)["peak_bytes"] == {"measured": 1.0, "predicted": 9.0}
+    times.allocated_bytes = (4.0, 2.0)
+    before = comparison._stage(TWO, 1, {"ranks": []}, predicted)["peak_bytes"]
+    assert before == {"measured": None, "predicted": 8.0}, "where nothing has run, all that the device must hold is told"
 
 
 def profile(folder: pathlib.Path, name: str, scale: dict[str, float]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
@@ -98,7 +100,7 @@ class Mixing(nn.Module):
 def test_layers_that_look_across_rows_are_told_where_ranks_or_micro_batches_have_some() -> None:
     rows = (torch.ones(1, 4),)
     found = told(nn.Linear(4, 4), Mixing(), data=2, sample=rows)
-    assert "what layer 'layers.1' gives for a sample goes by the others" in found[0]
+    assert "what layers give for a sample goes by the others of its batch (layers.1)" in found[0]
     assert "micro-batch" in told(Mixing(), sample=rows, n_microbatches=2)[0]
     assert told(Mixing(), sample=rows) == told(nn.Linear(4, 4), nn.LayerNorm(4), data=2, sample=rows) == []
 
@@ -158,6 +160,66 @@ def test_what_a_layer_remembers_is_told_or_refused() -> None:
     assert told(Remembering("outside"), sample=rows) == []
     with pytest.raises(InputError, match="gives something else when it runs again"):
         told(Remembering("outside"), recompute="selective", sample=rows)
+
+
+class Centred(nn.Module):
+    """Takes the mean of the batch away, and drops out or not."""
+
+    def __init__(self, drop: float) -> None:
+        super().__init__()
+        self.linear, self.drop = nn.Linear(4, 4), nn.Dropout(drop)
+
+    def forward(self, x: Any) -> Any:
+        return self.drop(self.linear(x - x.mean(0)))
+
+
+def test_layers_that_go_by_the_whole_batch_are_named_where_it_is_divided() -> None:
+    rows = (torch.randn(1, 4),)
+    mixing = r"what layers give .* goes by the others of its batch \(layers\.1, layers\.2\): every replica and micro-batch"
+    for drop, n_notes in ((0.0, 1), (0.5, 2)):  # dropout is told, too
+        layers = [nn.Linear(4, 4), Centred(drop), Centred(drop), nn.LayerNorm(4)]
+        for how in ({"data": 2}, {"n_microbatches": 2}):
+            found = told(*layers, sample=rows, **how)
+            assert len(found) == n_notes and re.match(mixing, found[-1]), found
+        assert len(told(*layers, sample=rows)) == n_notes - 1
+    norms = [nn.Linear(4, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4, track_running_stats=False).eval(), nn.BatchNorm1d(4)]
+    for how in ({"data": 2}, {"n_microbatches": 2}):
+        assert any("has batch norms (1, 3): every replica and" in one for one in told(*norms, sample=rows, **how))
+    assert not any("batch norms" in one for one in told(*norms, sample=rows))
+
+
+def test_layers_that_the_model_compiles_are_named_where_they_run_otherwise() -> None:
+    rows = (torch.randn(1, 4),)
+    layers = [nn.Linear(4, 4), nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))]
+    for layer in layers[1:]:
+        layer.compile(backend="eager", fullgraph=True)
+    wrapped = torch.compile(nn.Linear(4, 4), backend="eager")
+    found = told(*layers, wrapped, sample=rows, context=2)
+    assert any("compiles (layers.1, layers.2, layers.3) run as they are written under a context degree" in one for one in found)
+    found = told(*layers, sample=rows, tensor=2)
+    assert any("compiles (layers.2) draw the same numbers on all tensor ranks" in one for one in found)
+    assert not any("compiles" in one for one in told(*layers, sample=rows, data=2))
+
+
+class Drawing(nn.Module):
+    """Drops a whole layer now and then, by the numbers of a library."""
+
+    def __init__(self, draw: Any) -> None:
+        super().__init__()
+        self.linear, self.draw = nn.Linear(4, 4), draw
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x) * (self.draw() < 0.5)
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_numbers_that_are_not_pytorchs_are_refused_where_they_would_be_drawn_again(draw: Any) -> None:
+    rows, plain = (torch.randn(1, 4),), Drawing(lambda: torch.rand(()))
+    for how, said in (({"recompute": "full"}, "recomputation would"), ({"tensor": 2}, "ranks of a tensor or context degree")):
+        with pytest.raises(InputError, match=f"'layers.0' draws numbers of Python's random or of NumPy .*, and {said}"):
+            told(Drawing(draw), sample=rows, **how)
+        assert "draws random numbers" in told(plain, sample=rows, **how)[0]
+    assert "draws random numbers" in told(Drawing(draw), sample=rows, data=2)[0]
 
 
 def test_a_pass_that_looks_leaves_no_trace() -> None:

@@ -43,6 +43,11 @@ TWO = {
     "products of several parts, split": (
         "zoo:Fused", plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 4})]),
     ),
+    "compiled layers, tensor": ("zoo:compiled", plan_of([(4, [0, 1], {"tensor": 2})])),
+    "compiled layers, context": ("zoo:compiled", plan_of([(4, [0, 1], {"context": 2, "recompute": ["none", "full"] * 2})])),
+    "attention that makes tensors from its input, sequence parallel": (
+        "zoo:Makes", plan_of([(4, [0, 1], {"tensor": 2, "sequence_parallel": True, "recompute": ["full"] * 4})]),
+    ),
     "a chain of linear layers": ("perceptron",
     plan_of([(1, [0], {}), (3, [1], {})], names=["0", "1", "2", "3"], sequence_length=1)),
     "heads by number, split": (

@@ -130,7 +130,7 @@ def test_a_run_trains_as_without_a_plan_and_leaves_what_happened(
     assert rank["spans"][0][3] >= 0 and all(start <= end for *_, start, end in rank["spans"])
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["loss"] for line in lines] == found["losses"] and [line["step"] for line in lines] == list(range(1, 12))
-    assert [line["learning_rate"] for line in lines] == pytest.approx([1e-3 * 0.5 ** (i + 1) for i in range(11)])
+    assert [line["learning_rate"] for line in lines] == pytest.approx([1e-3 * 0.5**i for i in range(11)])
     seconds = found["step_seconds"]
     assert [line["samples_per_second"] * s for line, s in zip(lines, seconds, strict=True)] == pytest.approx([5.0] * 11)
     assert not any(line["skipped"] for line in lines) and all(line["tokens_per_second"] is None for line in lines)
@@ -566,7 +566,7 @@ def test_a_step_that_is_not_a_number_is_left_out_where_so_told(
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["skipped"] for line in lines] == [step == 2 for step in range(30)]
     assert lines[2]["loss"] is None and lines[2]["gradient_norm"] is None and lines[3]["gradient_norm"] > 0
-    assert lines[2]["learning_rate"] == lines[1]["learning_rate"] == 2 * lines[3]["learning_rate"], "a step left out is none"
+    assert lines[3]["learning_rate"] == lines[2]["learning_rate"] == 2 * lines[4]["learning_rate"], "a step left out is none"
     err = capsys.readouterr().err
     assert err.count("; the loss or a gradient is not finite: skipped") == 1 and "step 3 of 30: loss inf; the loss" in err
 

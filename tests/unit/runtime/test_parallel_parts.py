@@ -233,7 +233,7 @@ def test_layers_of_a_stage_are_split_as_its_degrees_say(monkeypatch: pytest.Monk
     units: list[Any] = [nn.Embedding(2, 2), attention(), attention(), nn.LayerNorm(2)]
     for unit in units:
         unit.n_parts = 1
-    groups = StageGroups(context_mesh="c", tensor_mesh="t", context_index=1, expert_index=3)
+    groups = StageGroups(context_mesh="c", tensor_mesh="t", context_index=1, tensor_index=1, expert_index=3)
     places = [(i, 4) for i in range(4)]
     strategy = Strategy(data=2, tensor=2, context=2, expert=2, sequence_parallel=True)
     found = axes.split_layers(units, places, strategy, groups, {})
@@ -242,12 +242,13 @@ def test_layers_of_a_stage_are_split_as_its_degrees_say(monkeypatch: pytest.Monk
     assert found.before == {
         1: [("enter_context", "c", 2), ("enter_sequence", "t")], 3: [("leave_sequence", "t"), ("leave_context", "c", 2)],
     }  # fmt: skip
-    assert [unit.n_parts for unit in units] == [1, 4, 4, 1]
+    assert [unit.n_parts for unit in units] == [1, 4, 4, 1] and found.parts == [0, 3, 3, 0]
     assert [name for _, name in found.partial["tensor"]] == ["split True"] * 2 and len(found.partial["context"]) == 2 * 12
     assert found.orders == {(units[1], "w"): 7, (units[2], "w"): 7}
     for unit in units:
         unit.n_parts = 1
     plain = axes.split_layers(units, places, Strategy(tensor=2), groups, {})
+    assert plain.parts == [0] * 4
     assert plain.before == {} and [unit.n_parts for unit in units] == [1] * 4 and len(plain.partial["tensor"]) == 2
     only = axes.split_layers(units[:1] + units[3:], [(0, 2), (1, 2)], Strategy(context=2), groups, {})
     assert [type(layer).__name__ for layer in only.layers] == ["InContext"] * 2 and list(only.before) == [0, 2]

@@ -106,6 +106,26 @@ class Grouped(nn.Module):
         return self.c_proj(mixed.transpose(1, 2).flatten(2))
 
 
+class Making(nn.Module):
+    """Attention of four heads that makes masks and more from what it is given, as many do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length, _ = x.shape
+        query, key, value = (
+            part(x).view(rows, length, -1, 4).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        mask = x.new_full((length, length), float("-inf")).triu(1)
+        mask = mask + 0.1 * torch.ones_like(x)[0] @ x.new_ones(x.shape[-1], length)
+        there = x.detach().abs().sum(-1) > 0
+        mixed = x.new_zeros(query.shape)
+        mixed = mixed + nn.functional.scaled_dot_product_attention(query, key, value, mask)
+        return self.o_proj((mixed * there[:, None, :, None]).transpose(1, 2).flatten(2))
+
+
 class Gated(nn.Module):
     """Gate and up out of one product."""
 
@@ -128,6 +148,16 @@ class InOne(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attn(self.norm(x))
         return x + self.mlp(x)
+
+
+class Makes(Plain):
+    """Two layers whose attention makes tensors from its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(InOne() for _ in range(2))
+        for layer in self.layers:
+            layer.attn = Making()
 
 
 class Fused(Plain):
@@ -420,6 +450,14 @@ def double() -> nn.Module:
     import models
 
     return models.Transformer(n_layers=2, vocabulary=104)
+
+
+def compiled() -> nn.Module:
+    """Return the same, whose layers are compiled each for itself, without machine code."""
+    model = double()
+    model.layers[0].compile(backend="eager", fullgraph=True)
+    model.layers[1].compile(backend="eager")
+    return model
 
 
 OF_EXPERTS = {

@@ -175,6 +175,8 @@ def _write(trainer: Trainer, partial: Path, step: int) -> None:
             "numbers": {key: kind for _, kinds in everyone for key, kind in kinds.items()},
             "files": sums,
         }
+        numbers = trainer.executor.numbers
+        content["layer_numbers"] = {"seed": numbers.seed, "n_steps": numbers.n_steps}
         if trainer.loss_scale is not None:
             content["loss_scale"] = trainer.loss_scale.state()
         if trainer.lr_schedule is not None:
@@ -296,7 +298,8 @@ def _load(trainer: Trainer, path: Path, content: dict[str, Any]) -> int:
     state.finish()
     for piece in random:
         torch.set_rng_state(piece.tensor) if piece.path[-1] == "cpu" else torch.cuda.set_rng_state(piece.tensor)
-    trainer.random.align()
+    numbers, was = trainer.executor.numbers, content.get("layer_numbers", {})  # versions before them wrote none
+    numbers.seed, numbers.n_steps = was.get("seed", numbers.seed), was.get("n_steps", content["step"])
     _restore_schedules(trainer, path, content)
     if trainer.rank == 0:
         _tell_changes(trainer, path, content)

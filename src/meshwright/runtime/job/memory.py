@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,10 @@ def peak_bytes(trainer: Trainer, step: Callable[[], float]) -> tuple[float, dict
     """
     weights = [parameter for stage in trainer.weights.values() for parameter in stage.parameters]
     count = SavedBytes({local(parameter.detach()).untyped_storage().data_ptr() for parameter in weights})
-    with torch.autograd.graph.saved_tensors_hooks(count.pack, count.unpack):
+    hooks = [count.pack, count.unpack]
+    if "torch._dynamo" in sys.modules:  # else blocks that are compiled compile these, too, for every tensor anew
+        hooks = [torch.compiler.disable(hook) for hook in hooks]  # type: ignore[no-untyped-call]
+    with torch.autograd.graph.saved_tensors_hooks(*hooks):
         loss = step()
     held = {id(parameter): _bytes(parameter) for parameter in weights}
     state = sum(

@@ -26,7 +26,7 @@ from meshwright.runtime.ranks import alike, message_order
 from meshwright.runtime.ranks.layout import Layout, layout
 from meshwright.runtime.ranks.meshes import StageGroups, stage_groups
 from meshwright.runtime.ranks.plan_file import read_plan
-from meshwright.runtime.ranks.random_numbers import TensorRandom
+from meshwright.runtime.ranks.random_numbers import own_number
 from meshwright.runtime.step.autocast import autocast
 from meshwright.runtime.step.effects import effects_of
 from meshwright.runtime.step.executor import Executor, Span, StageRun
@@ -71,8 +71,6 @@ class Trainer:
         Of the whole model's weights and buffers.
     holdings : tuple of HeldTensor
         Which parts of them this rank holds.
-    random : TensorRandom
-        Its random numbers beside those of its tensor group.
 
     Attributes
     ----------
@@ -109,9 +107,8 @@ class Trainer:
         optimizer: torch.optim.Optimizer,
         names: ModelNames,
         holdings: tuple[HeldTensor, ...],
-        random: TensorRandom,
     ) -> None:
-        self.executor, self.weights, self.optimizer, self.random = executor, weights, optimizer, random
+        self.executor, self.weights, self.optimizer = executor, weights, optimizer
         self.names, self.holdings = names, holdings
         self.layout, self.rank, self.notes = executor.layout, executor.rank, executor.layout.notes()
         self.loss_scale = LossScale() if executor.precision == torch.float16 else None
@@ -148,8 +145,7 @@ class Trainer:
         # a loss scale looks after gradients that overflow, and skips the step
         finite = share.isfinite() & (squared.isfinite() if self.loss_scale is None else True)
         loss, n_broken, n_asking, squares, *told = self._everywhere(share, ~finite, self.asked_to_stop, squared)
-        self.random.check(told[3 * self.n_parts :])
-        unlike = alike.unlike_share(told[: 3 * self.n_parts])
+        unlike = alike.unlike_share(told)
         if unlike >= 0:
             who = f"processes of data rank {unlike}" if self.n_parts > 1 else "processes"
             raise InputError(
@@ -234,7 +230,7 @@ class Trainer:
         """Run forward and backward passes of what is fed, without an update; return this rank's share of the loss."""
         for weights in self.weights.values():
             weights.zero()
-        self.random.begin()
+        self.executor.numbers.n_steps += 1
         scale = self.loss_scale
         self.executor.loss_factor_ratio = 1.0 if scale is None else scale.value
         loss = self.executor.run(feed)
@@ -251,7 +247,7 @@ class Trainer:
         last = self.layout.n_stages - 1
         counts = last in self.layout.stages_of(self.rank) and self.layout.seat(self.rank, last).inner == 0
         own = share.double() if counts else torch.zeros_like(share, dtype=torch.float64)
-        told = own.new_tensor([*alike.votes(self.mark, self.n_parts), *self.random.votes()])
+        told = own.new_tensor(alike.votes(self.mark, self.n_parts))
         total = torch.cat([torch.stack([own, broken.double(), torch.full_like(own, float(asked)), squared]), told])
         dist.all_reduce(total)
         return total.tolist()
@@ -353,9 +349,8 @@ def assemble(
     routing, last = getattr(units[-1], "routing", None), places.n_stages - 1
     if routing is not None and last in groups:
         executor.routers = RouterLoss(routing.coefficient_ratio, groups[last].data.everyone)
-    random = TensorRandom(places, rank, groups, device)
-    random.align()
-    trainer = Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer), in_model, holdings, random)
+    executor.numbers.agree()
+    trainer = Trainer(executor, weights, optimizer_of(list(weights.values()), optimizer), in_model, holdings)
     trainer.notes += told
     return trainer
 
@@ -385,9 +380,10 @@ def _stage_run(
     """
     plan = places.plan
     strategy = plan.stages[stage].strategy
-    ops, n_layers = plan.stages[stage].ops, sum(len(part.ops) for part in plan.stages)
+    ops, n_layers = plan.stages[stage].ops, places.n_layers
     split = split_layers(units, [(op, n_layers) for op in ops], strategy, groups, tp_plan)
-    module = StageModule(split.layers, plan.stages[stage].recompute, split.before)
+    own = [own_number(op, n_layers, part) for op, part in zip(ops, split.parts, strict=True)]
+    module = StageModule(split.layers, plan.stages[stage].recompute, split.before, own)
     later = DeferredWeightGrad()
     sharded = strategy.shard == 3 and groups.data.shard is not None
     if sharded:

@@ -78,6 +78,7 @@ def train(job: Job) -> dict[str, Any] | None:
     peak: dict[int, float] = {}
     for step in range(first, job.n_steps):
         inputs, targets = batches(step)
+        rate = trainer.optimizer.param_groups[0]["lr"]
         dist.barrier()
         started = time.perf_counter()
         train_step = partial(trainer.step, inputs, targets)
@@ -96,7 +97,7 @@ def train(job: Job) -> dict[str, Any] | None:
         norms.append(trainer.gradient_norm)
         _note(job, step, loss_value, trainer)
         if trainer.rank == 0:
-            _log(job, monitor, _told_of(read, trainer, step, loss_value, seconds[-1]))
+            _log(job, monitor, _told_of(read, trainer, step, (loss_value, rate), seconds[-1]))
         done = step + 1
         if job.save and ((job.save_every and done % job.save_every == 0) or done == job.n_steps or trainer.stopping):
             checkpoints.save(trainer, job.save, done, job.keep, job.keep_every)
@@ -167,8 +168,9 @@ def _log(job: Job, monitor: Callable[..., Any] | None, entry: dict[str, Any]) ->
         ) from None
 
 
-def _told_of(read: PlanFile, trainer: Trainer, step: int, loss: float, seconds: float) -> dict[str, Any]:
-    """Return what is told of a step; JSON has no NaN."""
+def _told_of(read: PlanFile, trainer: Trainer, step: int, found: tuple[float, float], seconds: float) -> dict[str, Any]:
+    """Return what is told of a step, of which loss and learning rate were `found`; JSON has no NaN."""
+    loss, rate = found
     n_samples = read.plan.global_batch
     utilization, predicted = (read.entry.get(key) for key in ("model_flops_utilization_ratio", "step_seconds"))
     on_gpu = trainer.executor.device.type == "cuda"
@@ -177,7 +179,7 @@ def _told_of(read: PlanFile, trainer: Trainer, step: int, loss: float, seconds: 
         "loss": loss if math.isfinite(loss) else None,
         "gradient_norm": trainer.gradient_norm if math.isfinite(trainer.gradient_norm) else None,
         "skipped": trainer.skipped or (trainer.loss_scale is not None and trainer.loss_scale.skipped),
-        "learning_rate": trainer.optimizer.param_groups[0]["lr"],
+        "learning_rate": rate,
         "step_seconds": seconds,
         "samples_per_second": n_samples / seconds,
         "tokens_per_second": n_samples * read.sequence_length / seconds if read.sequence_length > 1 else None,

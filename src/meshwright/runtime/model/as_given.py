@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["RandomState", "Traces", "evaluating", "modes_note", "modules_of", "to_train", "untouched"]
+__all__ = ["RandomState", "Traces", "compiled_parts", "evaluating", "modes_note", "modules_of", "to_train", "untouched"]
 
 _OWN = frozenset(vars(nn.Module()))
 """What every module has: its tables of weights, buffers, modules and hooks, and its mode."""
@@ -24,14 +25,14 @@ class Traces:
     """What a pass changed, by paths in its modules; filled once it has ended.
 
     `buffers`, `attributes`, `weights`: those that it changed.
-    `drew`: whether it drew random numbers.
+    `drew`, `drew_others`: whether it drew random numbers, and some that are not PyTorch's.
     """
 
     def __init__(self) -> None:
         self.buffers: set[str] = set()
         self.attributes: set[str] = set()
         self.weights: set[str] = set()
-        self.drew = False
+        self.drew = self.drew_others = False
 
 
 def modules_of(*roots: nn.Module) -> dict[nn.Module, str]:
@@ -48,6 +49,11 @@ def to_train(model: nn.Module) -> nn.Module:
     training mode; in others the modules keep the modes that they were given.
     """
     return model if any(part.training for part in model.modules()) else model.train()
+
+
+def compiled_parts(layer: nn.Module) -> list[nn.Module]:
+    """Return the modules of a layer that its model compiles: by ``block.compile()``, or as ``torch.compile(block)``."""
+    return [part for part in layer.modules() if part._compiled_call_impl is not None or hasattr(part, "_orig_mod")]
 
 
 def modes_note(model: nn.Module) -> list[str]:
@@ -82,12 +88,15 @@ def untouched(*roots: nn.Module, weights: bool = False) -> Iterator[Traces]:
     Yields: what was changed, known at the end.
     """
     parts, traces = modules_of(*roots), Traces()
+    # blocks that the model compiles are looked at as they are written: compiling takes long, and does not follow hooks
+    as_written = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     saved = [_Saved(part, weights=weights) for part in parts]
     numbers = RandomState()
     try:
-        yield traces
+        with as_written:
+            yield traces
     finally:
-        traces.drew = numbers.restore()
+        traces.drew, traces.drew_others = numbers.restore()
         for path, one in zip(parts.values(), saved, strict=True):
             one.restore(path, traces)
 
@@ -99,18 +108,18 @@ class RandomState:
         self.python, self.numpy, self.torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
         self.gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
 
-    def restore(self) -> bool:
-        """Put them back; return whether some were drawn, of PyTorch's on the CPU."""
+    def restore(self) -> tuple[bool, bool]:
+        """Put them back; return whether some were drawn, of PyTorch's on the CPU, and some of Python's and NumPy's."""
         ours: Any = self.numpy
         now: Any = np.random.get_state()
-        drew = not torch.equal(torch.get_rng_state(), self.torch) or random.getstate() != self.python
-        drew = drew or now[2] != ours[2] or not np.array_equal(now[1], ours[1])
+        others = random.getstate() != self.python or now[2] != ours[2] or not np.array_equal(now[1], ours[1])
+        drew = others or not torch.equal(torch.get_rng_state(), self.torch)
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.torch)
         if self.gpu is not None:
             torch.cuda.set_rng_state(self.gpu)
-        return drew
+        return drew, others
 
 
 class _Saved:

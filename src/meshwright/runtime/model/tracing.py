@@ -58,7 +58,7 @@ def traced(model: nn.Module, paths: Sequence[str], n_inputs: int) -> tuple[fx.Gr
     numbers, before = RandomState(), _plain(opened)
     try:
         graph = _graph(tracer, model, n_inputs)
-        drew, once = numbers.restore(), _plain(opened)
+        drew, once = numbers.restore()[0], _plain(opened)
         _graph(_Tracer(paths), model, n_inputs)
         numbers.restore()
         counted = next((name for name, value in _plain(opened).items() if once.get(name, value) != value), None)

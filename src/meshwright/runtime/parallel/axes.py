@@ -27,6 +27,7 @@ class SplitLayers:
     `partial` (dict of str to list of (torch.nn.Module, str)): weights whose gradients the ranks of an axis, ``tensor`` or
     ``context``, hold in parts.
     `orders`: how weights lie that do not lie as in the model.
+    `parts`: of every layer, which part of a sequence this rank runs it on; 0 also where it runs it on all.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class SplitLayers:
         self.before: dict[int, list[Callable[..., Any]]] = {}
         self.partial: dict[str, list[Owner]] = {"tensor": [], "context": []}
         self.orders: dict[Owner, RankOrder] = {}
+        self.parts: list[int] = []
 
 
 def split_layers(
@@ -67,6 +69,7 @@ def split_layers(
             ]
             layer = InContext(unit, gathered(groups.context_mesh), groups.context_index, strategy.context)
         found.layers.append(layer)
+        found.parts.append(0)
     experts = {
         part for unit in units for module in unit.modules() if isinstance(module, ExpertParallel) for part in module.modules()
     }
@@ -75,17 +78,20 @@ def split_layers(
     )
     mesh, degree = groups.context_mesh, strategy.context
     if spanned:
-        _split_sequence(found, units, spanned, (enter_context(mesh, degree), leave_context(mesh, degree)), degree)
+        ends = enter_context(mesh, degree), leave_context(mesh, degree)
+        _split_sequence(found, units, spanned, ends, degree, groups.context_index)
     if strategy.sequence_parallel and split:
         ends = tensor_parallel.enter_sequence(groups.tensor_mesh), tensor_parallel.leave_sequence(groups.tensor_mesh)
-        _split_sequence(found, units, split, ends, strategy.tensor)
+        _split_sequence(found, units, split, ends, strategy.tensor, groups.tensor_index)
     return found
 
 
 def _split_sequence(
-    found: SplitLayers, units: Sequence[nn.Module], inside: Sequence[int], ends: tuple[Any, Any], n_parts: int
+    found: SplitLayers, units: Sequence[nn.Module], inside: Sequence[int], ends: tuple[Any, Any], n_parts: int, part: int
 ) -> None:
     """Keep a part of every sequence from the first of some layers to the last; what was split first is put together last."""
+    for i in range(inside[0], inside[-1] + 1):
+        found.parts[i] = found.parts[i] * n_parts + part
     found.before.setdefault(inside[0], []).append(ends[0])
     found.before.setdefault(inside[-1] + 1, []).insert(0, ends[1])
     for i in inside:

@@ -27,6 +27,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from meshwright.runtime.model.as_given import compiled_parts
 from meshwright.runtime.model.sequence import in_order, part_of_sequence, ranges_of
 from meshwright.runtime.parallel import tensor_parallel, written_out
 
@@ -152,6 +153,9 @@ def _up_to_the_last(n_queries: int, n_keys: int) -> Any:
 class InContext(nn.Module):
     """A layer that works on a part of every sequence.
 
+    It runs as it is written, also where the model compiles it: PyTorch's compiler does not follow the exchange of keys and
+    values everywhere.
+
     `layer`: the layer; one of a Hugging Face model is told which positions are its own.
     `whole`: see `gathered`.
     `rank`, `degree`: place on the context axis, and its length.
@@ -161,6 +165,10 @@ class InContext(nn.Module):
         super().__init__()
         self.layer, self.told = layer, (whole, rank, degree)
         written_out.hand_over(layer)
+        for part in compiled_parts(layer):
+            part._compiled_call_impl = None
+            if hasattr(part, "_orig_mod"):
+                part.forward = part._orig_mod  # type: ignore[method-assign,assignment]
         if hasattr(layer, "positions"):
             layer.positions = (rank, degree)  # type: ignore[assignment]
 

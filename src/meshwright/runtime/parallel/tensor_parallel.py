@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.model.in_place import changeable, let_change
+from meshwright.runtime.parallel.own_draws import draw_apart
 from meshwright.runtime.parallel.products import (
     Owner,
     RankOrder,
@@ -261,6 +262,8 @@ def parallelize(
     row = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
     inside = between(layer, tp_plan)
     once, each = gathers(layer, tp_plan) if sequence else (set(), set())
+    if sequence:
+        _gather_once(layer, mesh, once, columns.keys() - each)
     column, gathered = ColwiseParallel(), ColwiseParallel(input_layouts=Shard(1))
     layouts: dict[str, Any] = {}
     for path, style in chosen.items():
@@ -272,16 +275,24 @@ def parallelize(
         let_change(layer.get_submodule(path))
     for path, n_shared in shared_columns(layer, tp_plan).items():
         layer.get_submodule(path).register_forward_hook(sum_shared(n_shared, _summed(mesh)))
-    for parent in once:
-        hook = gather_hook(_whole(mesh))
-        layer.get_submodule(parent).register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
     own_heads(layer, mesh.get_local_rank(), mesh.size(), tp_plan)
+    if not sequence:  # else the layer draws numbers of its own part throughout
+        rows = [path for path, style in chosen.items() if style == "row"]
+        draw_apart(layer, columns, rows, mesh.get_local_rank(), torch.device(mesh.device_type))
     partial = []
     for path, module in layer.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             if not isinstance(parameter, DTensor) and (sequence or path in inside):
                 partial.append((module, name))
     return partial, orders
+
+
+def _gather_once(layer: nn.Module, mesh: DeviceMesh, modules: Iterable[str], products: Iterable[str]) -> None:
+    """Let modules put the parts of a sequence together once for all products in them, in place, before these are split."""
+    for path in products:
+        layer.get_submodule(path).register_forward_pre_hook(_take_whole(mesh))
+    for path in modules:
+        layer.get_submodule(path).register_forward_pre_hook(gather_hook(_whole(mesh)), with_kwargs=True, prepend=True)
 
 
 def gathers(layer: nn.Module, tp_plan: Mapping[str, str]) -> tuple[set[str], set[str]]:
@@ -303,12 +314,40 @@ def _only_products(module: nn.Module, place: str, known: set[str]) -> bool:
 
 
 def _whole(mesh: DeviceMesh) -> Callable[[Any], Any]:
-    """Return the function that puts the parts of a sequence together."""
+    """Return the function that puts the parts of a sequence together, in a plain tensor from which a model may make others;
+    each rank adds its part to the gradient.
+    """
 
     def whole(value: Any) -> Any:
-        return DTensor.from_local(value, mesh, [Shard(1)], run_check=False).redistribute(placements=[Replicate()])
+        parts = DTensor.from_local(value, mesh, [Shard(1)], run_check=False)
+        return parts.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
 
     return whole
+
+
+class _Whole(torch.autograd.Function):
+    """Hands a tensor that all ranks have to a product; what comes back is this rank's part of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, mesh: DeviceMesh) -> Any:
+        """Return it as a DTensor."""
+        return DTensor.from_local(value, mesh, [Replicate()], run_check=False)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        """Return the gradient as this rank has it, not added up: that is done once, where the sequence was put together."""
+        if gradient.placements == (Partial(),):
+            return gradient.to_local(), None
+        return gradient.redistribute(placements=[Replicate()]).to_local() / gradient.device_mesh.size(), None
+
+
+def _take_whole(mesh: DeviceMesh) -> Any:
+    """Return a hook of a product whose input its module has put together."""
+
+    def hook(_: nn.Module, arguments: tuple[Any, ...]) -> Any:
+        return (_Whole.apply(arguments[0], mesh), *arguments[1:])  # type: ignore[no-untyped-call]
+
+    return hook
 
 
 def _summed(mesh: DeviceMesh) -> Callable[[Any], Any]:

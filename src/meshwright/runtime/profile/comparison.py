@@ -56,7 +56,11 @@ def as_json(plan: Plan, measured: dict[str, Any], predicted: Result | None, refe
 
 
 def _stage(plan: Plan, stage: int, measured: dict[str, Any], predicted: Result | None) -> dict[str, Any]:
-    """Return one stage: compute of all its micro-batches, and the peak memory of its fullest rank."""
+    """Return one stage: compute of all its micro-batches, and the peak memory of its fullest rank.
+
+    Beside what was measured, which is of tensors, stands what was predicted of these, where the prediction tells them from the
+    device's context.
+    """
     mine = [rank for rank in measured["ranks"] if rank["device"] in plan.stages[stage].devices]
     compute = [rank["compute_seconds"].get(str(stage), rank["compute_seconds"].get(stage)) for rank in mine]
     peaks = [rank["peak_bytes"].get(str(stage), rank["peak_bytes"].get(stage)) for rank in mine]
@@ -64,6 +68,7 @@ def _stage(plan: Plan, stage: int, measured: dict[str, Any], predicted: Result |
     known = [peak for peak in peaks if peak is not None]
     load = predicted.stage_costs[stage] if predicted is not None and predicted.stage_costs else None
     timeline = None if predicted is None else predicted.timeline
+    said = () if timeline is None else (timeline.allocated_bytes if known else ()) or timeline.peak_bytes
     return {
         "compute_seconds": {
             "measured": max((value for value in compute if value is not None), default=None),
@@ -74,7 +79,7 @@ def _stage(plan: Plan, stage: int, measured: dict[str, Any], predicted: Result |
         "cpu_seconds": {"measured": max((value for value in cpu if value is not None), default=None)},
         "peak_bytes": {
             "measured": max(known) if known else None,
-            "predicted": None if timeline is None else timeline.peak_bytes[plan.rank_of_stage()[stage]],
+            "predicted": said[plan.rank_of_stage()[stage]] if said else None,
         },
     }
 

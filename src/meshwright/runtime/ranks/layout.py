@@ -84,6 +84,11 @@ class Layout:
         """Number of stages, virtual ones counted apart."""
         return len(self.ranks_of_stage)
 
+    @property
+    def n_layers(self) -> int:
+        """Number of layers of the model."""
+        return sum(len(stage.ops) for stage in self.plan.stages)
+
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """Return the stages that a rank works for."""
         return tuple(stage for stage, ranks in enumerate(self.ranks_of_stage) if rank in ranks)

@@ -41,7 +41,8 @@ class StageGroups:
 
     `data`, `copies`: the data axis, whose ranks hold the same weights; ranks that hold the same experts.
     `context`, `tensor`, `expert`: all ranks of each axis.
-    `context_index`, `expert_index`: this rank's place on the context axis, and among those that the experts are divided over.
+    `context_index`, `tensor_index`, `expert_index`: this rank's place on the context and tensor axes, and among those that the
+    experts are divided over.
     `context_mesh`, `tensor_mesh`: the same as meshes, for DTensor.
     """
 
@@ -51,6 +52,7 @@ class StageGroups:
     tensor: Any = None
     expert: Any = None
     context_index: int = 0
+    tensor_index: int = 0
     expert_index: int = 0
     context_mesh: Any = None
     tensor_mesh: Any = None
@@ -143,6 +145,7 @@ def _make(ranks: tuple[int, ...], strategy: Strategy, n_shards: int, rank: int, 
         tensor=_group(mesh, "tensor"),
         expert=_group(experts, "expert"),
         context_index=_index(mesh, "context"),
+        tensor_index=_index(mesh, "tensor"),
         expert_index=_index(experts, "expert"),
         context_mesh=_axis(mesh, "context"),
         tensor_mesh=_axis(mesh, "tensor"),

@@ -1,81 +1,117 @@
-"""Random numbers of the ranks of a tensor axis: what they draw for values that all of them hold must be the same."""
+"""Random numbers that layers draw: which ones goes by the step, the layer, the samples, and the part of them that a rank has.
+
+So they hang neither on what was drawn before nor on where a layer runs: ranks that hold the same values drop the same ones,
+others do not; a layer that is recomputed, and a run that goes on from a checkpoint, draw the same ones again.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 
-from meshwright.base.errors import InputError
-from meshwright.runtime.ranks import alike
-from meshwright.runtime.ranks.layout import Layout
-from meshwright.runtime.ranks.meshes import StageGroups
+__all__ = ["Generators", "LayerNumbers", "own_number"]
 
-__all__ = ["TensorRandom"]
+_STRIDE = 0x9E3779B97F4A7C15
+"""An odd number whose multiples are spread over all bits: seeds of neighbours differ in every one."""
+_BITS = (1 << 63) - 1
 
 
-class TensorRandom:
-    """The random numbers of this rank beside those of its tensor group, whose ranks would drift apart if theirs differed.
+class Generators:
+    """The random numbers of PyTorch of this process, on the CPU and on the device where it trains.
 
-    `places`: the plan as ranks.
-    `rank`: this process.
-    `groups`: of its stages.
     `device`: where it trains.
     """
 
-    def __init__(self, places: Layout, rank: int, groups: Mapping[int, StageGroups], device: torch.device) -> None:
-        self.device, self.group, self.number = device, None, -1
-        self.ranks: list[tuple[int, ...]] = []
-        for stage, part in enumerate(places.plan.stages):
-            degree = part.strategy.tensor
-            if degree == 1:
-                continue
-            rows = [places.ranks_of_stage[stage][i : i + degree] for i in range(0, len(part.devices), degree)]
-            own = next((i for i, row in enumerate(rows) if rank in row), -1)
-            if own >= 0 and self.number < 0:
-                self.group, self.number = groups[stage].tensor, len(self.ranks) + own
-            self.ranks += rows
-        self._before: tuple[int, ...] = ()
+    def __init__(self, device: torch.device) -> None:
+        self._all = [torch.default_generator]
+        if device.type == "cuda":
+            own = torch.cuda.current_device() if device.index is None else device.index
+            self._all.append(torch.cuda.default_generators[own])
 
-    def _states(self) -> list[torch.Tensor]:
-        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else [])]
+    def states(self) -> list[torch.Tensor]:
+        """Return how they stand."""
+        return [generator.get_state() for generator in self._all]
 
-    def _fingerprints(self) -> tuple[int, ...]:
-        return tuple(zlib.crc32(state.numpy().tobytes()) for state in self._states())
+    def put_back(self, states: list[torch.Tensor]) -> None:
+        """Let them stand as they did."""
+        for generator, state in zip(self._all, states, strict=True):
+            generator.set_state(state)
 
-    def align(self) -> None:
-        """Take those of the first rank of the tensor group; called in all its processes at once."""
-        if self.group is None:
-            return
-        states: Any = self._states()
-        told = [states]
-        dist.broadcast_object_list(told, group=self.group, group_src=0)
-        torch.set_rng_state(told[0][0])
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(told[0][1], self.device)
+    def begin(self, seed: int) -> None:
+        """Let them begin with a seed."""
+        for generator in self._all:
+            generator.manual_seed(seed & _BITS)
 
-    def begin(self) -> None:
-        """Remember where they stand at the beginning of a step."""
-        if self.group is not None:
-            self._before = self._fingerprints()
+    def begin_apart(self, states: list[torch.Tensor], turn: int, rank: int) -> None:
+        """Let them begin with what follows from states that several ranks have, and is another for each of these and each turn.
 
-    def votes(self) -> list[float]:
-        """Return what this rank adds to the sums that `check` looks at; nothing where no random numbers were drawn since."""
-        drew = self.group is not None and self._fingerprints() != self._before
-        value = zlib.crc32(repr(self._before).encode()) % alike.N_VALUES
-        return alike.votes((self.number, value) if drew else None, len(self.ranks))
-
-    def check(self, sums: list[float]) -> None:
-        """Raise `InputError`, in every process, where the ranks of a tensor group drew unlike random numbers in a step.
-
-        `sums`: of the `votes` of all processes.
+        `states`: see `states`. `turn`: how often that was done with the same states. `rank`: among the ranks.
         """
-        unlike = alike.unlike_share(sums)
-        if unlike >= 0:
-            raise InputError(
-                f"ranks {', '.join(map(str, self.ranks[unlike]))} of one tensor group drew unlike random numbers (dropout?) "
-                "for values that all of them hold: seed them alike, as torch.manual_seed(seed + engine.data_rank) does"
-            )
+        value = 0
+        for state in states:
+            value = zlib.crc32(state.numpy().tobytes(), value)
+        self.begin(_mixed(value, turn, rank))
+
+
+class LayerNumbers:
+    """The random numbers that the layers of this process draw; those of everything else go on as if none had been drawn.
+
+    `device`: where it trains.
+
+    Attributes
+    ----------
+    seed : int
+        The same in all processes of a run.
+    n_steps : int
+        Steps begun since the seed.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.seed = self.n_steps = 0
+        self._numbers, self._key = Generators(device), -1
+
+    def agree(self) -> None:
+        """Take the seed of process 0, the last one given to ``torch.manual_seed``; called in every process at once."""
+        told = [torch.initial_seed()]
+        dist.broadcast_object_list(told, src=0)
+        self.seed = told[0]
+
+    @contextmanager
+    def of_samples(self, first: int, *, evaluating: bool = False) -> Iterator[None]:
+        """Let layers draw numbers for some samples of the step at hand for a while; what was drawn is forgotten afterwards.
+
+        `first`: the first of the samples among all of the step. `evaluating`: whether they are evaluated, not trained on.
+        """
+        states = self._numbers.states()
+        self._key = _mixed(self.seed, self.n_steps, first, int(evaluating))
+        try:
+            yield
+        finally:
+            self._key = -1
+            self._numbers.put_back(states)
+
+    def begin(self, number: int) -> None:
+        """Begin those of a layer; nothing outside `of_samples`, as where samples are sent through to look.
+
+        `number`: of the layer, and of the part of every sample that this rank has of it; see `own_number`.
+        """
+        if self._key >= 0:
+            self._numbers.begin(self._key + _STRIDE * (number + 1))
+
+
+def own_number(op: int, n_layers: int, part: int) -> int:
+    """Return a number for a layer of a model and the part of every sequence that a rank runs it on.
+
+    `op`, `n_layers`: which layer, of how many. `part`: 0 also where a rank has all of a sequence.
+    """
+    return op + (n_layers + 1) * part  # one more for the loss, which follows the last layer
+
+
+def _mixed(*values: int) -> int:
+    """Return a number that says nothing of those given, and is another for others."""
+    return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=8).digest(), "little") & _BITS

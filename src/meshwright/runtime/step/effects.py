@@ -5,6 +5,7 @@ it another training than in one process is told.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.plan import Plan
 from meshwright.core.strategy import Strategy
 from meshwright.runtime.model import meta
-from meshwright.runtime.model.as_given import RandomState, evaluating, modes_note, modules_of, untouched
+from meshwright.runtime.model.as_given import RandomState, compiled_parts, evaluating, modes_note, modules_of, untouched
 from meshwright.runtime.model.data import Sample, repeated
 from meshwright.runtime.step.split_backward import is_hooked
 
@@ -61,7 +62,8 @@ class _Pass:
     """What a training pass of a layer left behind.
 
     `buffers`: that it changed. `attributes`, `weights`: that change again with every pass.
-    `drew`: whether it drew random numbers. `alike`: whether a second one on the same rows, and numbers, gave the same.
+    `drew`, `drew_others`: whether it drew random numbers, and some that are not PyTorch's.
+    `alike`: whether a second one on the same rows, and numbers, gave the same.
     `mixes`: whether what it gives for a row goes by the other rows of the batch.
     """
 
@@ -69,6 +71,7 @@ class _Pass:
     attributes: tuple[str, ...]
     weights: tuple[str, ...]
     drew: bool
+    drew_others: bool
     alike: bool
     mixes: bool
 
@@ -96,7 +99,7 @@ def effects_of(
     passes = list(_passes(layers, paths, sample, place))
     for layer, seen in zip(layers, passes, strict=True):
         _check_pass(layer, seen, place)
-    return [*modes_note(model), *_notes(layers, passes, units[-1], plan.n_microbatches)]
+    return [*modes_note(model), *_notes(layers, passes, units[-1], plan.n_microbatches, paths)]
 
 
 def _check_sharded(layer: _Layer, paths: dict[nn.Module, str], place: str) -> None:
@@ -186,14 +189,18 @@ def _passes(layers: Sequence[_Layer], paths: dict[nn.Module, str], sample: Sampl
             for names in (first.buffers, second.attributes, second.weights)
         )
         alike = all(_equal(one, other) for one, other in zip(kept, again, strict=True))
-        steady = alike and not second.drew and not (buffers or attributes)
+        steady = alike and not (buffers or attributes)
+        calm = evaluating(unit) if second.drew else nullcontext()  # what is dropped differs from pass to pass
+        with calm:
+            mixes = steady and _mixes(unit, carried)
         yield _Pass(
             buffers,
             attributes,
             weights,
             second.drew,
+            second.drew_others,
             alike,
-            steady and _mixes(unit, carried),
+            mixes,
         )
         if getattr(unit, "calm", None) is not None:
             _check_shapes(layer, kept, carried, place)
@@ -276,6 +283,12 @@ def _check_pass(layer: _Layer, seen: _Pass, place: str) -> None:
             f"{told} changes its weight '{seen.weights[0]}' as it runs, which replicas, micro-batches and the optimizer do not "
             "follow; make it a buffer, or change it after the step"
         )
+    if seen.drew_others and (layer.recompute != "none" or layer.strategy.tensor > 1 or layer.strategy.context > 1):
+        how = "recomputation" if layer.recompute != "none" else "ranks of a tensor or context degree"
+        raise InputError(
+            f"{told} draws numbers of Python's random or of NumPy as it trains, and {how} would draw others for the same "
+            "values; draw them with PyTorch, or plan with --set recompute=none,tensor=1,context=1"
+        )
     if layer.recompute == "none":
         return
     help_ = "make it a buffer, or plan with --set recompute=none"
@@ -291,50 +304,82 @@ def _check_pass(layer: _Layer, seen: _Pass, place: str) -> None:
         )
 
 
-def _notes(layers: Sequence[_Layer], passes: Sequence[_Pass], last: nn.Module, n_microbatches: int) -> list[str]:
+def _some(names: Sequence[str]) -> str:
+    """Return the first of some names, each once, and how many more there are."""
+    own = list(dict.fromkeys(names))
+    return ", ".join(own[:3]) + (f" and {len(own) - 3} more" if len(own) > 3 else "")
+
+
+def _notes(
+    layers: Sequence[_Layer], passes: Sequence[_Pass], last: nn.Module, n_microbatches: int, paths: dict[nn.Module, str]
+) -> list[str]:
     """Return sentences about random numbers, losses of routers, and what replicas keep apart."""
     found = []
     if any(seen.drew for seen in passes):
         found.append(
-            "the model draws random numbers when it trains, as for dropout: processes draw them for other rows and layers than "
-            "one process does, so losses differ from its"
+            "the model draws random numbers when it trains, as for dropout: which ones goes by step, layer and first sample of "
+            "a micro-batch, so losses differ from those of a loop that draws one after the other"
         )
     routing: Any = getattr(last, "routing", None)
     if routing is not None:
         found.append(
             f"the loss of the model's routers (output_router_logits), times {routing.coefficient_ratio:g}, is added to that of "
-            "every micro-batch"
+            f"every micro-batch{', and goes by its tokens alone, not by those of the whole batch' * (n_microbatches > 1)}"
         )
-    norms = apart = False
+    apart = False
+    norms: list[str] = []
     kept: list[str] = []
     mixing: list[str] = []
     for layer, seen in zip(layers, passes, strict=True):
-        normed = any(isinstance(part, _BATCH_NORM) and part.training for part in layer.unit.modules())
-        if seen.mixes and not normed and (n_microbatches > 1 or layer.strategy.data > 1):
-            mixing.append(layer.name)
+        modules = [part for part in layer.unit.modules() if isinstance(part, _BATCH_NORM) and part.training]
+        if n_microbatches > 1 or layer.strategy.data > 1:
+            mixing += [layer.name] * (seen.mixes and not modules)
+            norms += [paths.get(part, layer.name) for part in modules]
         if not layer.rows_apart:
             continue
-        modules = [part for part in layer.unit.modules() if isinstance(part, _BATCH_NORM) and part.training]
-        norms = norms or bool(modules)
         own = tuple(f".{name}" for name in ("running_mean", "running_var", "num_batches_tracked"))
         kept += [name for name in seen.buffers if not (modules and name.endswith(own))]
         kept += seen.attributes
         apart = apart or any(is_hooked(weight) for weight in layer.unit.parameters())
+    found += _compiled_notes(layers, passes)
     if norms:
-        found.append("the model has batch norms: every replica takes the statistics of its own rows, so losses differ a little")
+        found.append(
+            f"the model has batch norms ({_some(norms)}): every replica and micro-batch takes the statistics of its own rows "
+            "alone, so losses differ a little from those of the whole batch"
+        )
     if mixing:
         found.append(
-            f"what layer '{mixing[0]}' gives for a sample goes by the others of its batch: every replica and micro-batch has "
-            "its own rows alone, so losses differ from those of the whole batch"
+            f"what layers give for a sample goes by the others of its batch ({_some(mixing)}): every replica and micro-batch "
+            "has its own rows alone, so losses differ from those of the whole batch"
         )
     if kept:
-        more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
         found.append(
-            f"a training pass changes {', '.join(kept[:3])}{more}: every replica keeps its own; state_dict and checkpoints "
+            f"a training pass changes {_some(kept)}: every replica keeps its own; state_dict and checkpoints "
             "have the first one's buffers"
         )
     if apart:
         found.append(
             "hooks on weights are called in every replica, with the gradient of its own rows of one micro-batch, before sums"
+        )
+    return found
+
+
+def _compiled_notes(layers: Sequence[_Layer], passes: Sequence[_Pass]) -> list[str]:
+    """Return sentences about layers that the model compiles, where they run otherwise than others."""
+    found = []
+    compiled = [(layer, seen.drew) for layer, seen in zip(layers, passes, strict=True) if compiled_parts(layer.unit)]
+    alike = [
+        layer.name for layer, drew in compiled if drew and layer.strategy.tensor > 1 and not layer.strategy.sequence_parallel
+    ]
+    if alike:
+        found.append(
+            f"layers that the model compiles ({_some(alike)}) draw the same numbers on all tensor ranks, also for what each "
+            "rank has of its own between split products"
+        )
+    blocks = [layer.name for layer, _ in compiled if layer.strategy.context > 1]
+    if blocks:
+        found.append(
+            f"layers that the model compiles ({_some(blocks)}) run as they are written under a context degree, whose exchange "
+            "of keys and values PyTorch's compiler does not follow everywhere"
         )
     return found

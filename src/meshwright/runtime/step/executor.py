@@ -21,6 +21,7 @@ from meshwright.runtime.model.classes import as_classes
 from meshwright.runtime.model.data import Sample
 from meshwright.runtime.parallel.sharding import StageWeights
 from meshwright.runtime.ranks.layout import Layout
+from meshwright.runtime.ranks.random_numbers import LayerNumbers
 from meshwright.runtime.step.autocast import autocast
 from meshwright.runtime.step.clock import Clock
 from meshwright.runtime.step.feed import Feed, WholeBatch
@@ -96,6 +97,8 @@ class Executor:
         What the loss is multiplied by before its backward pass; the loss returned is not.
     routers : RouterLoss or None
         What the routers of a mixture add to the loss, where the model asks for that.
+    numbers : LayerNumbers
+        The random numbers of its layers and of the loss.
     """
 
     def __init__(
@@ -112,6 +115,9 @@ class Executor:
         self.layout, self.rank, self.stages, self.mail = layout, rank, stages, mail
         self.loss_function, self.device = loss_function, device
         self.routers: RouterLoss | None = None
+        self.numbers = LayerNumbers(device)
+        for run in stages.values():
+            run.module.numbers = self.numbers
         self.clock = Clock(device)
         self.kept: list[tuple[int, int, str, Any, Any, float]] = []
         self.began = self.cpu = 0.0
@@ -158,7 +164,7 @@ class Executor:
                 self.mail.post_first(backward=False)
                 for stage, microbatch, phase in self.tasks:
                     if phase == FORWARD:
-                        self._forward(stage, microbatch, feed)
+                        self._forward(stage, microbatch, feed, evaluating=True)
                         del self.held[stage, microbatch]
                 self.mail.finish()
         finally:
@@ -232,17 +238,19 @@ class Executor:
         self.note(stage, microbatch, "wait", started)
         return tensors
 
-    def _forward(self, stage: int, microbatch: int, feed: Feed) -> None:
+    def _forward(self, stage: int, microbatch: int, feed: Feed, *, evaluating: bool = False) -> None:
         if stage == 0:
             carried = list(feed.inputs(microbatch))
         else:
             received = zip(self.mail.crossings[stage - 1], self._receive(stage, microbatch, 0), strict=True)
             carried = [tensor.requires_grad_(entry.comes_back) for entry, tensor in received]
         started = self.clock.mark()
-        with autocast(self.device, self.precision):
+        first = self.parts[stage, microbatch][0]
+        with autocast(self.device, self.precision), self.numbers.of_samples(first, evaluating=evaluating):
             result = list(self.stages[stage].module(*carried))
             if stage == self.layout.n_stages - 1:
                 assert self.loss is not None
+                self.numbers.begin(self.layout.n_layers)
                 classes = self.stages[stage].classes
                 result[0] = result[0] if classes is None else as_classes(result[0], classes)
                 loss = feed.loss(microbatch, *result)

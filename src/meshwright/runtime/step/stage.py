@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils import checkpoint
 
 from meshwright.base.errors import InputError
+from meshwright.runtime.ranks.random_numbers import LayerNumbers
 
 __all__ = ["StageModule"]
 
@@ -122,23 +123,32 @@ class StageModule(nn.Module):
     `layers`: in order; each takes what the one before returns.
     `recompute`: one of `meshwright.core.strategy.RECOMPUTE` for each layer.
     `before`: what is done to hidden states before a layer, by its place, or after the last.
+    `own`: by which number every layer begins the random numbers that it draws, see
+    `meshwright.runtime.ranks.random_numbers.own_number`; none where those of a layer go on from the one before.
     """
 
     def __init__(
-        self, layers: Sequence[nn.Module], recompute: Sequence[str], before: Mapping[int, Sequence[Callable[..., Any]]]
+        self,
+        layers: Sequence[nn.Module],
+        recompute: Sequence[str],
+        before: Mapping[int, Sequence[Callable[..., Any]]],
+        own: Sequence[int] = (),
     ) -> None:
         super().__init__()
         how = tuple(recompute) or ("none",) * len(layers)
         self.layers = nn.ModuleList(
             layer if kind == "none" else _Recomputed(layer, kind) for layer, kind in zip(layers, how, strict=True)
         )
-        self.before = before
+        self.before, self.own = before, tuple(own)
+        self.numbers: LayerNumbers | None = None
 
     def forward(self, *carried: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return what the next stage needs."""
         for i, layer in enumerate(self.layers):
             for change in self.before.get(i, ()):
                 carried = change(carried)
+            if self.numbers is not None and self.own:
+                self.numbers.begin(self.own[i])
             carried = layer(*carried)
         for change in self.before.get(len(self.layers), ()):
             carried = change(carried)

@@ -23,9 +23,7 @@ from meshwright.runtime.open import own_batch  # noqa: E402
 from meshwright.runtime.parallel import optimizer_probe  # noqa: E402
 from meshwright.runtime.ranks import alike  # noqa: E402
 from meshwright.runtime.ranks.layout import layout  # noqa: E402
-from meshwright.runtime.ranks.meshes import StageGroups  # noqa: E402
 from meshwright.runtime.ranks.plan_file import plan_file_of  # noqa: E402
-from meshwright.runtime.ranks.random_numbers import TensorRandom  # noqa: E402
 
 
 def plan(**options: Any) -> Any:
@@ -173,33 +171,3 @@ def test_an_optimizer_that_counts_on_the_models_weights_is_taken_where_it_gets_t
     optimizer_probe.check(of_the_second, plan(), "opt")
     with pytest.raises(InputError, match=r"opt: cannot update weights of shape \(6, 4\): IndexError"):
         optimizer_probe.check(of_the_second, plan(shard=1), "opt")
-
-
-def test_ranks_of_a_tensor_group_that_drop_out_unlike_values_are_told_and_taken_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = layout(plan_file_of(plan_of([(2, [0], {}), (2, [1, 2, 3, 4], {"tensor": 2})]), "p").plan)
-    held = {1: StageGroups(tensor="a group")}
-    ranks = [TensorRandom(places, rank, held if rank else {}, torch.device("cpu")) for rank in range(5)]
-
-    def step(seeds: list[int], n_drawn: int) -> list[float]:
-        told = []
-        for rank, seed in zip(ranks, seeds, strict=True):
-            torch.manual_seed(seed)
-            rank.begin()
-            torch.rand(n_drawn)
-            told.append(rank.votes())
-        return np.sum(told, axis=0).tolist()
-
-    with torch.random.fork_rng([]):
-        ranks[0].check(step([0, 1, 1, 2, 2], 3))  # replicas and stages may differ
-        ranks[0].check(step([0, 1, 2, 3, 4], 0))  # what is never drawn does not matter
-        with pytest.raises(InputError, match="ranks 3, 4 of one tensor group drew unlike random numbers"):
-            ranks[0].check(step([0, 1, 1, 2, 3], 3))
-        torch.manual_seed(7)
-        first = [torch.get_rng_state()]
-        expected = torch.rand(3)
-        monkeypatch.setattr(torch.distributed, "broadcast_object_list", lambda told, **_: told.__setitem__(0, first))
-        torch.manual_seed(8)
-        ranks[4].align()
-        assert torch.equal(torch.rand(3), expected)
-        ranks[0].align()  # of no tensor group: nothing is changed
-        assert not torch.equal(torch.rand(3), expected)
