@@ -1,35 +1,59 @@
-"""A lower bound for pipelines over graphs too large to search: prices of the places a stage may take, by linear programming.
+"""A lower bound for pipelines over graphs too large to search: prices of the blocks a stage may take, and fewer nodes.
 
 A pipeline's replicas are numbered from its end: a stage of d replicas behind which s - d stand takes the block of slots
-s - d + 1 .. s, and keeps ceil(s / d) micro-batches in flight. A node costs its block time and memory, so with a price on both,
-summed up to no more than the slots' prices, the cheapest places of all nodes together cost more than all slots only where no
-plan exists.
+s - d + 1 .. s, and keeps ceil(s / d) micro-batches in flight.
+
+**Prices.** Give every block a price for its whole time and one for its whole memory that together are no more than the prices of
+its slots and devices, and let all slots and devices cost 1. In a plan that keeps a threshold the nodes of a stage, with the
+tensors over its borders, take no more than its block's time and memory; so all nodes together pay at most the price of the
+blocks used, which is at most 1, for blocks of one plan share no slot. Where they pay more than 1 at their cheapest, no plan
+keeps the threshold.
+
+**Paths.** Let every node be on one path of the graph. Along a path a plan's stages come one behind the other, so the path's nodes
+lie in a row of blocks, each beginning behind the end of the next; and where two neighbours joined by an edge lie in different
+blocks, its tensor is paid in both. What a path pays at its cheapest is found by a table over nodes and blocks, and no plan's path
+pays less. An edge is on one path at most, and so is a tensor, so none is paid twice.
+
+**Windows.** If v's stage ends at slot s, all that v reaches lies in blocks within the slots 1 .. s, and pays at most their price.
+Of each path, what v reaches is an end; so its cheapest ends say which slots s are too few, and its cheapest beginnings the same
+of all that reaches v. Narrower windows make paths pay more, and so on.
+
+**Fewer nodes.** Leave out nodes of a plan, and stages that become empty: no stage takes longer or holds more, none has more
+replicas behind it. So what is best for some of the nodes, in the order in which the graph has them, bounds what is best for all;
+and where few enough are left, that is found by trying all downsets.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.pipeline import blocks as kernel
 from meshwright.base.identity import locked
-from meshwright.solvers.pipeline import downsets, orders
+from meshwright.solvers.pipeline import path_cover
+from meshwright.solvers.pipeline import menu as stage_menu
+from meshwright.solvers.pipeline.block_prices import Case, Prices, nodes_of, paid, program, sharpened
 from meshwright.solvers.pipeline.menu import StageMenu
 
 __all__ = ["lower_bound", "nothing_fits"]
 
-MOST_SLOTS, MOST_NODES, MOST_COLUMNS = 128, 20_000, 20_000
-"""Larger pipelines and graphs keep the simple bound; programs with more columns are left out, except the first."""
+MOST_SLOTS, MOST_NODES = 128, 20_000
+"""Larger pipelines and graphs keep the simple bound."""
 
-N_PLACES, N_CLASSES = (8, 10, 14), 2
-"""Places of nodes told apart in each of the linear programs whose prices are averaged (prices of one program suit its own cells
-too well), and classes of bytes held per second."""
+MOST_CELLS = 12_000_000
+"""Nodes of a path times blocks; longer paths are cut."""
 
-N_THRESHOLDS, N_ROUNDS, N_REPLAYS = 2, 3, 6
-"""Thresholds for which prices are made, rounds of prices for each, and further thresholds that the same prices are tried on."""
+N_GROUPS = 8
+"""Groups of paths that are told apart where prices are repaired."""
+
+N_STEPS, N_ROUNDS, N_REPLAYS = 4, 3, 6
+"""Thresholds for which prices are made, rounds of windows for each, and further thresholds that the same prices are tried on."""
+
+STEP_RATIO = 1.03
+"""How far beyond what is proven prices are made next."""
 
 GOOD_RATIO = 1.01
 """Distance of plan and bound at which it is not worth going on."""
@@ -38,258 +62,175 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Case:
-    """The instance: choices by node, blocks with their slots (rows of `cover`), descendants and ancestors of nodes as bits."""
-
-    menu: StageMenu
-    first: Ints
-    degree: Ints
-    least_seconds: Floats
-    blocks: kernel.Blocks
-    cover: NDArray[np.float64]
-    devices: Floats
-    below: NDArray[np.uint64]
-    above: NDArray[np.uint64]
-
-    @property
-    def n_slots(self) -> int:
-        """Number of slots."""
-        return int(self.cover.shape[1])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Prices:
-    """Prices of a block's time and memory (whole), of each slot, and of a device; slots and devices together cost 1."""
-
-    time: Floats
-    memory: Floats
-    slots: Floats
-    device_ratio: float
-
-
 def lower_bound(menu: StageMenu, lower_seconds: float, upper_seconds: float) -> float:
     """Return a proven lower bound on the slowest stage's time.
 
     `lower_seconds`: a bound already known.
     `upper_seconds`: the value of a known plan.
     Returns: at least `lower_seconds`.
-
-    Notes
-    -----
-    A threshold is refuted where the cheapest places of all nodes cost more than all slots. Where they do not, the same prices
-    say how many slots the descendants and the ancestors of each node need at least, which narrows where the node may stand, and
-    new prices are made. Any prices prove; those used solve the linear program over cells of similar nodes.
     """
     n_slots = min(menu.n_replicas, menu.n_devices)
     if n_slots > MOST_SLOTS or menu.n_nodes > MOST_NODES or upper_seconds <= lower_seconds * GOOD_RATIO:
         return lower_seconds
-    case = _case(menu, n_slots)
+    case = _Windowed(menu, n_slots)
     low, high = lower_seconds, upper_seconds
-    for _ in range(N_THRESHOLDS):
-        if high <= low * GOOD_RATIO:
-            break
-        middle = math.sqrt(low * high)
-        prices: list[_Prices] = []
-        low, high = (middle, high) if _refuted(case, middle, prices, N_ROUNDS) else (low, middle)
+    middle = math.sqrt(low * high)
+    prices: Prices | None = None
+    for _ in range(N_STEPS):
+        windows = case.windows(middle) if prices is None else case.narrowed(middle, prices)
+        fresh = program(case.case, middle, *windows) if windows is not None else None
+        if windows is not None:
+            prices = _better(case, middle, windows, prices, fresh)
+            if prices is None:
+                break
+            prices = sharpened(case.case, middle, prices, nodes_of(case.case, *windows))
+        assert prices is not None
+        low, high = (middle, high) if case.narrowed(middle, prices) is None else (low, middle)
         far = high
         for _ in range(N_REPLAYS):
-            middle = math.sqrt(low * far)
-            low, far = (middle, far) if _refuted(case, middle, prices, len(prices)) else (low, middle)
+            between = math.sqrt(low * far)
+            low, far = (between, far) if case.narrowed(between, prices) is None else (low, between)
+        if high <= low * GOOD_RATIO:
+            break
+        middle = min(low * STEP_RATIO, math.sqrt(low * high))
     return low
+
+
+def _better(case: _Windowed, threshold: float, windows: tuple[Ints, Ints], *some: Prices | None) -> Prices | None:
+    """Return the prices at which paths pay most."""
+    nodes = nodes_of(case.case, *windows)
+    given = [prices for prices in some if prices is not None]
+    return max(given, key=lambda prices: float(paid(case.case, threshold, prices, nodes)[0].sum()), default=None)
 
 
 def nothing_fits(menu: StageMenu) -> bool:
     """Return whether prices prove that no plan fits the memory, however slow; false where they do not, or are not made."""
     n_slots = min(menu.n_replicas, menu.n_devices)
-    return n_slots <= MOST_SLOTS and menu.n_nodes <= MOST_NODES and _refuted(_case(menu, n_slots), math.inf, [], N_ROUNDS)
-
-
-def _case(menu: StageMenu, n_slots: int) -> _Case:
-    """Return the instance in the kernel's form."""
-    n = menu.n_nodes
-    sizes = np.diff(menu.first).reshape(n, menu.n_degrees)
-    first = np.concatenate(([0], np.cumsum(sizes.sum(axis=1)))).astype(np.int64)
-    degree = np.repeat(np.tile(np.arange(menu.n_degrees), n), sizes.ravel()).astype(np.int64)
-    rows = [
-        (end - d + 1, end, t, menu.share[r], menu.reduce_seconds[t, r], menu.sharded * (1.0 - 1.0 / d), -(-end // d))
-        for end in range(1, n_slots + 1)
-        for r, d in enumerate(menu.replicas.tolist())
-        for t in range(menu.n_degrees)
-        if d <= end and d * menu.degrees[t] <= menu.n_devices
-    ]
-    columns = list(zip(*rows, strict=True))
-    kinds = [np.int64] * 3 + [np.float64] * 4
-    blocks = kernel.Blocks(*(locked(np.array(column, kind)) for column, kind in zip(columns, kinds, strict=True)))
-    slots = np.arange(1, n_slots + 1)
-    cover = ((slots >= blocks.begin[:, None]) & (slots <= blocks.end[:, None])).astype(np.float64)
-    devices = ((blocks.end - blocks.begin + 1) * menu.degrees[blocks.degree]).astype(np.float64)
-    least = np.asarray(np.minimum.reduceat(menu.seconds, first[:-1]), np.float64)
-    below = _reached(n, menu.edge_source, menu.edge_target)
-    above = _reached(n, menu.edge_target, menu.edge_source)
-    return _Case(menu, locked(first), locked(degree), least, blocks, cover, devices, locked(below), locked(above))
-
-
-def _reached(n: int, source: Ints, target: Ints) -> NDArray[np.uint64]:
-    """Return for each node the nodes reached along edges, itself among them, as bits."""
-    first, order = downsets.groups(source, n)
-    heads = target[order]
-    words = np.zeros((n, (n + 63) // 64), np.uint64)
-    every = np.arange(n)
-    words[every, every >> 6] = np.uint64(1) << (every & 63).astype(np.uint64)
-    for v in reversed(orders.orders(n, source, target)[0]):
-        for x in heads[first[v] : first[v + 1]]:
-            words[v] |= words[x]
-    return words
-
-
-def _refuted(case: _Case, threshold: float, prices: list[_Prices], n_rounds: int) -> bool:
-    """Return whether no plan keeps every stage within a threshold, as far as prices prove it: those given,
-    then new ones, added.
-    """
-    n = case.n_slots
-    least, most = _windows(
-        case, case.least_seconds / threshold / n, _Prices(np.empty(0), np.empty(0), np.full(n, 1.0 / n), 0.0)
-    )
-    for turn in range(n_rounds):
-        if turn == len(prices):
-            fresh = _prices(case, threshold, least, most)
-            if fresh is None:
-                return False
-            prices.append(fresh)
-        nodes = kernel.Nodes(
-            case.first, case.degree, case.menu.seconds, case.menu.weight_bytes, case.menu.per_microbatch_bytes,
-            case.menu.fixed_bytes, locked(least), locked(most),
-        )  # fmt: skip
-        time_price, byte_price = prices[turn].time / threshold, prices[turn].memory / case.menu.memory_bytes
-        cost = kernel.place(nodes, case.blocks, locked(time_price), locked(byte_price))[0]
-        total = float(cost.sum())
-        if not total <= 1.0 + 1e-9:
+    if n_slots > MOST_SLOTS or menu.n_nodes > MOST_NODES:
+        return False
+    case = _Windowed(menu, n_slots)
+    windows: tuple[Ints, Ints] | None = case.windows(math.inf)
+    for _ in range(N_ROUNDS):
+        assert windows is not None
+        prices = program(case.case, math.inf, *windows)
+        if prices is None:
+            return False
+        prices = sharpened(case.case, math.inf, prices, nodes_of(case.case, *windows))
+        windows = case.narrowed(math.inf, prices)
+        if windows is None:
             return True
-        closer = _windows(case, cost, prices[turn])
-        least, most = np.maximum(least, closer[0]), np.minimum(most, closer[1])
     return False
 
 
-def _windows(case: _Case, cost: Floats, prices: _Prices) -> tuple[Ints, Ints]:
-    """Return for each node the slot at or behind which its stage ends, and the one at or before which it begins."""
-    n, widest, n_devices = case.n_slots, int(case.menu.degrees.max()), case.menu.n_devices
-    spent = np.concatenate(([0.0], np.cumsum(prices.slots)))
-    used = np.minimum(n_devices, widest * np.arange(n + 1))
-    behind = spent + prices.device_ratio * used
-    before = spent[-1] - spent[::-1] + prices.device_ratio * used  # of the first 0, 1, ... slots of the model's input
-    least = np.searchsorted(behind, kernel.sums_of_sets(case.below, locked(cost)) * (1.0 - 1e-9))
-    most = n + 1 - np.searchsorted(before, kernel.sums_of_sets(case.above, locked(cost)) * (1.0 - 1e-9))
-    return np.maximum(least, 1).astype(np.int64), most.astype(np.int64)
+class _Windowed:
+    """The instance, and where its nodes may stand at a threshold and prices."""
+
+    def __init__(self, menu: StageMenu, n_slots: int) -> None:
+        n, source, target = menu.n_nodes, menu.edge_source, menu.edge_target
+        self._below, self._above = locked(path_cover.reached(n, source, target)), locked(path_cover.reached(n, target, source))
+        behind, before = path_cover.depths(n, source, target), path_cover.depths(n, target, source)
+        sizes = np.diff(menu.first).reshape(n, menu.n_degrees)
+        first = np.concatenate(([0], np.cumsum(sizes.sum(axis=1)))).astype(np.int64)
+        degree = np.repeat(np.tile(np.arange(menu.n_degrees), n), sizes.ravel()).astype(np.int64)
+        blocks, room = _blocks(menu, n_slots)
+        slots = np.arange(1, n_slots + 1)
+        cover = ((slots >= blocks.begin[:, None]) & (slots <= blocks.end[:, None])).astype(np.float64)
+        devices = ((blocks.end - blocks.begin + 1) * menu.degrees[blocks.degree]).astype(np.float64)
+        every = path_cover.paths(n, source, target, self._below, max(1, MOST_CELLS // max(len(blocks.begin), 1)))
+        place = (behind + 0.5) / (behind + before + 1.0)
+        self.case = Case(menu, locked(first), locked(degree), blocks, cover, devices, room, _priced_paths(menu, every), place)
+        self._least_seconds = np.asarray(np.minimum.reduceat(menu.seconds, first[:-1]), np.float64)
+
+    def windows(self, threshold: float) -> tuple[Ints, Ints]:
+        """Return where nodes may stand if a slot holds what takes a threshold."""
+        n = self.case.n_slots
+        alone = locked(self._least_seconds / threshold / n)
+        return self._windows(alone, alone, Prices(np.empty(0), np.empty(0), np.full(n, 1.0 / n), 0.0))
+
+    def narrowed(self, threshold: float, prices: Prices) -> tuple[Ints, Ints] | None:
+        """Return where nodes may stand at prices; None where no plan keeps the threshold."""
+        case, paths = self.case, self.case.paths
+        least, most = self.windows(threshold)
+        for _ in range(N_ROUNDS):
+            nodes = nodes_of(case, least, most)
+            cost, ahead, _, _ = paid(case, threshold, prices, nodes)
+            if not float(cost.sum()) <= 1.0 + 1e-9:
+                return None
+            mirrored, turned = _mirrored(case, nodes, prices)
+            behind = paid(mirrored, threshold, prices, turned)[1]
+            # Of a path's ends the sum of these differences is what the longest of them costs.
+            after, before = behind.copy(), ahead.copy()
+            inner = np.ones(len(paths.order), np.bool_)
+            inner[paths.start[:-1]] = False
+            at = np.flatnonzero(inner)
+            after[paths.order[at - 1]] -= behind[paths.order[at]]
+            before[paths.order[at]] -= ahead[paths.order[at - 1]]
+            closer = self._windows(locked(after), locked(before), prices)
+            narrower = np.maximum(least, closer[0]), np.minimum(most, closer[1])
+            if np.array_equal(narrower[0], least) and np.array_equal(narrower[1], most):
+                break
+            least, most = narrower
+        return least, most
+
+    def _windows(self, after: Floats, before: Floats, prices: Prices) -> tuple[Ints, Ints]:
+        """Return for each node the slot at or behind which its stage ends, and the one at or before which it begins."""
+        menu, n = self.case.menu, self.case.n_slots
+        spent = np.concatenate(([0.0], np.cumsum(prices.slots)))
+        used = prices.device_ratio * np.minimum(menu.n_devices, int(menu.degrees.max()) * np.arange(n + 1))
+        last = spent + used
+        first = spent[-1] - spent[::-1] + used  # of the first 0, 1, ... slots of the model's input
+        least = np.searchsorted(last, kernel.sums_of_sets(self._below, after) * (1.0 - 1e-9) - 1e-12)
+        most = n + 1 - np.searchsorted(first, kernel.sums_of_sets(self._above, before) * (1.0 - 1e-9) - 1e-12)
+        return np.maximum(least, 1).astype(np.int64), most.astype(np.int64)
 
 
-def _prices(case: _Case, threshold: float, least: Ints, most: Ints) -> _Prices | None:
-    """Return prices from linear programs over cells of nodes: the fewest slots that hold all, each to the same share."""
-    found: list[_Prices] = []
-    for n_places in N_PLACES:
-        cells = _cells(case, least + most, min(n_places, case.menu.n_nodes))
-        columns = _columns(case, cells, least, most)
-        if columns is None or (found and len(columns[0]) > MOST_COLUMNS):
-            break
-        dual = _dual(case, threshold, *columns)
-        if dual is not None:
-            found.append(_balanced(case, dual))
-    if not found:
-        return None
-    time, memory, slots = (np.mean([getattr(prices, name) for prices in found], axis=0) for name in ("time", "memory", "slots"))
-    return _Prices(time, memory, slots, float(np.mean([prices.device_ratio for prices in found])))
-
-
-def _dual(case: _Case, threshold: float, cell: Ints, block: Ints, seconds: Floats, held: Floats) -> Floats | None:
-    """Return the prices of the linear program's rows: time and memory of every block, every slot, and all devices."""
-    from scipy.optimize import linprog
-    from scipy.sparse import coo_array
-
-    n_blocks, n_slots = case.cover.shape
-    n_cells, n_columns = int(cell.max()) + 1, len(cell)
-    every, own = np.arange(n_blocks), n_columns + np.arange(n_blocks)
-    covering, slot = np.nonzero(case.cover)
-    last, share = 2 * n_blocks + n_slots, n_columns + n_blocks
-    parts = [
-        (block, np.arange(n_columns), seconds / threshold),
-        (n_blocks + block, np.arange(n_columns), held / case.menu.memory_bytes),
-        (every, own, -np.ones(n_blocks)), (n_blocks + every, own, -np.ones(n_blocks)),
-        (2 * n_blocks + slot, own[covering], np.ones(len(slot))), (np.full(n_blocks, last), own, case.devices),
-        (2 * n_blocks + np.arange(n_slots), np.full(n_slots, share), -np.ones(n_slots)),
-        (np.array([last]), np.array([share]), np.array([-float(case.menu.n_devices)])),
+def _blocks(menu: StageMenu, n_slots: int) -> tuple[kernel.Blocks, Floats]:
+    """Return the places that a stage may take, and the bytes that its nodes may hold there."""
+    border = np.ones((menu.n_degrees, len(menu.replicas))) if menu.border_ratio is None else menu.border_ratio
+    reserve = np.zeros(menu.n_degrees) if menu.reserve_bytes is None else menu.reserve_bytes
+    rows = [
+        (
+            end - d + 1, end, t, menu.share[r], menu.reduce_seconds[t, r], menu.sharded * (1.0 - 1.0 / d), -(-end // d),
+            menu.share[r] * border[t, r], menu.memory_bytes - reserve[t],
+        )
+        for end in range(1, n_slots + 1)
+        for r, d in enumerate(menu.replicas.tolist())
+        for t in range(menu.n_degrees)
+        if d <= end and d * menu.degrees[t] <= menu.n_devices and reserve[t] < menu.memory_bytes
     ]  # fmt: skip
-    row, column, value = (np.concatenate(some) for some in zip(*parts, strict=True))
-    upper = coo_array((value, (row, column)), shape=(last + 1, share + 1)).tocsr()
-    whole = coo_array((np.ones(n_columns), (cell, np.arange(n_columns))), shape=(n_cells, share + 1)).tocsr()
-    objective = np.zeros(share + 1)
-    objective[-1] = 1.0
-    # The simplex method ends in a corner; the interior-point method's prices are as good for cells and worse for nodes.
-    solved = linprog(objective, A_ub=upper, b_ub=np.zeros(last + 1), A_eq=whole, b_eq=np.ones(n_cells), method="highs-ds")
-    return np.maximum(-solved.ineqlin.marginals, 0.0) if solved.status == 0 else None
+    columns = np.array(rows, np.float64).reshape(len(rows), 9).T
+    kinds = [np.int64] * 3 + [np.float64] * 6
+    *parts, room = (locked(np.ascontiguousarray(column, kind)) for column, kind in zip(columns, kinds, strict=True))
+    return kernel.Blocks(*parts), room
 
 
-def _balanced(case: _Case, dual: Floats) -> _Prices:
-    """Return prices that keep the rules whatever the solver's tolerance: a block costs what its slots and devices do."""
-    n_blocks, n_slots = case.cover.shape
-    slots, device = dual[2 * n_blocks : 2 * n_blocks + n_slots], float(dual[-1])
-    total = float(slots.sum()) + device * case.menu.n_devices
-    slots, device = slots / total, device / total
-    price = case.cover @ slots + device * case.devices
-    both = dual[:n_blocks] + dual[n_blocks : 2 * n_blocks]
-    memory_ratio = np.divide(dual[n_blocks : 2 * n_blocks], both, out=np.full(n_blocks, 0.5), where=both > 0.0)
-    return _Prices(price * (1.0 - memory_ratio), price * memory_ratio, slots, device)
+def _priced_paths(menu: StageMenu, every: tuple[tuple[int, ...], ...]) -> kernel.Paths:
+    """Return paths with the tensors on them, in groups of about as many nodes."""
+    crossing = stage_menu.crossing(menu)
+    at = {pair: e for e, pair in enumerate(zip(crossing.source.tolist(), crossing.target.tolist(), strict=True))}
+    order = np.array([v for path in every for v in path], np.int64)
+    start = np.concatenate(([0], np.cumsum([len(path) for path in every]))).astype(np.int64)
+    into, out_of = np.zeros((len(order), menu.n_degrees)), np.zeros((len(order), menu.n_degrees))
+    for i in range(1, len(order)):
+        e = at.get((int(order[i - 1]), int(order[i])))
+        if e is not None:
+            into[i], out_of[i] = crossing.into[e], crossing.out_of[e]
+    into[start[:-1]] = out_of[start[:-1]] = 0.0
+    group = np.minimum(start[:-1] * N_GROUPS // max(len(order), 1), N_GROUPS - 1)
+    _, group = np.unique(group, return_inverse=True)
+    arrays = (order, start, group.astype(np.int64), into, out_of)
+    return kernel.Paths(*(locked(array) for array in arrays))
 
 
-def _columns(case: _Case, cells: Ints, least: Ints, most: Ints) -> tuple[Ints, Ints, Floats, Floats] | None:
-    """Return where each cell may stand: cell, block, seconds and bytes there, by rank of the choice;
-    None if one stands nowhere.
-    """
-    menu, n_cells = case.menu, int(cells.max()) + 1
-    low, high = np.full(n_cells, np.iinfo(np.int64).max), np.full(n_cells, -1)
-    np.minimum.at(low, cells, least)
-    np.maximum.at(high, cells, most)
-    cell, block = np.nonzero((case.blocks.end >= low[:, None]) & (case.blocks.begin <= high[:, None]))
-    columns = []
-    for rank in range(int(np.diff(menu.first).max())):
-        sums, whole = _cell_sums(menu, cells, n_cells, rank)
-        t = case.blocks.degree[block]
-        good = whole[cell, t]
-        c, j, t = cell[good], block[good], t[good]
-        seconds, weight, activation, fixed = (table[c, t] for table in sums)
-        columns.append((
-            c, j, seconds * case.blocks.share[j] + weight * case.blocks.reduce[j],
-            activation * case.blocks.in_flight[j] + fixed - weight * case.blocks.spared[j],
-        ))  # fmt: skip
-    c, j, seconds, held = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    return (c, j, seconds, held) if len(np.unique(c)) == n_cells else None
-
-
-def _cells(case: _Case, middle: Ints, n_places: int) -> Ints:
-    """Return a cell for every node: those that may stand in about the same places, divided by how much they hold per second."""
-    n = case.menu.n_nodes
-    rank = np.empty(n, np.int64)
-    rank[np.argsort(middle, kind="stable")] = np.arange(n)
-    place = rank * n_places // n
-    held = np.minimum.reduceat(case.menu.per_microbatch_bytes, case.first[:-1]) / np.maximum(case.least_seconds, 1e-300)
-    order = np.lexsort((held, place))
-    sizes = np.bincount(place, minlength=n_places)
-    within = np.empty(n, np.int64)
-    within[order] = np.arange(n) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    _, cells = np.unique(place * N_CLASSES + within * N_CLASSES // sizes[place], return_inverse=True)
-    return np.asarray(cells, np.int64)
-
-
-def _cell_sums(menu: StageMenu, cells: Ints, n_cells: int, rank: int) -> tuple[list[Floats], NDArray[np.bool_]]:
-    """Return by cell and degree the sums of seconds and bytes of the nodes' choices of this rank (their last, where fewer)."""
-    tables = (menu.seconds, menu.weight_bytes, menu.per_microbatch_bytes, menu.fixed_bytes)
-    sums = [np.zeros((n_cells, menu.n_degrees)) for _ in tables]
-    whole = np.zeros((n_cells, menu.n_degrees), np.bool_)
-    nodes = np.arange(menu.n_nodes) * menu.n_degrees
-    for t in range(menu.n_degrees):
-        begin, end = menu.first[nodes + t], menu.first[nodes + t + 1]
-        there = begin < end
-        at = np.where(there, np.minimum(begin + rank, end - 1), 0)
-        for table, total in zip(tables, sums, strict=True):
-            total[:, t] = np.bincount(cells, table[at] * there, minlength=n_cells)
-        whole[:, t] = np.bincount(cells, ~there, minlength=n_cells) == 0
-    return sums, whole
+def _mirrored(case: Case, nodes: kernel.Nodes, prices: Prices) -> tuple[Case, kernel.Nodes]:
+    """Return the instance from its output on: the same blocks in the same order of rows, slots counted from the other end."""
+    n, b, paths = case.n_slots, case.blocks, case.paths
+    into, out_of = np.zeros_like(paths.into), np.zeros_like(paths.out_of)
+    into[1:], out_of[1:] = paths.out_of[:0:-1], paths.into[:0:-1]
+    turned = kernel.Paths(
+        locked(paths.order[::-1].copy()), locked(paths.start[-1] - paths.start[::-1]), locked(paths.group[::-1].copy()),
+        locked(into), locked(out_of),
+    )  # fmt: skip
+    blocks = b._replace(begin=locked(n + 1 - b.end), end=locked(n + 1 - b.begin))
+    window = nodes._replace(least=locked(n + 1 - nodes.most), most=locked(n + 1 - nodes.least))
+    return replace(case, blocks=blocks, paths=turned), window
