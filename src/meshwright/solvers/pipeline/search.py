@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.errors import InputError
-from meshwright.solvers.pipeline import bound, downsets, fill, orders
+from meshwright.solvers.pipeline import bound, downsets, fewer_nodes, fill, orders
 from meshwright.solvers.pipeline.floor import least_time
 from meshwright.solvers.pipeline.menu import StageMenu
 from meshwright.solvers.pipeline.prepared import CLOSE_RATIO, Prepared, prepare
@@ -118,7 +118,7 @@ def _solve(menu: StageMenu, lower: float, slack_ratio: float) -> Solved:
     if known is None and bound.nothing_fits(menu):
         return Solved(None, math.inf, "exact", restricted, n_sets, along_orders=True)
     if known is not None:
-        lower = bound.lower_bound(menu, lower, known.seconds)
+        lower = bound.lower_bound(menu, fewer_nodes.lower_bound(menu, lower, known), known.seconds)
     return Solved(known, lower, "relaxation", restricted, n_sets, along_orders=True)
 
 
