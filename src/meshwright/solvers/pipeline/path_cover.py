@@ -52,18 +52,17 @@ def paths(
     Returns
     -------
     tuple of tuple of int
-        Few, but not always the fewest: edges towards the longest way first, then pieces put one behind the other.
+        The fewest along edges, then put one behind the other where one reaches the next.
     """
-    first, by_source = downsets.groups(source, n)
-    heads = target[by_source].tolist()
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
     depth = depths(n, source, target).tolist()
     order = orders.orders(n, source, target)[0]
-    after, taken = [-1] * n, [False] * n
-    for v in order:
-        free = [x for x in heads[first[v] : first[v + 1]] if not taken[x]]
-        if free:
-            after[v] = max(free, key=lambda x: depth[x])
-            taken[after[v]] = True
+    edges = coo_array((np.ones(len(source), np.int8), (source, target)), shape=(n, n)).tocsr()
+    after = maximum_bipartite_matching(edges, perm_type="column").tolist()  # as many nodes as can be have one behind them
+    taken = np.zeros(n, np.bool_)
+    taken[[v for v in after if v >= 0]] = True
     joined: list[list[int]] = []
     for v in order:
         if taken[v]:
