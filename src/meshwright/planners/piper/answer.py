@@ -167,6 +167,7 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict | N
     if result.search != "piper" or not isinstance(instance, PiperInstance) or entry.get("bound") is None:
         return None
     position = {str(node.id): v for v, node in enumerate(instance.nodes)}
+    told: dict[str, list[float]]
     try:
         stages = []
         for stage in entry["choices"]:
@@ -194,13 +195,15 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict | N
         return Verdict(False, math.nan, math.nan, "its stages and its choices are of different plans")
     if verdict.valid:
         seconds, held = stage_costs(instance, stages)
-        for name, expected in (("stage_seconds", seconds), ("stage_bytes", held)):
+        for name, expected in {"stage_seconds": seconds, "stage_bytes": held}.items():
             said = told.get(name, expected)
             if len(said) != len(expected):
                 return Verdict(False, verdict.value, math.nan, f"{name} has {len(said)} values for {len(expected)} stages")
             for i, (one, other) in enumerate(zip(said, expected, strict=True)):
                 if not math.isclose(one, other, rel_tol=1e-9):
-                    return Verdict(False, verdict.value, math.nan, f"{name}[{i}] is {one!r} in the file, and {other!r} by its plan")
+                    return Verdict(
+                        False, verdict.value, math.nan, f"{name}[{i}] is {one!r} in the file, and {other!r} by its plan"
+                    )
     return verdict
 
 

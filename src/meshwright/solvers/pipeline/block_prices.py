@@ -151,7 +151,6 @@ def _columns(case: Case, places: Ints, threshold: float, least: Ints, most: Ints
 def _solved(case: Case, n_places: int, place: Ints, block: Ints, time: Floats, held: Floats) -> Prices | None:
     """Return the prices of the program's rows: time and memory of every block, every slot, and all devices."""
     from scipy.optimize import linprog
-    from scipy.sparse import coo_array
 
     n_blocks, n = case.cover.shape
     n_columns, every = len(place), np.arange(n_blocks)
@@ -171,8 +170,7 @@ def _solved(case: Case, n_places: int, place: Ints, block: Ints, time: Floats, h
         ],
         (last + 1 + len(after), reach + n_places * n),
     )  # fmt: skip
-    place_of, slot_of = np.divmod(np.arange(n_places * n), n)
-    more = slot_of > 0
+    more = np.arange(n_places * n) % n > 0
     row = n_places + np.arange(n_places * n)
     whole = _matrix(
         [
@@ -242,7 +240,9 @@ def sharpened(case: Case, threshold: float, prices: Prices, nodes: kernel.Nodes)
         if found.status != 0 or -found.fun <= most * (1.0 + 1e-6):
             break
         x = found.x
-        prices = balanced(case, x[:n_blocks], x[n_blocks : 2 * n_blocks], x[2 * n_blocks : n_prices - 1], float(x[n_prices - 1]))
+        prices = balanced(
+            case, x[:n_blocks], x[n_blocks : 2 * n_blocks], x[2 * n_blocks : n_prices - 1], float(x[n_prices - 1])
+        )
     return best
 
 

@@ -1,26 +1,26 @@
 """A lower bound for pipelines over graphs too large to search: prices of the blocks a stage may take, and fewer nodes.
 
-A pipeline's replicas are numbered from its end: a stage of d replicas behind which s - d stand takes the block of slots
-s - d + 1 .. s, and keeps ceil(s / d) micro-batches in flight.
+A pipeline's replicas are numbered from its end: a stage of d replicas behind which s - d stand takes the block of slots s - d
++ 1 .. s, and keeps ceil(s / d) micro-batches in flight.
 
-**Prices.** Give every block a price for its whole time and one for its whole memory that together are no more than the prices of
-its slots and devices, and let all slots and devices cost 1. In a plan that keeps a threshold the nodes of a stage, with the
+**Prices.** Give every block a price for its whole time and one for its whole memory that together are no more than the prices
+of its slots and devices, and let all slots and devices cost 1. In a plan that keeps a threshold the nodes of a stage, with the
 tensors over its borders, take no more than its block's time and memory; so all nodes together pay at most the price of the
 blocks used, which is at most 1, for blocks of one plan share no slot. Where they pay more than 1 at their cheapest, no plan
 keeps the threshold.
 
-**Paths.** Let every node be on one path of the graph. Along a path a plan's stages come one behind the other, so the path's nodes
-lie in a row of blocks, each beginning behind the end of the next; and where two neighbours joined by an edge lie in different
-blocks, its tensor is paid in both. What a path pays at its cheapest is found by a table over nodes and blocks, and no plan's path
-pays less. An edge is on one path at most, and so is a tensor, so none is paid twice.
+**Paths.** Let every node be on one path of the graph. Along a path a plan's stages come one behind the other, so the path's
+nodes lie in a row of blocks, each beginning behind the end of the next; and where two neighbours joined by an edge lie in
+different blocks, its tensor is paid in both. What a path pays at its cheapest is found by a table over nodes and blocks, and
+no plan's path pays less. An edge is on one path at most, and so is a tensor, so none is paid twice.
 
-**Windows.** If v's stage ends at slot s, all that v reaches lies in blocks within the slots 1 .. s, and pays at most their price.
-Of each path, what v reaches is an end; so its cheapest ends say which slots s are too few, and its cheapest beginnings the same
-of all that reaches v. Narrower windows make paths pay more, and so on.
+**Windows.** If v's stage ends at slot s, all that v reaches lies in blocks within the slots 1 .. s, and pays at most their
+price. Of each path, what v reaches is an end; so its cheapest ends say which slots s are too few, and its cheapest beginnings
+the same of all that reaches v. Narrower windows make paths pay more, and so on.
 
 **Fewer nodes.** Leave out nodes of a plan, and stages that become empty: no stage takes longer or holds more, none has more
-replicas behind it. So what is best for some of the nodes, in the order in which the graph has them, bounds what is best for all;
-and where few enough are left, that is found by trying all downsets.
+replicas behind it. So what is best for some of the nodes, in the order in which the graph has them, bounds what is best for
+all; and where few enough are left, that is found by trying all downsets.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 
 from meshwright._kernels.pipeline import blocks as kernel
 from meshwright.base.identity import locked
-from meshwright.solvers.pipeline import path_cover
 from meshwright.solvers.pipeline import menu as stage_menu
+from meshwright.solvers.pipeline import path_cover
 from meshwright.solvers.pipeline.block_prices import Case, Prices, nodes_of, paid, program, sharpened
 from meshwright.solvers.pipeline.menu import StageMenu
 
@@ -50,7 +50,7 @@ N_GROUPS = 8
 """Groups of paths that are told apart where prices are repaired."""
 
 N_STEPS, N_ROUNDS, N_REPLAYS = 4, 3, 6
-"""Thresholds for which prices are made, rounds of windows for each, and further thresholds that the same prices are tried on."""
+"""Thresholds for which prices are made, rounds of windows for each, and further thresholds on which they are tried."""
 
 STEP_RATIO = 1.03
 """How far beyond what is proven prices are made next."""

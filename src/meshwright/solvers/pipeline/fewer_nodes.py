@@ -1,8 +1,8 @@
 """A lower bound for pipelines over graphs of too many downsets: the best pipeline of some of the nodes.
 
-Leave nodes out of a plan, and stages that become empty: no stage takes longer, holds more, or has more replicas behind it, and what
-moves over borders is no more. The rest is a plan of the nodes kept, in the order that the graph gives them. So the best of all their
-plans, which trying all downsets finds, bounds all plans of the graph.
+Leave nodes out of a plan, and stages that become empty: no stage takes longer, holds more, or has more replicas behind it, and
+what moves over borders is no more. The rest is a plan of the nodes kept, in the order that the graph gives them. So the best of
+all their plans, which trying all downsets finds, bounds all plans of the graph.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def lower_bound(menu: StageMenu, lower_seconds: float, known: FoundPipeline) -> 
     if menu.n_nodes > MOST_NODES:
         return lower_seconds
     keep = kept(menu, MOST_DOWNSETS)
-    work = np.minimum.reduceat(menu.seconds, menu.first[:-1:menu.n_degrees]) if len(menu.seconds) else np.zeros(0)
+    work = np.minimum.reduceat(menu.seconds, menu.first[: -1 : menu.n_degrees]) if len(menu.seconds) else np.zeros(0)
     if not work[keep].sum() >= FEWEST_RATIO * work.sum():
         return lower_seconds
     fewer = restricted(menu, keep)
@@ -51,10 +51,10 @@ def lower_bound(menu: StageMenu, lower_seconds: float, known: FoundPipeline) -> 
 
 def kept(menu: StageMenu, most: int) -> NDArray[np.bool_]:
     """Return which nodes to keep so that they have few downsets: those go first that do little and are beside many others."""
-    n, keep = menu.n_nodes, np.ones(menu.n_nodes, np.bool_)
+    keep = np.ones(menu.n_nodes, np.bool_)
     near = _near(menu)
     beside = ~(near | near.T)
-    work = np.minimum.reduceat(menu.seconds, menu.first[:-1:menu.n_degrees])
+    work = np.minimum.reduceat(menu.seconds, menu.first[: -1 : menu.n_degrees])
     while downsets.all_downsets(*_order(menu, near, keep), most) is None:
         many = beside[:, keep].sum(axis=1)
         cost = np.where(keep & (many > 0), work / np.maximum(many, 1), np.inf)
@@ -68,7 +68,9 @@ def _near(menu: StageMenu) -> NDArray[np.bool_]:
     return downsets.members(words, menu.n_nodes).astype(np.bool_)
 
 
-def _order(menu: StageMenu, near: NDArray[np.bool_], keep: NDArray[np.bool_]) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+def _order(
+    menu: StageMenu, near: NDArray[np.bool_], keep: NDArray[np.bool_]
+) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
     """Return the number of nodes kept and the edges between them: who reaches whom, but by way of others."""
     inside = near[np.ix_(keep, keep)] & ~np.identity(int(keep.sum()), np.bool_)
     source, target = np.nonzero(inside & ~(inside.astype(np.float32) @ inside.astype(np.float32) > 0.0))
@@ -89,8 +91,12 @@ def restricted(menu: StageMenu, keep: NDArray[np.bool_]) -> StageMenu:
     sizes = np.diff(menu.first).reshape(n, menu.n_degrees)[nodes].ravel()
     per_node = np.diff(menu.first).reshape(n, menu.n_degrees).sum(axis=1)
     of = np.repeat(np.arange(n), per_node)[choices]
-    in_first, sync_in = _synced(menu.sync_in_first, menu.sync_in_seconds, menu.edge_target, edges, choices, of, free_target, name)
-    out_first, sync_out = _synced(menu.sync_out_first, menu.sync_out_seconds, menu.edge_source, edges, choices, of, free_source, name)
+    in_first, sync_in = _synced(
+        menu.sync_in_first, menu.sync_in_seconds, menu.edge_target, edges, choices, of, free_target, name
+    )
+    out_first, sync_out = _synced(
+        menu.sync_out_first, menu.sync_out_seconds, menu.edge_source, edges, choices, of, free_source, name
+    )
     return replace(
         menu, n_nodes=len(nodes), edge_source=locked(source), edge_target=locked(target),
         edge_seconds=locked(np.concatenate([menu.edge_seconds[edges], np.zeros(len(free_source))])),
@@ -123,4 +129,6 @@ def _synced(
     for c, v in zip(choices.tolist(), of.tolist(), strict=True):
         values.append([float(seconds[first[c] + rank]) for rank in ranks.get(v, [])] + [0.0] * int(free[name[v]]))
     sizes = np.array([len(some) for some in values], np.int64)
-    return locked(np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)), locked(np.array([x for some in values for x in some]))
+    return locked(np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)), locked(
+        np.array([x for some in values for x in some])
+    )

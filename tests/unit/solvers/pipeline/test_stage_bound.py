@@ -47,18 +47,20 @@ def some_instance(seed: int) -> PiperInstance:
     """Return a small instance with something counted beyond the paper, or nothing."""
     instance = oracle.random_instance(seed, n_nodes=5, n_choices=2 + seed % 2, alike=seed % 3 == 0)
     counts = ({}, {"shard_optimizer": True}, {"any_replicas": True}, {"tensor_once": seed % 3 == 0})[seed % 4]
-    return replace(instance, counting=replace(instance.counting, **counts))
+    changed: PiperInstance = replace(instance, counting=replace(instance.counting, **counts))
+    return changed
 
 
 def any_prices(case: Case, dice: np.random.Generator) -> Prices:
     """Return prices that follow from nothing, of some blocks more than of others."""
     n_blocks, n = case.cover.shape
     time, memory = dice.uniform(0.0, 1.0, (2, n_blocks)) * (dice.random((2, n_blocks)) < 0.7)
-    return balanced(case, time, memory, dice.uniform(0.1, 1.0, n) ** 3, float(dice.uniform(0.0, 0.3)))
+    slots = np.asarray(dice.uniform(0.1, 1.0, n) ** 3)
+    return balanced(case, time, memory, slots, float(dice.uniform(0.0, 0.3)))
 
 
 def by_rows(case: Case, threshold: float, prices: Prices, nodes: blocks.Nodes, path: list[int]) -> float:
-    """Return what a path pays at its cheapest: every row of blocks, none of which begins in front of where the one behind ends."""
+    """Return what a path pays at its cheapest: rows of blocks that lie one behind the other."""
     b, cheapest = case.blocks, np.inf
 
     def paying(i: int, j: int) -> float:

@@ -49,19 +49,19 @@ def exists(
     Notes
     -----
     By definition: for each downset its ways to run, as pairs of replicas and devices; a way grows by each stage in front, at
-    each tensor degree and number of replicas. Whether a stage keeps the threshold is asked of sums over its nodes first.
-    Lemma 1: where the least time of every node and the least of what crosses the border add up to more than the threshold, no
-    choices keep it. Lemma 2: where the least that every node holds adds up to more than the memory, none fits.
-    Lemma 3: where the fastest choices, with the most that may cross, keep the threshold and fit, both the exact and the greedy
-    choice keep it. Lemma 6: for any price of a byte, what choices take is at least the sum over nodes of the least of time and
-    price times bytes, less the price of all the memory; and where the choices that make up this sum fit and keep the threshold,
-    the exact choice keeps it. Lemma 4: nodes that need w device-seconds take at least w / threshold devices, as a stage of k devices has
+    each tensor degree and number of replicas. Whether a stage keeps the threshold is asked of sums over its nodes first. Lemma
+    1: where the least time of every node and the least of what crosses the border add up to more than the threshold, no choices
+    keep it. Lemma 2: where the least that every node holds adds up to more than the memory, none fits. Lemma 3: where the
+    fastest choices, with the most that may cross, keep the threshold and fit, both the exact and the greedy choice keep it.
+    Lemma 6: for any price of a byte, what choices take is at least the sum over nodes of the least of time and price times
+    bytes, less the price of all the memory; and where the choices that make up this sum fit and keep the threshold, the exact
+    choice keeps it. Lemma 4: nodes that need w device-seconds take at least w / threshold devices, as a stage of k devices has
     k times the threshold of them. Lemma 5: in front of s replicas a stage of d replicas at degree t has y >= (s + d) / d
     micro-batches in flight, so its d t devices, of M bytes each, hold d t (y a + b) >= t ((s + 1) a + b) bytes of each node;
-    what stands in front of s replicas has at least these bytes on devices of its own. What is left, or within `CLOSE`, is
-    gone through choice by choice (`CheckedStage`). With the exact choice a way with no fewer replicas and devices than another
-    is left out: whatever may stand in front of it may stand in front of the other, with no more micro-batches in flight. With
-    the greedy choice it is kept.
+    what stands in front of s replicas has at least these bytes on devices of its own. What is left, or within `CLOSE`, is gone
+    through choice by choice (`CheckedStage`). With the exact choice a way with no fewer replicas and devices than another is
+    left out: whatever may stand in front of it may stand in front of the other, with no more micro-batches in flight. With the
+    greedy choice it is kept.
     """
     if not np.all(np.isfinite(work_seconds)):
         return False
