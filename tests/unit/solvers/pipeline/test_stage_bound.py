@@ -15,9 +15,10 @@ from meshwright.planners.piper import solve
 from meshwright.planners.piper.costs.piper import evaluate
 from meshwright.planners.piper.menu import Options, menu_of
 from meshwright.planners.piper.problem import PiperInstance
-from meshwright.solvers.pipeline import bound as stage_bound
-from meshwright.solvers.pipeline import downsets, fewer_nodes, fill, filling, orders, path_cover, search
-from meshwright.solvers.pipeline.block_prices import Case, Prices, balanced, nodes_of, paid
+from meshwright.solvers.pipeline import downsets, fill, filling, orders, search
+from meshwright.solvers.pipeline.bounds import by_prices as stage_bound
+from meshwright.solvers.pipeline.bounds import fewer_nodes, path_cover
+from meshwright.solvers.pipeline.bounds.block_prices import Case, Prices, balanced, nodes_of, paid
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "oracle"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[4] / "benchmarks"))

@@ -150,7 +150,8 @@ class _Kind:
             prices = np.append(0.0, np.unique(swaps[np.isfinite(swaps) & (swaps > 0.0)]))
             prices = np.unique(np.quantile(prices, np.linspace(0.0, 1.0, N_PRICES)))
             picked = np.array([np.argmin(times + price * np.where(np.isfinite(times), sizes, 0.0), axis=1) for price in prices])
-            self._weighed[key] = prices, times[every, picked], sizes[every, picked]
+            there = self.lacking < 0.5  # stages hold no others
+            self._weighed[key] = prices, *(np.where(there, one[every, picked], 0.0) for one in (times, sizes))
         return self._weighed[key]
 
     def _fastest(self, menu: Sequence[tuple[PiperChoice, float]], data: int) -> tuple[float, float, float]:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.identity import locked
-from meshwright.solvers.pipeline import downsets, path_cover
+from meshwright.solvers.pipeline import downsets
+from meshwright.solvers.pipeline.bounds import path_cover
 from meshwright.solvers.pipeline.menu import StageMenu
 from meshwright.solvers.pipeline.prepared import prepare
 from meshwright.solvers.pipeline.threshold import FoundPipeline, minimise

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 from meshwright._kernels.pipeline import blocks as kernel
 from meshwright.base.identity import locked
 from meshwright.solvers.pipeline import menu as stage_menu
-from meshwright.solvers.pipeline import path_cover
-from meshwright.solvers.pipeline.block_prices import Case, Prices, nodes_of, paid, program, sharpened
+from meshwright.solvers.pipeline.bounds import path_cover
+from meshwright.solvers.pipeline.bounds.block_prices import Case, Prices, nodes_of, paid, program, sharpened
 from meshwright.solvers.pipeline.menu import StageMenu
 
 __all__ = ["lower_bound", "nothing_fits"]

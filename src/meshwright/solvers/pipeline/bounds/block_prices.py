@@ -1,6 +1,6 @@
 """Prices of the blocks that stages may take, for the bound of graphs too large to search: linear programs and their repair.
 
-Prices only have to be made well: whatever they are, the bound that `meshwright.solvers.pipeline.bound` draws from them holds.
+Prices only have to be made well: whatever they are, the bound that is drawn from them (`by_prices`) holds.
 """
 
 from __future__ import annotations
