@@ -137,9 +137,12 @@ class _Windowed:
         cover = ((slots >= blocks.begin[:, None]) & (slots <= blocks.end[:, None])).astype(np.float64)
         devices = ((blocks.end - blocks.begin + 1) * menu.degrees[blocks.degree]).astype(np.float64)
         every = path_cover.paths(n, source, target, self._below, max(1, MOST_CELLS // max(len(blocks.begin), 1)))
-        place = (behind + 0.5) / (behind + before + 1.0)
-        self.case = Case(menu, locked(first), locked(degree), blocks, cover, devices, room, _priced_paths(menu, every), place)
         self._least_seconds = np.asarray(np.minimum.reduceat(menu.seconds, first[:-1]), np.float64)
+        held = np.minimum.reduceat(menu.per_microbatch_bytes, first[:-1]) / np.maximum(self._least_seconds, 1e-300)
+        # Of nodes that are equally far from the output those that hold most lie nearest to it, where less is in flight.
+        place = np.empty(n)
+        place[np.lexsort((-held, (behind + 0.5) / (behind + before + 1.0)))] = np.arange(n)
+        self.case = Case(menu, locked(first), locked(degree), blocks, cover, devices, room, _priced_paths(menu, every), place)
 
     def windows(self, threshold: float) -> tuple[Ints, Ints]:
         """Return where nodes may stand if a slot holds what takes a threshold."""
