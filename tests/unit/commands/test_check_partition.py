@@ -43,7 +43,13 @@ def test_plan_files_are_checked_by_the_command(meshwright: Any, tmp_path: Path, 
     )
     if search == "stage_mapping":
         assert "peak_bytes" in entry["stages"][0]
-        changes += (lambda e: e["mappings"][-1].update(seconds=e["mappings"][-1]["seconds"] * 0.9),)
+        changes += (
+            lambda e: e["mappings"][-1].update(seconds=e["mappings"][-1]["seconds"] * 0.9),
+            lambda e: e["mappings"][-1].update(bound_seconds=e["mappings"][-1]["seconds"] * 0.9, exact=True),
+            lambda e: e["mappings"][-1].update(exact=3),
+            lambda e: e["mappings"][0].update(n_stages=9),
+            lambda e: e["mappings"][0].update(n_replicas=9),
+        )
     for change in changes:
         tampered = json.loads(json.dumps(entry))
         change(tampered)

@@ -46,6 +46,9 @@ def test_a_plan_file_is_confirmed_and_in_json_too(meshwright: Any, tmp_path: pat
     ("more than the 2 devices", ("choices", 0, "dataParallelDegree"), 3),
     ("has no choice 'other'", ("choices", 0, "TMPCids", "0"), "other"),
     ("of different plans", ("choices", 0, "nodes"), [0]),
+    ("stage_seconds[0] is 1.25 in the file", ("stage_seconds", 0), 1.25),
+    ("stage_bytes[0] is 7.0 in the file", ("stage_bytes", 0), 7),
+    ("stage_bytes has 0 values", ("stage_bytes",), []),
 ])  # fmt: skip
 def test_a_plan_file_that_was_changed_is_refused(
     reason: str, path: tuple[Any, ...], value: Any, meshwright: Any, tmp_path: pathlib.Path

@@ -189,46 +189,8 @@ def test_downsets_and_stages_beyond_the_first_tables(plain: Plain, recorded: Rec
     recorded({"free": gist(*free), "eight": gist(*eight), "long": gist(*long), "wide": gist(*wide)})
 
 
-def test_prices_of_places(plain: Plain, recorded: Recorded) -> None:
-    """What is made for, and of, the linear programmes, whose own answers depend on the solver."""
-    module, kernel = plain("solvers.pipeline.bound"), plain("_kernels.pipeline.blocks")
-    for seed in range(6):
-        menu = menu_of(plain, 500 + seed, sharded=seed % 2 == 1, n_choices=2 + seed % 2, n_devices=4 + seed)
-        case = module._case(menu, min(menu.n_replicas, menu.n_devices))
-        dice, n = np.random.default_rng(seed), case.n_slots
-        dual = dice.uniform(0.0, 1.0, 2 * len(case.devices) + n + 1)
-        dual[: len(case.devices)] *= dual[: len(case.devices)] > 0.5
-        dual[len(case.devices) : 2 * len(case.devices)] *= dual[: len(case.devices)] > 0.0
-        prices = module._balanced(case, dual)
-        found = {
-            "case": gist(
-                case.first, case.degree, case.least_seconds, *case.blocks, case.cover, case.devices, case.below, case.above
-            )
-        }
-        found["prices"] = gist(prices)
-        for ratio in (0.5, 1.0, 2.0):
-            cost = case.least_seconds * ratio / n
-            least, most = module._windows(case, cost, prices)
-            found[f"windows {ratio}"] = [least, most]
-            nodes = kernel.Nodes(
-                case.first,
-                case.degree,
-                menu.seconds,
-                menu.weight_bytes,
-                menu.per_microbatch_bytes,
-                menu.fixed_bytes,
-                least,
-                most,
-            )
-            found[f"place {ratio}"] = gist(*kernel.place(nodes, case.blocks, prices.time, prices.memory / menu.memory_bytes))
-            for n_places in (1, 2, 4):
-                cells = module._cells(case, least + most, n_places)
-                columns = module._columns(case, cells, least, most)
-                found[f"cells {ratio} {n_places}"] = [cells, None if columns is None else gist(*columns)]
-        found["sums"] = gist(kernel.sums_of_sets(case.below, cost), kernel.sums_of_sets(case.above, cost))
-        found["refuted"] = [module._refuted(case, seconds, [prices], 1) for seconds in np.geomspace(0.3, 30.0, 16)]
-        found["nothing"] = [module.nothing_fits(menu_of(plain, 500 + seed, memory_bytes=size)) for size in (0.2, 900.0)]
-        recorded(found, str(seed))
+def test_sums_over_sets(plain: Plain) -> None:
+    kernel = plain("_kernels.pipeline.blocks")
     dice = np.random.default_rng(9)
     members = dice.random((12, 83)) < 0.4
     words = np.zeros((12, 2), np.uint64)

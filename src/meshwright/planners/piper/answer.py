@@ -14,7 +14,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.core.strategy import Strategy
-from meshwright.planners.piper.check.plans import ClaimedStage, check
+from meshwright.planners.piper.check.plans import ClaimedStage, check, stage_costs
 from meshwright.planners.piper.costs.piper import PiperStage, fastest_choice, first_devices, recompute_word, stages_of
 from meshwright.planners.piper.menu import Options
 from meshwright.planners.piper.problem import Counting, PiperInstance
@@ -167,6 +167,7 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict | N
     if result.search != "piper" or not isinstance(instance, PiperInstance) or entry.get("bound") is None:
         return None
     position = {str(node.id): v for v, node in enumerate(instance.nodes)}
+    told: dict[str, list[float]]
     try:
         stages = []
         for stage in entry["choices"]:
@@ -174,6 +175,7 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict | N
             names = tuple(str(stage["TMPCids"][str(node)]) for node in stage["nodes"])
             stages.append(ClaimedStage(nodes, int(stage["dataParallelDegree"]), int(stage["tensorParallelDegree"]), names))
         value, bound = float(entry["objective"]["value"]), float(entry["bound"]["value"])
+        told = {name: [float(one) for one in entry[name]] for name in ("stage_seconds", "stage_bytes") if name in entry}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error}") from None
     assert result.plan is not None
@@ -191,6 +193,17 @@ def check_plan(result: Result, entry: dict[str, Any], place: str) -> Verdict | N
     verdict = check(instance, options, stages, value, bound)
     if verdict.valid and list(map(_told, stages)) != list(map(_told, stages_of(instance, result.plan))):
         return Verdict(False, math.nan, math.nan, "its stages and its choices are of different plans")
+    if verdict.valid:
+        seconds, held = stage_costs(instance, stages)
+        for name, expected in {"stage_seconds": seconds, "stage_bytes": held}.items():
+            said = told.get(name, expected)
+            if len(said) != len(expected):
+                return Verdict(False, verdict.value, math.nan, f"{name} has {len(said)} values for {len(expected)} stages")
+            for i, (one, other) in enumerate(zip(said, expected, strict=True)):
+                if not math.isclose(one, other, rel_tol=1e-9):
+                    return Verdict(
+                        False, verdict.value, math.nan, f"{name}[{i}] is {one!r} in the file, and {other!r} by its plan"
+                    )
     return verdict
 
 

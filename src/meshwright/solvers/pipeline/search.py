@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.errors import InputError
-from meshwright.solvers.pipeline import bound, downsets, fill, orders
+from meshwright.solvers.pipeline import downsets, fill, orders
+from meshwright.solvers.pipeline.bounds import by_prices, fewer_nodes
 from meshwright.solvers.pipeline.floor import least_time
 from meshwright.solvers.pipeline.menu import StageMenu
 from meshwright.solvers.pipeline.prepared import CLOSE_RATIO, Prepared, prepare
@@ -115,10 +116,10 @@ def _solve(menu: StageMenu, lower: float, slack_ratio: float) -> Solved:
             known, restricted = _along_orders(menu, lower)
     assert restricted is not None
     n_sets = len(family[0]) if family is not None else -most
-    if known is None and bound.nothing_fits(menu):
+    if known is None and by_prices.nothing_fits(menu):
         return Solved(None, math.inf, "exact", restricted, n_sets, along_orders=True)
     if known is not None:
-        lower = bound.lower_bound(menu, lower, known.seconds)
+        lower = by_prices.lower_bound(menu, fewer_nodes.lower_bound(menu, lower, known), known.seconds)
     return Solved(known, lower, "relaxation", restricted, n_sets, along_orders=True)
 
 

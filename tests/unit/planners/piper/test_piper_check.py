@@ -7,9 +7,11 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from meshwright.planners.piper import solve
+from meshwright.planners.piper.check import plans, sums
 from meshwright.planners.piper.check.plans import ClaimedStage, check
 from meshwright.planners.piper.costs.piper import evaluate
 from meshwright.planners.piper.menu import Options
@@ -46,6 +48,47 @@ def test_what_the_search_answers_is_confirmed_and_a_bound_above_the_best_is_not(
             assert not verdict.valid and "there is a plan" in verdict.reason
             refused += 1
     assert change or refused >= 3
+
+
+def test_prices_of_a_byte_decide_many_stages_and_none_otherwise_than_going_through_choices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weighed, n_asked, n_left = sums._Reached._weighed, 0, 0
+
+    def compared(self: Any, k: int, upper: int, some: Any, found: Any) -> Any:
+        nonlocal n_asked, n_left
+        truth = {}
+        for at in range(len(some.replicas)):
+            stage = self._stage(upper, int(some.lower[at]), self.kinds[k].degree)
+            least = stage.least(int(some.data[at]), int(some.in_flight[at]), self.seconds, False) if stage else float("inf")
+            truth[tuple(int(field[at]) for field in some[:5])] = least <= self.seconds
+        kept: list[tuple[int, int]] = []
+
+        class Noted:
+            def add(self, replicas: Any, devices: Any) -> None:
+                kept.extend(zip(replicas.tolist(), devices.tolist(), strict=True))
+
+        left = weighed(self, k, upper, some, Noted())
+        undecided = {tuple(int(field[at]) for field in left[:5]) for at in range(len(left.replicas))}
+        for key, holds in truth.items():
+            told = key in undecided or ((key[0], key[1]) in kept if holds else True)
+            assert told, "a stage that keeps the threshold was left out"
+        wrong = {pair for pair in kept if not any(holds for key, holds in truth.items() if key[:2] == pair)}
+        assert not wrong, "a stage that does not keep the threshold was taken"
+        n_asked, n_left = n_asked + len(truth), n_left + len(undecided)
+        if kept:
+            found.add(*np.array(kept, np.int64).T)
+        return left
+
+    monkeypatch.setattr(sums._Reached, "_weighed", compared)
+    for seed in range(60):
+        instance = oracle.random_instance(seed, n_nodes=7, n_choices=3, alike=seed % 2 == 0)
+        if seed % 3 == 1:
+            instance = replace(instance, counting=replace(instance.counting, shard_optimizer=True))
+        instance = replace(instance, memory_bytes=instance.memory_bytes * (0.6 + 0.1 * (seed % 5)))
+        for seconds in (4.0, 6.0, 9.0, 13.0):
+            plans._exists(instance, Options(), seconds)
+    assert n_asked > 150 and n_left < 0.6 * n_asked, (n_asked, n_left)
 
 
 def _single(instance: oracle.PiperInstance) -> list[tuple[float, ClaimedStage]]:

@@ -16,8 +16,9 @@ from stage_sets import items, menu_of, pipelines, sets_of
 
 from meshwright.planners.piper.menu import Options
 from meshwright.planners.piper.menu import menu_of as menu_of_piper
-from meshwright.solvers.pipeline import bound, downsets, fill, filling, nodes, orders, search
+from meshwright.solvers.pipeline import downsets, fill, filling, nodes, orders, search
 from meshwright.solvers.pipeline import menu as stage_menu
+from meshwright.solvers.pipeline.bounds import by_prices
 from meshwright.solvers.pipeline.prepared import prepare
 
 
@@ -141,10 +142,10 @@ def test_the_simple_bound_by_hand() -> None:
 
 
 BOUNDS = {
-    0: (0.7465905, 1.197052, 1.081319),
-    6: (0.7730765, 0.9999999, 1.114575),
-    14: (0.5571333, 1.127284, 1.453766),
-    23: (0.4062068, 1.332757, 1.700682),
+    0: (0.9222, 1.197052, 1.081319),
+    6: (0.8308, 0.9999999, 1.114575),
+    14: (0.7554, 1.127284, 1.453766),
+    23: (0.5236, 1.332757, 1.700682),
     25: (0.313305, 1.416573, 1.391424),
 }
 """By seed: how close to the best the bound by prices, that with filling and that with nodes came when this was written."""
@@ -156,7 +157,7 @@ def _ratios(seed: int) -> tuple[float, float, float]:
     solved = search.solve(menu)
     if solved.found is None:
         return (0.0, 0.0, 0.0)
-    prices = bound.lower_bound(menu, search.relaxation(menu) * 0.5, solved.found.seconds)
+    prices = by_prices.lower_bound(menu, search.relaxation(menu) * 0.5, solved.found.seconds)
     prepared = search.solve(menu, slack_ratio=1.0).prepared
     filled = filling.lower_bound(prepared, solved.found.seconds, 2.0 * solved.found.seconds, instance.n_microbatches)
     apart, _ = nodes.lower_bound(prepared, 2, 3.0, solved.found.seconds, 2.0 * solved.found.seconds)

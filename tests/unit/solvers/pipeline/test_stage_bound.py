@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import sys
 from dataclasses import replace
@@ -13,8 +14,11 @@ from meshwright._kernels.pipeline import blocks
 from meshwright.planners.piper import solve
 from meshwright.planners.piper.costs.piper import evaluate
 from meshwright.planners.piper.menu import Options, menu_of
-from meshwright.solvers.pipeline import bound as stage_bound
-from meshwright.solvers.pipeline import fill, filling, orders, search
+from meshwright.planners.piper.problem import PiperInstance
+from meshwright.solvers.pipeline import downsets, fill, filling, orders, search
+from meshwright.solvers.pipeline.bounds import by_prices as stage_bound
+from meshwright.solvers.pipeline.bounds import fewer_nodes, path_cover
+from meshwright.solvers.pipeline.bounds.block_prices import Case, Prices, balanced, nodes_of, paid
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "oracle"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[4] / "benchmarks"))
@@ -26,7 +30,7 @@ import piper_graphs
 def test_the_bound_is_below_every_plan_and_close_to_the_best() -> None:
     """Tight memory, two degrees, choices with their own weights: the smallest plan of all is never excluded."""
     shares = []
-    for seed in range(40):
+    for seed in range(16):
         instance = oracle.random_instance(seed, n_nodes=5, n_choices=2 + seed % 2, alike=seed % 3 == 0)
         best = oracle.best(instance)
         if best is None:
@@ -37,7 +41,134 @@ def test_the_bound_is_below_every_plan_and_close_to_the_best() -> None:
         assert simple <= bound <= best.seconds * (1 + 1e-9), seed
         shares.append((simple / best.seconds, bound / best.seconds))
     # as close as when this was written: a term that is missing makes no answer wrong, only every search longer
-    assert len(shares) == 37 and (np.mean(shares, axis=0) >= (0.536, 0.550)).all()
+    assert len(shares) == 16 and (np.mean(shares, axis=0) >= (0.557, 0.700)).all()
+
+
+def some_instance(seed: int) -> PiperInstance:
+    """Return a small instance with something counted beyond the paper, or nothing."""
+    instance = oracle.random_instance(seed, n_nodes=5, n_choices=2 + seed % 2, alike=seed % 3 == 0)
+    counts = ({}, {"shard_optimizer": True}, {"any_replicas": True}, {"tensor_once": seed % 3 == 0})[seed % 4]
+    changed: PiperInstance = replace(instance, counting=replace(instance.counting, **counts))
+    return changed
+
+
+def any_prices(case: Case, dice: np.random.Generator) -> Prices:
+    """Return prices that follow from nothing, of some blocks more than of others."""
+    n_blocks, n = case.cover.shape
+    time, memory = dice.uniform(0.0, 1.0, (2, n_blocks)) * (dice.random((2, n_blocks)) < 0.7)
+    slots = np.asarray(dice.uniform(0.1, 1.0, n) ** 3)
+    return balanced(case, time, memory, slots, float(dice.uniform(0.0, 0.3)))
+
+
+def by_rows(case: Case, threshold: float, prices: Prices, nodes: blocks.Nodes, path: list[int]) -> float:
+    """Return what a path pays at its cheapest: rows of blocks that lie one behind the other."""
+    b, cheapest = case.blocks, np.inf
+
+    def paying(i: int, j: int) -> float:
+        v = int(case.paths.order[i])
+        if b.end[j] < nodes.least[v] or b.begin[j] > nodes.most[v]:
+            return np.inf
+        ways = [np.inf]
+        for c in range(nodes.first[v], nodes.first[v + 1]):
+            if nodes.degree[c] == b.degree[j]:
+                seconds = nodes.seconds[c] * b.share[j] + nodes.weight[c] * b.reduce[j]
+                held = nodes.per_microbatch[c] * b.in_flight[j] + nodes.fixed[c] - nodes.weight[c] * b.spared[j]
+                ways.append(prices.time[j] * seconds / threshold + prices.memory[j] * held / case.room_bytes[j])
+        return min(ways)
+
+    for row in itertools.product(range(len(b.begin)), repeat=len(path)):
+        if any(j != k and b.begin[j] <= b.end[k] for j, k in itertools.pairwise(row)):
+            continue
+        total = sum(paying(i, j) for i, j in zip(path, row, strict=True))
+        for i, (j, k) in zip(path[1:], itertools.pairwise(row), strict=True):
+            if j != k:
+                out_of, into = case.paths.out_of[i, b.degree[j]], case.paths.into[i, b.degree[k]]
+                total += (prices.time[j] * b.move[j] * out_of + prices.time[k] * b.move[k] * into) / threshold
+        cheapest = min(cheapest, total)
+    return cheapest
+
+
+def test_paths_pay_the_cheapest_of_all_rows_of_blocks() -> None:
+    n_narrow = 0
+    for seed in range(12):
+        menu = replace(menu_of(some_instance(seed), Options()), n_devices=3)
+        dice = np.random.default_rng(seed)
+        windowed = stage_bound._Windowed(menu, min(menu.n_replicas, 3))
+        case = windowed.case
+        prices, threshold = any_prices(case, dice), 5.0
+        least, most = windowed.windows(threshold)
+        n_narrow += int(least.max()) > 1
+        nodes = nodes_of(case, least, most)
+        cost, ahead, seconds, held = paid(case, threshold, prices, nodes)
+        expected = 0.0
+        for p in range(len(case.paths.start) - 1):
+            path = list(range(case.paths.start[p], case.paths.start[p + 1]))
+            assert ahead[case.paths.order[path[0]]] == pytest.approx(by_rows(case, threshold, prices, nodes, path[:1]))
+            whole = by_rows(case, threshold, prices, nodes, path)
+            assert ahead[case.paths.order[path[-1]]] == pytest.approx(whole)
+            expected += whole
+        assert cost.sum() == pytest.approx(expected)
+        if np.isfinite(expected):
+            assert (prices.time * seconds + prices.memory * held).sum() == pytest.approx(expected), "what it pays for is this"
+    assert n_narrow >= 3
+
+
+def test_no_prices_refute_a_plan_that_there_is() -> None:
+    n_tried = 0
+    for seed in range(24):
+        instance = some_instance(seed)
+        best = oracle.best_counted(instance)
+        if not np.isfinite(best):
+            continue
+        menu, dice = menu_of(instance, Options()), np.random.default_rng(seed)
+        windowed = stage_bound._Windowed(menu, min(menu.n_replicas, menu.n_devices))
+        for _ in range(20):
+            n_tried += 1
+            assert windowed.narrowed(best * (1 + 1e-9), any_prices(windowed.case, dice)) is not None, seed
+    assert n_tried >= 300
+
+
+def test_paths_hold_every_node_once_and_lead_along_the_graph() -> None:
+    for seed in range(20):
+        menu = menu_of(piper_graphs.series_parallel(40, seed=seed), Options())
+        below = path_cover.reached(menu.n_nodes, menu.edge_source, menu.edge_target)
+        near = downsets.members(below, menu.n_nodes)
+        every = path_cover.paths(menu.n_nodes, menu.edge_source, menu.edge_target, below, 7)
+        assert sorted(v for path in every for v in path) == list(range(menu.n_nodes))
+        assert all(near[u, v] for path in every for u, v in itertools.pairwise(path)) and max(map(len, every)) == 7
+
+
+def test_the_best_of_some_nodes_is_never_slower_than_the_best_of_all_and_of_all_nodes_the_same() -> None:
+    shares, n_fewer = [], 0
+    for seed in range(40):
+        instance = some_instance(seed)
+        best = oracle.best_counted(instance)
+        if not np.isfinite(best):
+            continue
+        menu = menu_of(instance, Options())
+        for most in (5, 9, 1000):
+            keep = fewer_nodes.kept(menu, most)
+            n_fewer += not keep.all()
+            fewer = fewer_nodes.restricted(menu, keep)
+            value = search.solve(fewer)
+            assert value.found is not None and value.method == "exact"
+            assert value.found.seconds <= best * (1 + 1e-9), (seed, most)
+            if keep.all():
+                assert value.found.seconds == pytest.approx(best)
+            else:
+                shares.append(value.found.seconds / best)
+    assert n_fewer > 40 and np.mean(shares) > 0.7
+
+
+def test_a_graph_too_large_to_search_is_bounded_by_some_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MOST_DOWNSETS", 1)
+    for seed in range(12):
+        instance = some_instance(seed)
+        best = oracle.best_counted(instance)
+        if np.isfinite(best):
+            solution = solve.solve(instance, Options(), nearly_ratio=0.0)
+            assert solution.method == "relaxation" or not solution.large
+            assert best * (1 - 1e-9) <= solution.lower_seconds * (1 + 1e-9) <= best * (1 + 3e-9), seed
 
 
 @pytest.mark.parametrize("ratio", [2.0, 3.0])
@@ -123,8 +254,6 @@ def test_the_bound_with_filling_is_between_the_steady_state_and_the_best_of_all_
 
 
 def test_resnet_as_a_graph_of_operators_has_the_published_numbers_of_downsets_and_pairs() -> None:
-    from meshwright.solvers.pipeline import downsets
-
     instance = piper_graphs.resnet50()
     menu = menu_of(instance, Options())
     family = downsets.all_downsets(menu.n_nodes, menu.edge_source, menu.edge_target, 1000)

@@ -26,7 +26,7 @@ from meshwright.planners.piper.menu import Options, allowed_by
 from meshwright.planners.piper.problem import PiperChoice, PiperInstance
 from meshwright.solvers.pairwise.certificate import Verdict
 
-__all__ = ["ClaimedStage", "check"]
+__all__ = ["ClaimedStage", "check", "stage_costs"]
 
 ROUNDING = 1e-9
 """Relative distance of sums that counts as none."""
@@ -114,10 +114,17 @@ def _illegal(instance: PiperInstance, options: Options, stages: Sequence[Claimed
 
 def _cost(instance: PiperInstance, stages: Sequence[ClaimedStage]) -> tuple[float, float]:
     """Return the time per micro-batch of a plan and what its fullest device holds."""
-    counting, n = instance.counting, instance.n_microbatches
+    every, held = stage_costs(instance, stages)
+    filling = [seconds * stage.data for seconds, stage in zip(every, stages, strict=True)]
+    return max(every) + (sum(filling) - max(filling)) / instance.n_microbatches * instance.counting.fill_drain, max(held)
+
+
+def stage_costs(instance: PiperInstance, stages: Sequence[ClaimedStage]) -> tuple[list[float], list[float]]:
+    """Return the time per micro-batch of each stage of a plan, and what each of its devices holds."""
+    counting = instance.counting
     near = _near(instance, stages)
     at = {v: i for i, stage in enumerate(stages) for v in stage.nodes}
-    every, fullest = [], 0.0
+    every, held = [], []
     for i, stage in enumerate(stages):
         pipeline = sum(other.data for other in stages[i:])
         chosen = [_chosen(instance, v, stage.tensor, name) for v, name in zip(stage.nodes, stage.choices, strict=True)]
@@ -132,10 +139,8 @@ def _cost(instance: PiperInstance, stages: Sequence[ClaimedStage]) -> tuple[floa
         every.append((sum(choice.seconds for choice in chosen) + moved) * share_ratio(instance, stage.data) + reduce)
         buffers = [buffer_held(instance, v, stage.tensor, choice) for v, choice in zip(stage.nodes, chosen, strict=True)]
         in_flight = -(-pipeline // stage.data)
-        held = sum(held_bytes(instance, choice, stage.data, in_flight) for choice in chosen) - sum(buffers) + max(buffers)
-        fullest = max(fullest, held)
-    filling = [seconds * stage.data for seconds, stage in zip(every, stages, strict=True)]
-    return max(every) + (sum(filling) - max(filling)) / n * counting.fill_drain, fullest
+        held.append(sum(held_bytes(instance, choice, stage.data, in_flight) for choice in chosen) - sum(buffers) + max(buffers))
+    return every, held
 
 
 def _near(instance: PiperInstance, stages: Sequence[ClaimedStage]) -> set[tuple[int, int]]:

@@ -30,6 +30,9 @@ Flags = NDArray[np.bool_]
 CLOSE = 1e-10
 """Relative distance within which a sum decides nothing: far more than adding up in another order changes."""
 
+N_PRICES = 16
+"""Prices of a byte at which the choices of all nodes are weighed: of as many shares of the swaps that nodes may make."""
+
 MOST_STEPS = 100_000_000
 """Stages on ways to run what follows them up to which the bound is checked."""
 
@@ -46,17 +49,19 @@ def exists(
     Notes
     -----
     By definition: for each downset its ways to run, as pairs of replicas and devices; a way grows by each stage in front, at
-    each tensor degree and number of replicas. Whether a stage keeps the threshold is asked of sums over its nodes first.
-    Lemma 1: where the least time of every node and the least of what crosses the border add up to more than the threshold, no
-    choices keep it. Lemma 2: where the least that every node holds adds up to more than the memory, none fits.
-    Lemma 3: where the fastest choices, with the most that may cross, keep the threshold and fit, both the exact and the greedy
-    choice keep it. Lemma 4: nodes that need w device-seconds take at least w / threshold devices, as a stage of k devices has
+    each tensor degree and number of replicas. Whether a stage keeps the threshold is asked of sums over its nodes first. Lemma
+    1: where the least time of every node and the least of what crosses the border add up to more than the threshold, no choices
+    keep it. Lemma 2: where the least that every node holds adds up to more than the memory, none fits. Lemma 3: where the
+    fastest choices, with the most that may cross, keep the threshold and fit, both the exact and the greedy choice keep it.
+    Lemma 6: for any price of a byte, what choices take is at least the sum over nodes of the least of time and price times
+    bytes, less the price of all the memory; and where the choices that make up this sum fit and keep the threshold, the exact
+    choice keeps it. Lemma 4: nodes that need w device-seconds take at least w / threshold devices, as a stage of k devices has
     k times the threshold of them. Lemma 5: in front of s replicas a stage of d replicas at degree t has y >= (s + d) / d
     micro-batches in flight, so its d t devices, of M bytes each, hold d t (y a + b) >= t ((s + 1) a + b) bytes of each node;
-    what stands in front of s replicas has at least these bytes on devices of its own. What is left, or within `CLOSE`, is
-    gone through choice by choice (`CheckedStage`). With the exact choice a way with no fewer replicas and devices than another
-    is left out: whatever may stand in front of it may stand in front of the other, with no more micro-batches in flight. With
-    the greedy choice it is kept.
+    what stands in front of s replicas has at least these bytes on devices of its own. What is left, or within `CLOSE`, is gone
+    through choice by choice (`CheckedStage`). With the exact choice a way with no fewer replicas and devices than another is
+    left out: whatever may stand in front of it may stand in front of the other, with no more micro-batches in flight. With the
+    greedy choice it is kept.
     """
     if not np.all(np.isfinite(work_seconds)):
         return False
@@ -124,6 +129,30 @@ class _Kind:
         )
         self.into, self.out_of = self._borders()
         self._smallest: dict[tuple[int, int], Floats] = {}
+        self._weighed: dict[tuple[int, int], tuple[Floats, Floats, Floats]] = {}
+
+    def weighed(self, data: int, in_flight: int) -> tuple[Floats, Floats, Floats]:
+        """Return prices of a byte, and at each price what the choice of each node takes and holds that is least with its bytes
+        paid for.
+        """
+        key = (data, in_flight)
+        if key not in self._weighed:
+            share, reduce = share_ratio(self.instance, data), reduce_seconds(self.instance, data, False)
+            times, sizes = np.full((2, len(self.menus), max(map(len, self.menus), default=1)), np.inf)
+            for v, menu in enumerate(self.menus):
+                for c, (choice, buffer) in enumerate(menu):
+                    times[v, c] = choice.seconds * share + choice.weight_bytes * reduce
+                    sizes[v, c] = held_bytes(self.instance, choice, data, in_flight) - buffer
+            every = np.arange(len(self.menus))
+            fast = np.argmin(times, axis=1)
+            with np.errstate(invalid="ignore"):
+                swaps = (times - times[every, fast][:, None]) / (sizes[every, fast][:, None] - sizes)
+            prices = np.append(0.0, np.unique(swaps[np.isfinite(swaps) & (swaps > 0.0)]))
+            prices = np.unique(np.quantile(prices, np.linspace(0.0, 1.0, N_PRICES)))
+            picked = np.array([np.argmin(times + price * np.where(np.isfinite(times), sizes, 0.0), axis=1) for price in prices])
+            there = self.lacking < 0.5  # stages hold no others
+            self._weighed[key] = prices, *(np.where(there, one[every, picked], 0.0) for one in (times, sizes))
+        return self._weighed[key]
 
     def _fastest(self, menu: Sequence[tuple[PiperChoice, float]], data: int) -> tuple[float, float, float]:
         """Return seconds of a node's fastest choice, its bytes for each micro-batch in flight, and those whatever is."""
@@ -311,6 +340,8 @@ class _Reached:
         held = np.array([kind.smallest(int(key) // base, int(key) % base) for key in keys])
         least = (held @ (self.inside[upper] * (1.0 - self.inside[lower])).T)[of_key, of_lower]
         some = some.take(least <= space + self.slack_bytes)
+        if self.options.exact and some.replicas.size:
+            some = self._weighed(k, upper, some, found)
         for at in np.lexsort((some.replicas, some.devices)):
             replicas, devices = some.replicas[at : at + 1], some.devices[at : at + 1]
             if found.known(replicas, devices)[0]:
@@ -320,6 +351,26 @@ class _Reached:
                 continue
             if stage.least(int(some.data[at]), int(some.in_flight[at]), self.seconds, False) <= self.seconds:
                 found.add(replicas, devices)
+
+    def _weighed(self, k: int, upper: int, some: _Candidates, found: _Front) -> _Candidates:
+        """Return those of the candidates that no price of a byte decides (lemma 6), adding those that keep the threshold."""
+        kind, space = self.kinds[k], self.instance.memory_bytes - self.kinds[k].room_bytes
+        lower, of_lower = np.unique(some.lower, return_inverse=True)
+        stage = (self.inside[upper] * (1.0 - self.inside[lower])).T
+        border = self._border(k, upper, lower)
+        keys, of_key = np.unique(np.stack([some.data, some.in_flight]), axis=1, return_inverse=True)
+        refuted, kept = np.zeros((2, len(some.replicas)), np.bool_)
+        for key, (data, in_flight) in enumerate(keys.T.tolist()):
+            own = np.flatnonzero(of_key.ravel() == key)
+            prices, times, sizes = kind.weighed(data, in_flight)
+            at, share = of_lower[own], share_ratio(self.instance, data)
+            time, held = (times @ stage)[:, at], (sizes @ stage)[:, at]
+            least = (time + prices[:, None] * (held - space - self.slack_bytes)).max(axis=0) + share * border[0][at]
+            refuted[own] = least > self.seconds * (1.0 + CLOSE)
+            fits = held < space - self.slack_bytes
+            kept[own] = (fits & (time + share * border[1][at] < self.seconds * (1.0 - CLOSE))).any(axis=0)
+        found.add(some.replicas[kept], some.devices[kept])
+        return some.take(~refuted & ~kept)
 
     def _stage(self, upper: int, lower: int, degree: int) -> CheckedStage | None:
         """Return the nodes between two sets as a stage, whose choices are gone through."""

@@ -18,7 +18,7 @@ from meshwright.planners.piper.problem import Counting, PiperInstance
 
 __all__ = ["CHECKED", "GIVEN", "Params", "check_plan", "given", "search"]
 
-CHECKED = ("choices",)
+CHECKED = ("choices", "stage_seconds", "stage_bytes")
 
 GIVEN = (
     "max_devices", "n_microbatches", "bandwidth", "memory", "any_replicas", "tensor_once", "shard_optimizer", "layer_buffers",
