@@ -209,7 +209,7 @@ class Turned(Centred):
         self.linear = nn.Linear(4, 64)
 
     def forward(self, x: Any) -> Any:
-        return self.drop(self.linear(x).t()).t()
+        return self.drop(self.linear(x).t().contiguous()).t()
 
 
 def test_dropout_alone_makes_no_layer_go_by_the_whole_batch() -> None:
