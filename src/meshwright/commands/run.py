@@ -312,7 +312,7 @@ def started(
     from meshwright.base import files
 
     written = (("--trace", "" if job.profiled else how.trace), ("--calibrate", how.calibrate), ("--log", job.log))
-    files.check_targets([(option, path) for option, path in written if path])
+    files.check_targets([(option, path) for option, path in written if path], plans)
 
     def call(plan: str) -> _several.PlanRun:
         own = replace(job, plan=plan)

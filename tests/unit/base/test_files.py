@@ -64,6 +64,16 @@ def test_two_outputs_need_two_files(tmp_path: pathlib.Path) -> None:
         files.check_targets([("--out", path), ("--trace", str(tmp_path / "." / "a"))])
 
 
+def test_an_output_is_no_file_that_is_read(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "plan.json").write_text("here")
+    (tmp_path / "link.json").symlink_to(tmp_path / "plan.json")
+    read = [str(tmp_path / "plan.json")]
+    files.check_targets([("--trace", str(tmp_path / "trace.json"))], read)
+    for name in ("plan.json", "./plan.json", "link.json"):
+        with pytest.raises(InputError, match=r"--trace .*json: this file is read, and would be written over; name another"):
+            files.check_targets([("--trace", f"{tmp_path}/{name}")], read)
+
+
 def test_a_key_that_stands_twice_in_one_object_of_a_json_text_is_told() -> None:
     content, repeated = files.load_json('{"a": 1, "list": [{"id": 3, "b": 1, "b": 2}]}')
     assert content == {"a": 1, "list": [{"id": 3, "b": 2}]}

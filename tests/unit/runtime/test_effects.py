@@ -201,6 +201,22 @@ def test_layers_that_the_model_compiles_are_named_where_they_run_otherwise() -> 
     assert not any("compiles" in one for one in told(*layers, sample=rows, data=2))
 
 
+class Turned(Centred):
+    """Drops out of what is turned round, so that a row's numbers hang on how many rows there are, and takes no mean."""
+
+    def __init__(self, drop: float) -> None:
+        super().__init__(drop)
+        self.linear = nn.Linear(4, 64)
+
+    def forward(self, x: Any) -> Any:
+        return self.drop(self.linear(x).t().contiguous()).t()
+
+
+def test_dropout_alone_makes_no_layer_go_by_the_whole_batch() -> None:
+    found = told(nn.Linear(4, 4), Turned(0.5), sample=(torch.randn(1, 4),), data=2)
+    assert len(found) == 1 and "draws random numbers" in found[0]
+
+
 class Drawing(nn.Module):
     """Drops a whole layer now and then, by the numbers of a library."""
 

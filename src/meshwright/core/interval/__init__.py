@@ -115,13 +115,6 @@ class TimeInterval:
     further_high_ratio: float = 0.0
     runs: tuple[NearRun, ...] = ()
 
-    @property
-    def further(self) -> TimeInterval:
-        """What is expected of a further set of the class."""
-        if not self.further_high_ratio:
-            return self
-        return replace(self, low_ratio=self.further_low_ratio, high_ratio=self.further_high_ratio)
-
     def nearest(self, kind: Kind) -> NearRun | None:
         """Return the run of a question's own framework and precision that is nearest to it; None where there is none."""
         alike = [
@@ -280,7 +273,7 @@ def _ladder(
     """
     found: list[tuple[str, TimeInterval]] = []
     if (own := known.get(kind.near)) is not None:
-        found.append((kind.near, own.further))
+        found.append((kind.near, _further(own)))
         if own.n_sets >= FEWEST_SETS and not own.beyond(kind):
             return found
     for name in kind.wider:
@@ -289,6 +282,13 @@ def _ladder(
             if device_measured and known[name].n_sets >= FEWEST_SETS and not (strange and name == kind.classes[0]):
                 break
     return found
+
+
+def _further(own: TimeInterval) -> TimeInterval:
+    """Return what is expected of a further set of a nearest class."""
+    if not own.further_high_ratio:
+        return own
+    return replace(own, low_ratio=own.further_low_ratio, high_ratio=own.further_high_ratio)
 
 
 def _farther(ends: TimeInterval, distance_ratio: float) -> TimeInterval:
