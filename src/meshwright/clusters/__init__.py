@@ -8,6 +8,7 @@ from pathlib import Path
 
 from meshwright.base import options, registry
 from meshwright.base.errors import InputError, PluginError, UnknownNameError
+from meshwright.base.frozen import dataclass
 from meshwright.clusters import nodes
 from meshwright.clusters.wires import count
 from meshwright.core.cluster import Cluster
@@ -15,7 +16,7 @@ from meshwright.core.cluster import Cluster
 __all__ = ["Description", "cluster", "describe", "names"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Description:
     """What a word before the colon stands for.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from meshwright.base.frozen import dataclass
 
 __all__ = ["FORMAT", "ClusterFile", "DeviceFile", "Figure", "KindEntry", "LinkEntry", "NodeEntry", "SwitchEntry"]
 

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base import files
 from meshwright.clusters.wires import DATA, Wires, device, quantity
 from meshwright.core.cluster import Cluster, Host
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["CUBE_MESH", "LIBRARY", "build", "figures", "kinds"]
 

@@ -6,11 +6,12 @@ import atexit
 import itertools
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from meshwright.base.frozen import dataclass
 
 if TYPE_CHECKING:
     from meshwright.core.result import Result
@@ -161,6 +162,8 @@ def fitted(leg: Leg, n_ranks: int, rank: int, check_plan: Callable[[Leg], object
     """
     question, place = check(leg.job), leg.job.save
     if rank:
+        import tempfile
+
         place = tempfile.mkdtemp(prefix="meshwright-plan-")
         atexit.register(shutil.rmtree, place, ignore_errors=True)
     else:

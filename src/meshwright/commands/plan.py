@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from meshwright.base import units
+from meshwright.base.frozen import dataclass
 from meshwright.commands import _options
 
 if TYPE_CHECKING:

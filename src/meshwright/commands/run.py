@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from meshwright.base.frozen import dataclass
 from meshwright.commands import _options, _scripts, _several
 from meshwright.commands._elastic import order_of
 

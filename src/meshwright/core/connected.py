@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 __all__ = ["fault"]
-
-Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def fault(ends: Ends, n_devices: int, n_switches: int, *, forwards: bool, names: Sequence[str] = ()) -> str:

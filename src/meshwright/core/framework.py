@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshwright.base.errors import InputError
+from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Graph
 from meshwright.core.strategy import CONTEXT_EXCHANGES, ON_HOST, RECOMPUTE, Strategy
 

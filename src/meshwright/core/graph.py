@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from graphlib import CycleError, TopologicalSorter
 
 from meshwright.base.errors import InputError
+from meshwright.base.frozen import dataclass
 
 __all__ = ["PACKED_BYTES", "Edge", "Graph", "Op", "Operator", "SharedWeights"]
 

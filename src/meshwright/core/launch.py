@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from meshwright.base.errors import ExportError
+from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan
 

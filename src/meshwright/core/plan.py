@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.base.frozen import dataclass
 from meshwright.core.strategy import OFFLOAD, Strategy
 
 __all__ = ["Plan", "Stage"]

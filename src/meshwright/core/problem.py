@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshwright.base.errors import InputError
+from meshwright.base.frozen import dataclass
 from meshwright.core import peaks
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Graph
 
 __all__ = [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshwright.base.errors import InputError
+from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Graph
 from meshwright.models import dense_blocks, ends
 from meshwright.models.config import ModelConfig

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Operator
 
 __all__ = ["WeightTensor", "product_parts", "weight_tensors"]

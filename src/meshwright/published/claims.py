@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from meshwright.base.frozen import dataclass
 
 __all__ = ["Case", "Claim", "divided"]
 

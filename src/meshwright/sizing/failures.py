@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from meshwright.base import amounts, files
 from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base.frozen import dataclass
 
 __all__ = ["DATA", "PARTS", "FailureRates", "figure", "published", "rates"]
 

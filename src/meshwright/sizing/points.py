@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from meshwright.base.frozen import dataclass
 from meshwright.sizing.goodput import Goodput
 from meshwright.sizing.tariffs import CURRENCY, Tariff
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.base.frozen import dataclass
 from meshwright.clusters import shared_options
 from meshwright.clusters.rails import lay
 from meshwright.clusters.shared_options import DeviceOptions, generated

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshwright.base.errors import InputError
+from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Problem
 from meshwright.planners.dapple.machines import machines_cluster, sizes_of
 from meshwright.planners.dapple.profile import ProfiledTraining

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from meshwright import sim
+from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Problem
 from meshwright.planners.parmesan.operators import Question, question
 from meshwright.solvers.partition.unlike import DeviceKind

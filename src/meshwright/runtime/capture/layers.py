@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Edge, Graph, Op, Operator
 from meshwright.runtime.capture import bodies
 from meshwright.runtime.capture.segments import segments

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from meshwright.base.frozen import dataclass
 from meshwright.runtime.capture.trace import Trace, TracedOperator, TracedTensor
 
 __all__ = ["is_every_expert", "routed"]

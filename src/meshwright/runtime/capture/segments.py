@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.base.frozen import dataclass
 from meshwright.runtime.capture.trace import Trace
 
 __all__ = ["OperatorSegment", "segments"]

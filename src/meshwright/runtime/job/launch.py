@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from meshwright.base import files
 from meshwright.base.errors import InputError
+from meshwright.base.frozen import dataclass
 from meshwright.core.plan import Plan
 from meshwright.runtime.job.job import Job
 
@@ -34,7 +35,6 @@ __all__ = [
     "torchrun_lines",
     "under_torchrun",
 ]
-
 
 _TIME_TO_WRITE_SECONDS = 0.5
 _CALLS_TOLD = 6

@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.frozen import dataclass
 from meshwright.solvers.pairwise import integer_program
 from meshwright.solvers.pairwise.labelling import Labelling, solve
 from meshwright.solvers.pairwise.problem import Pairwise, restrict, total_cost

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from meshwright.base.errors import InputError
+from meshwright.base.frozen import dataclass
 from meshwright.solvers.pipeline import bound, downsets, fill, orders
 from meshwright.solvers.pipeline.floor import least_time
 from meshwright.solvers.pipeline.menu import StageMenu

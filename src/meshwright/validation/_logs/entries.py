@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
+
+from meshwright.base.frozen import dataclass
 
 __all__ = ["NUMBER", "Line", "Reading", "TimedLine", "between", "clock", "moment", "number", "windows"]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType, ModuleType
 
 import numpy as np
 
 from meshwright import published
+from meshwright.base.frozen import dataclass
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result

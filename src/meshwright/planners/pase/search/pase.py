@@ -9,11 +9,12 @@ import json
 import pstats
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from meshwright.base import files, units
 from meshwright.base.errors import InputError
+from meshwright.base.frozen import dataclass
 from meshwright.core.drawing import dot, svg
 from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem, Stop

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from meshwright.base.errors import InputError
+from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Objective
 from meshwright.planners.piper.answer import choices_json, instance_of, plan_of, problem_of

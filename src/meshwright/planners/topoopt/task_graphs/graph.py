@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from meshwright.base.frozen import dataclass
 
 __all__ = ["MILLISECOND", "TYPES", "FlexNetTask", "TaskGraph"]
 
