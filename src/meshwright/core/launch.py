@@ -6,6 +6,7 @@ import numpy as np
 
 from meshwright.base.errors import ExportError
 from meshwright.base.frozen import dataclass
+from meshwright.base.identity import distinct
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan
 
@@ -116,7 +117,7 @@ def hosts_of(plan: Plan, cluster: Cluster | None) -> Hosts:
     if cluster is None:
         return Hosts((tuple(used),), (0,), ("",), (0,))
     node = cluster.node_of_device
-    starts = {int(n): int(np.flatnonzero(node == n)[0]) for n in np.unique(node[used])}
+    starts = {int(n): int(np.flatnonzero(node == n)[0]) for n in distinct(node[used])}
     found: dict[tuple[int, int], list[int]] = {}
     for device in used:
         place = device - starts[int(node[device])]
