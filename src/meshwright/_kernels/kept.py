@@ -24,8 +24,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from meshwright._kernels.images import Image
-
 __all__ = ["OPTIONS", "Code", "KernelCacheWarning", "digest_of", "file_of", "places", "read", "save", "settings"]
 
 OPTIONS = (("nogil", True), ("no_cfunc_wrapper", True))
@@ -36,13 +34,10 @@ _IMPORT = re.compile(r"^\s*(?:from|import) (meshwright\._kernels[\w.]*)(?: impor
 _NO_CODE = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER", "NUMBA_THREADING_LAYER_PRIORITY")
 """Settings that change no machine code of a kernel on one thread; joblib, Dask and Ray set the number for their workers."""
 
-_OF_A_PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
-"""Lines of Linux that say what a processor is and can; others say which of them it is, and how fast it runs now."""
-
 _DIGEST_BYTES = hashlib.sha256().digest_size
 """At the beginning of a file."""
 
-_OURS = ("compilation", "compiling", "images", "kept", "loading", "translating")
+_OURS = ("compilation", "compiling", "kept", "loading", "translating")
 """Files that no kernel's code is made from; what they do to it stands in `OPTIONS`."""
 
 
@@ -57,9 +52,7 @@ class Code(NamedTuple):
     environment: str  # the name of its own environment
     environments: tuple[tuple[str, tuple[object, ...]], ...]  # names, and the objects of Python that the code holds
     needs: tuple[str, ...]  # functions and values outside the code that it uses
-    machine_code: bytes  # empty where it is laid out
-    image: Image | None
-    unpickle: Image | None  # what `numba_unpickle` of the image is
+    machine_code: bytes
 
 
 @cache
@@ -154,30 +147,14 @@ def places() -> tuple[Path, ...]:
         Numba's ``NUMBA_CACHE_DIR`` alone where it is set; else the user's cache folder, the package itself and the folder of
         temporary files, where that is the user's own. In each a folder for these versions, this processor and these settings.
     """
-    processor = (sys.platform, platform.machine(), *_processor())
-    versions = (sys.implementation.cache_tag, *(version(name) for name in ("numba", "llvmlite", "numpy")))
-    set_ = sorted((name, value) for name, value in settings().items() if name not in _NO_CODE)
-    here = _digest((Code._fields, Image._fields, _DIGEST_BYTES, processor, versions, OPTIONS, set_))
-    return tuple(folder / here for folder in _folders())
-
-
-def _processor() -> tuple[str, ...]:
-    """Return what code for this processor is told apart by: on Linux what the system says of it, else what LLVM finds."""
-    first = _cpuinfo().partition("\n\n")[0].splitlines()
-    lines = [line for line in first if line.partition("\t")[0].rstrip(": ") in _OF_A_PROCESSOR]
-    if any(line.startswith("flags") for line in lines):
-        return tuple(lines)
     from llvmlite import binding
 
-    return binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-
-
-def _cpuinfo() -> str:
-    """Return what Linux says of its processors; empty elsewhere."""
-    try:
-        return Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""
+    features = binding.get_host_cpu_features().flatten()
+    processor = (sys.platform, platform.machine(), binding.get_host_cpu_name(), features)
+    versions = (sys.implementation.cache_tag, *(version(name) for name in ("numba", "llvmlite", "numpy")))
+    set_ = sorted((name, value) for name, value in settings().items() if name not in _NO_CODE)
+    here = _digest((Code._fields, _DIGEST_BYTES, processor, versions, OPTIONS, set_))
+    return tuple(folder / here for folder in _folders())
 
 
 def version(package: str) -> str:

@@ -11,7 +11,6 @@ from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering
 
-from meshwright._kernels import images, loading
 from meshwright._kernels.kept import OPTIONS, Code
 
 __all__ = ["compiled", "dispatcher", "kind_of"]
@@ -106,7 +105,6 @@ def compiled(made: Any, arguments: tuple[object, ...]) -> Code:
     made.compile(kinds)
     result = made.overloads[kinds]
     _, _, (machine_code, _) = result.library.serialize_using_object_code()
-    image = images.laid_out(machine_code)
     module, described = result.library._final_module, result.fndesc
     named = [*module.functions, *module.global_variables]
     environments = {each.env_name: tuple(each.consts) for each in (*result._find_referenced_environments(), result.environment)}
@@ -115,7 +113,5 @@ def compiled(made: Any, arguments: tuple[object, ...]) -> Code:
         described.env_name,
         tuple(environments.items()),
         tuple(sorted(each.name for each in named if each.is_declaration and not each.name.startswith("llvm."))),
-        b"" if image else machine_code,
-        image,
-        loading.unpickle_image() if image else None,
+        machine_code,
     )

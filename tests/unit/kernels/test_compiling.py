@@ -280,25 +280,9 @@ def test_workers_that_are_told_a_number_of_threads_find_what_the_command_compile
     assert keeping.places.__wrapped__() == before
 
 
-CPUINFO = "processor\t: {0}\nvendor_id\t: Us\nmodel\t\t: 143\ncpu MHz\t\t: {1}\nflags\t\t: fpu avx{2}\n\nprocessor\t: 1\n"
-
-
 def test_every_processor_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def places(text: str) -> set[pathlib.Path]:
-        monkeypatch.setattr(keeping, "_cpuinfo", lambda: text)
-        return set(keeping.places.__wrapped__())
-
-    own = places(CPUINFO.format(0, 2000, ""))
-    assert own == places(CPUINFO.format(4, 3100.5, ""))
-    assert not own & places(CPUINFO.format(0, 2000, " avx512f"))
-    assert not own & places(CPUINFO.format(0, 2000, "").replace("143", "106"))
-
-
-@pytest.mark.parametrize("text", ["", "processor\t: 0\nFeatures\t: fp asimd\n"], ids=["no Linux", "no x86"])
-def test_llvm_tells_processors_apart_of_which_the_system_says_nothing(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     from llvmlite import binding
 
-    monkeypatch.setattr(keeping, "_cpuinfo", lambda: text)
     before = keeping.places.__wrapped__()
     monkeypatch.setattr(binding, "get_host_cpu_name", lambda: "another")
     assert not set(before) & set(keeping.places.__wrapped__())
