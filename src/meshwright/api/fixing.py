@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.api import searching, shaping, why_not
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.base.frozen import dataclass
 from meshwright.core.formatting import describe
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Result

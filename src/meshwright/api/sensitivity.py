@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from meshwright import sim
 from meshwright.api.evaluation import judged
 from meshwright.base import options, registry
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Cluster, Links
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop

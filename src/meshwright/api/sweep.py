@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright import api
 from meshwright.api import executors
 from meshwright.api.executors import BACKENDS
 from meshwright.base import registry
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.formatting import describe
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +11,6 @@ from meshwright import frameworks
 from meshwright.api.evaluation import evaluate, simulate, stage_costs_of
 from meshwright.base import files, registry
 from meshwright.base.errors import ExportError, InputError, PluginError
-from meshwright.base.frozen import dataclass
 from meshwright.base.units import format_count
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework, FrameworkLimits

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-
-from meshwright.base.frozen import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

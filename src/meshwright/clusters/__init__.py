@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.base import options, registry
 from meshwright.base.errors import InputError, PluginError, UnknownNameError
-from meshwright.base.frozen import dataclass
 from meshwright.clusters import nodes
 from meshwright.clusters.wires import count
 from meshwright.core.cluster import Cluster

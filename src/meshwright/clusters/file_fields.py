@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
-
-from meshwright.base.frozen import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["FORMAT", "ClusterFile", "DeviceFile", "Figure", "KindEntry", "LinkEntry", "NodeEntry", "SwitchEntry"]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.clusters.wires import Wires, check_count, device
 from meshwright.core.cluster import Cluster
 

@@ -7,11 +7,9 @@ import itertools
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-from meshwright.base.frozen import dataclass
 
 if TYPE_CHECKING:
     from meshwright.core.result import Result

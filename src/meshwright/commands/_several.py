@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from meshwright.base.errors import InputError, MeshwrightError
-from meshwright.base.frozen import dataclass
 
 if TYPE_CHECKING:
     from meshwright.core.result import Result

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from meshwright.base import units
-from meshwright.base.frozen import dataclass
 from meshwright.commands import _options
 
 if TYPE_CHECKING:

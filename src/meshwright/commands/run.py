@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.base.frozen import dataclass
 from meshwright.commands import _options, _scripts, _several
 from meshwright.commands._elastic import order_of
 

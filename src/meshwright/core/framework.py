@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Graph
 from meshwright.core.strategy import CONTEXT_EXCHANGES, ON_HOST, RECOMPUTE, Strategy
 

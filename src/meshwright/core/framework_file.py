@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from meshwright.base import fields, files, units
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.framework import AXES, SCOPES, SHARES, Framework, FrameworkLimits
 from meshwright.core.optimizers import OPTIMIZERS
 from meshwright.core.strategy import CONTEXT_EXCHANGES, ON_HOST, is_recompute

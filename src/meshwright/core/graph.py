@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 
 __all__ = ["PACKED_BYTES", "Edge", "Graph", "Op", "Operator", "SharedWeights"]
 

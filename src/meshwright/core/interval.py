@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from meshwright.base import files
-from meshwright.base.frozen import dataclass
 from meshwright.base.units import format_seconds
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Graph

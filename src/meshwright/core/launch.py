@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from meshwright.base.errors import ExportError
-from meshwright.base.frozen import dataclass
 from meshwright.base.identity import distinct
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.base.frozen import dataclass
+from dataclasses import dataclass
+
 from meshwright.core.strategy import OFFLOAD, Strategy
 
 __all__ = ["Plan", "Stage"]

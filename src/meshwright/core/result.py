@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from meshwright.base import registry
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core import words
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.plan import Plan
 from meshwright.core.problem import MixedPrecision
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Graph
 
 __all__ = [

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshwright.base.frozen import dataclass
 from meshwright.base.identity import read_only
 
 if TYPE_CHECKING:

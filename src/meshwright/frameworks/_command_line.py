@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.frameworks import _shell
 from meshwright.frameworks._shell import Shell, ShellCommand
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from meshwright.base import files
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.frameworks import _shell_environment, _shell_structure, _shell_tests, _shell_words
 from meshwright.frameworks._shell_environment import ShellEnvironment
 from meshwright.frameworks._shell_words import Token, Value

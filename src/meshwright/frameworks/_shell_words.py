@@ -6,12 +6,12 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fnmatch import translate
 from types import MappingProxyType
 from typing import Any
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 
 __all__ = ["Token", "Value", "arithmetic", "expanded", "is_open", "tokens"]
 

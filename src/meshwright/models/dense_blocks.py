@@ -12,7 +12,8 @@ References
 
 from __future__ import annotations
 
-from meshwright.base.frozen import dataclass
+from dataclasses import dataclass
+
 from meshwright.core.graph import Operator
 
 __all__ = ["Block", "Body", "attention", "core", "cross_attention", "feed_forward", "layer", "norm", "product", "residual"]

@@ -7,9 +7,8 @@ tokens dispatched to it whole.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Operator
 from meshwright.models import dense_blocks
 from meshwright.models.dense_blocks import Block, norm, product, residual

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Graph, Op, Operator, SharedWeights
 from meshwright.core.problem import ModelSpec
 from meshwright.models.fine_tuning import FORMATS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.base.frozen import dataclass
+from dataclasses import dataclass
 
 __all__ = ["AlphaBeta"]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.network.wired import Wired
 
 __all__ = ["GroupLayout", "double_binary_tree", "grid", "layout", "rings"]

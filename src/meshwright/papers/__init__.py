@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,6 @@ from typing import Any
 from meshwright import api
 from meshwright.base import files, registry
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.base.frozen import dataclass
 from meshwright.published.claims import Case, Claim, divided
 
 __all__ = ["ClaimRepeated", "Paper", "as_json", "chosen", "names", "read", "repeat"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from meshwright.base.frozen import dataclass
+from dataclasses import dataclass
 
 __all__ = ["Case", "Claim", "divided"]
 

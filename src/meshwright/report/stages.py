@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.table import Table
 
-from meshwright.base.frozen import dataclass
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.core.formatting import axes_of, devices_of, layers_of, ranges_of
 from meshwright.core.plan import Plan

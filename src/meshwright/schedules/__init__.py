@@ -25,7 +25,7 @@ cannot be a file's name (``1f1b``). `ordered` asks one for its order of work and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,6 @@ import numpy as np
 
 from meshwright.base import registry
 from meshwright.base.errors import InputError, PluginError, UnknownNameError
-from meshwright.base.frozen import dataclass
 from meshwright.base.identity import read_only
 from meshwright.core.timeline import PHASES
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 
 from meshwright.base import registry
-from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
 

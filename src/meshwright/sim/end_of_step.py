@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.events.shared_events import Ends
-from meshwright.base.frozen import dataclass
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import PHASES
 from meshwright.schedules import BACKWARD, BACKWARD_WEIGHT, Actions

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.stage_cost import StageCost
 from meshwright.schedules import BACKWARD_INPUT, FORWARD, Actions
 

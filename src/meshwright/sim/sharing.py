@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.events.max_min import Flows
-from meshwright.base.frozen import dataclass
 from meshwright.base.identity import distinct, locked
 from meshwright.sim.traffic import NO_RANKS, PARTS, Traffic
 from meshwright.sim.transfers import Transfers

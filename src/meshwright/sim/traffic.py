@@ -4,12 +4,11 @@ and those at the end of the step.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.base.identity import read_only
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem

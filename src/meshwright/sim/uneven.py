@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.schedules import BACKWARD_WEIGHT, FORWARD, Actions
 from meshwright.sim.transfers import Transfers
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from meshwright.base import amounts
-from meshwright.base.frozen import dataclass
 from meshwright.sizing.failures import FailureRates
 from meshwright.sizing.goodput import Upkeep
 from meshwright.sizing.kinds import ClusterKind

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.sizing.lengths import Lengths, drawn_pieces, packed_pairs
 
 __all__ = ["SAME_RATIO", "WAYS", "DrawnSteps", "StepShape", "bucketed", "dealt", "packed"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from meshwright.base import amounts, files
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.base.frozen import dataclass
 
 __all__ = ["DATA", "PARTS", "FailureRates", "figure", "published", "rates"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 
 from meshwright.base import files, units
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 
 __all__ = ["LONGEST", "Lengths", "drawn_pieces", "lengths", "mean_packed_pairs", "mean_piece", "packed_pairs"]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from meshwright.base.frozen import dataclass
 from meshwright.sizing.goodput import Goodput
 from meshwright.sizing.tariffs import CURRENCY, Tariff
 

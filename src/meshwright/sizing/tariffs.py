@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from meshwright.base import amounts, files
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.sizing.failures import DATA
 from meshwright.sizing.kinds import ClusterKind, kind
 

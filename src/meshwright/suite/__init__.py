@@ -7,10 +7,8 @@ a process of its own that is killed at the time limit. One judge reads every pla
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
-
-from meshwright.base.frozen import dataclass
 
 __all__ = ["ANSWERED", "DECLINED", "NOTHING", "PROBLEM_FORMAT", "Attempt", "BenchProblem", "Judged"]
 

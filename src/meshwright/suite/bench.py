@@ -9,11 +9,11 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.base import files
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.suite import ANSWERED, DECLINED, NOTHING, Attempt, BenchProblem, adapting, judging, outside, questions
 from meshwright.suite.results import BenchRun
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from meshwright.base.frozen import dataclass
 from meshwright.base.units import format_bytes
 from meshwright.suite import ANSWERED, NOTHING, Attempt, BenchProblem
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from meshwright import schedules, sim
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core import peaks
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost

@@ -5,10 +5,10 @@ machines behind one more.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.base.frozen import dataclass
 from meshwright.clusters import nodes as _nodes
 from meshwright.core.cluster import Cluster, Device, Links
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.interval import Kind
 
 __all__ = ["CellError", "Point", "Skipped", "count", "counts", "fitted", "ratio"]

@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from meshwright import frameworks
 from meshwright.base import files, registry
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.validation import _sets, _table, own_runs
 from meshwright.validation._coverage import coverage
 from meshwright.validation._points import CellError, Point, Skipped, fitted

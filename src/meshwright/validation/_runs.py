@@ -6,13 +6,12 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from meshwright import schedules, sim
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.base.identity import ById
 from meshwright.core import peaks
 from meshwright.core.cluster import Cluster

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright import frameworks, schedules
 from meshwright.base import files
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core import plan_fields
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.base.errors import UnknownNameError
-from meshwright.base.frozen import dataclass
 from meshwright.validation import _table
 
 __all__ = ["MeasuredSet", "describe_set", "is_built_in", "set_file", "set_names"]

@@ -6,11 +6,11 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.base import files, registry
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 
 __all__ = ["Measured", "describe", "located", "read"]
 

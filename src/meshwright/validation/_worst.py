@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from meshwright.base.frozen import dataclass
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.core import interval
 from meshwright.validation._points import Point

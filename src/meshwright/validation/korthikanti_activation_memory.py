@@ -9,9 +9,9 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Graph
 from meshwright.core.problem import MixedPrecision, ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from meshwright import frameworks, models, schedules
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework
 from meshwright.core.graph import Graph

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -14,7 +14,6 @@ from meshwright.api.advise.climbing import Rung
 from meshwright.api.evaluation import evaluate
 from meshwright.base import files, registry
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Batch, MixedPrecision, ModelSpec, Problem, Stop
 from meshwright.core.result import Answer, Objective, Result

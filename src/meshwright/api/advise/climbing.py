@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from meshwright import api
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.plan import Plan
 from meshwright.core.plan_forms import inner_words, layout_of
 from meshwright.core.problem import Problem

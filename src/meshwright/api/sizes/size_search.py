@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright import api
 from meshwright.api import executors
 from meshwright.base import amounts, units
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Problem, Stop
 from meshwright.sim import fits
 from meshwright.sizing import lower_bounds, points

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.api.evaluation import evaluate
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 from meshwright.models.documents import has_masked_attention, masked

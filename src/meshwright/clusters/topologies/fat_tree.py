@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.clusters import shared_options
 from meshwright.clusters.shared_options import DeviceOptions, generated
 from meshwright.clusters.wires import Wires, check_count

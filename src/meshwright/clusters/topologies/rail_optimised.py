@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.base.frozen import dataclass
+from dataclasses import dataclass
+
 from meshwright.clusters import shared_options
 from meshwright.clusters.rails import lay
 from meshwright.clusters.shared_options import DeviceOptions, generated

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.clusters.grid import Shift, lay, lines_of, no_shift
 from meshwright.clusters.shared_options import GridOptions, generated, sizes
 from meshwright.core.cluster import Cluster

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from meshwright.base.errors import UnknownNameError
-from meshwright.base.frozen import dataclass
 
 __all__ = ["BLOCK", "FORMS", "NEWTON_SCHULZ_STEPS", "OPTIMIZERS", "SMALLEST_QUANTISED", "Optimizer", "optimizer"]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.base.frozen import dataclass
 
 __all__ = ["TypedStages", "balanced", "parse", "whole"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Cluster
 from meshwright.core.strategy import Strategy
 from meshwright.network import REMEMBERED_CLUSTERS, Axis, Network

@@ -5,10 +5,9 @@ bytes, transfers.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Device
 from meshwright.core.flops import model_flops
 from meshwright.core.graph import PACKED_BYTES, Graph, Op, Operator

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Device
 
 __all__ = ["ALIGNED_SHARES", "Product", "aligned_share", "product_seconds"]

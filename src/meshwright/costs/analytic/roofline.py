@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Device
 from meshwright.core.flops import forward_flops
 from meshwright.core.graph import Operator

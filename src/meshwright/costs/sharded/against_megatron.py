@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.base.identity import ById
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Edge, Graph, Op, Operator

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Cluster
 from meshwright.core.graph import Operator
 from meshwright.costs.sharded.operator import MeshCosts, OperatorChoices, menu

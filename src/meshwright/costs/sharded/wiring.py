@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Graph, Op, Operator
 
 __all__ = ["Node", "Wire", "Wiring", "output_elements", "wire"]

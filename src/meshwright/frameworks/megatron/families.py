@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from meshwright.base.errors import ExportError
-from meshwright.base.frozen import dataclass
 
 __all__ = ["FAMILIES", "LATENT", "head_size", "layer", "no_positions", "rotary", "weighing", "windows"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Graph
 from meshwright.core.problem import ModelSpec
 from meshwright.models import dense_families, encoder_families, llama4, llama_variants, mixture_families

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.planners.best.layer_sums import Digest, MainLayers
 from meshwright.planners.best.memory import ROUNDING_RATIO
 from meshwright.planners.best.space import Config, after_name

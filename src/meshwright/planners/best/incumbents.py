@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from meshwright.base.frozen import dataclass
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem

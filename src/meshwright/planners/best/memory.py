@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import schedules
-from meshwright.base.frozen import dataclass
 from meshwright.core.stage_cost import StageCost
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions
 from meshwright.solvers.pipeline.recomputed import RankSorts, least_recomputed

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Cluster
 from meshwright.core.strategy import Strategy
 from meshwright.network import placement

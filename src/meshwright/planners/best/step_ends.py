@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.base.identity import read_only
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import sim
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Cluster
 from meshwright.planners.dapple.machines import (
     COLLECTIVE_BYTES_PER_SECOND,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.planners.dapple.evaluate import Cut, Evaluator, PlanOutline
 
 __all__ = ["Numbers", "placements", "proven"]

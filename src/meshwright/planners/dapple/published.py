@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.planners.dapple import placement
 
 __all__ = ["Candidate", "Instance", "Setting", "baselines", "candidates", "recursive_speedup", "scaled"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Problem
 from meshwright.planners.dapple.machines import machines_cluster, sizes_of
 from meshwright.planners.dapple.profile import ProfiledTraining

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.problem import ModelSpec
 from meshwright.planners.dapple.profile import LinearisedProfile, PipeDreamProfile, ProfiledTraining, cleaned
 from meshwright.solvers.graph import antichains

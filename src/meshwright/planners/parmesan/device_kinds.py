@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright import sim
-from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Problem
 from meshwright.planners.parmesan.operators import Question, question
 from meshwright.solvers.partition.unlike import DeviceKind

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright import sim
 from meshwright.base import registry
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.base.units import format_bytes
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem

@@ -5,14 +5,13 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from meshwright import sim
 from meshwright.base import registry
-from meshwright.base.frozen import dataclass
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import RECOMPUTE, Strategy

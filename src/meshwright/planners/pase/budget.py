@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from meshwright.base import units
-from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Stop
 from meshwright.planners.pase.memory import held_bytes
 from meshwright.planners.pase.question import PaseQuestion

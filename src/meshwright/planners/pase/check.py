@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from meshwright.base import fields
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Problem
 from meshwright.planners.pase.memory import held_bytes
 from meshwright.planners.pase.readers.pase_graph import PaseInstance

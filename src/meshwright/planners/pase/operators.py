@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
-
-from meshwright.base.frozen import dataclass
 
 __all__ = ["Gemm", "NetworkBuilder", "PaseGraph", "PaseOperator", "Tensor", "Use"]
 

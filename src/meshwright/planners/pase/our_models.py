@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright import sim
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective

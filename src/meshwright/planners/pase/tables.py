@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.planners.pase.layer_costs import configurations, edge_cost, layer_cost, tensor_splits
 from meshwright.planners.pase.operators import PaseGraph, PaseOperator
 from meshwright.solvers.pairwise.problem import Pairwise

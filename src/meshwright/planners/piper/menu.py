@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from meshwright.base.frozen import dataclass
 from meshwright.planners.piper.problem import PiperChoice, PiperInstance, PiperNode
 from meshwright.solvers.pipeline.menu import StageMenu
 

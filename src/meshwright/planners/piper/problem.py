@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 
 __all__ = ["TRANSFORMER", "Counting", "PiperChoice", "PiperEdge", "PiperInstance", "PiperNode", "grow", "names"]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.planners.piper.costs.piper import Evaluation, PiperStage, evaluate
 from meshwright.planners.piper.menu import Options, buffer_bytes, menu_of, rooms
 from meshwright.planners.piper.problem import PiperInstance

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Stop
 from meshwright.planners.topoopt import finder, moves, networks, published
 from meshwright.planners.topoopt.fabric import Fabric

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from meshwright import sim
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Device
 from meshwright.planners.topoopt.readers.flexflow_measures import Measurement, Measurements
 from meshwright.planners.topoopt.workloads.workload import DATA, Operation, Workload, flops

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.base import fields, files
-from meshwright.base.frozen import dataclass
 
 __all__ = ["PARTS", "Bill", "Prices", "bill", "equal_cost_bandwidth", "prices"]
 

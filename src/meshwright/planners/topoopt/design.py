@@ -7,13 +7,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
 
 from meshwright.base.errors import InputError, MissingExtraError, UnknownNameError
-from meshwright.base.frozen import dataclass
 from meshwright.clusters import wires as _wires
 from meshwright.core.problem import ModelSpec, Stop
 from meshwright.planners.topoopt import alternate, bounds, components, networks

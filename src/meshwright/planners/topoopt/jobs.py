@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.step import SEGMENT_BYTES, Placement, Step
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 
 from meshwright.base import options as _params
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.base.frozen import dataclass
 from meshwright.planners.topoopt.step import TRAFFIC
 
 __all__ = ["Params", "Sources", "keep_to_network", "parse"]

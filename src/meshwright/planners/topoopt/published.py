@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from meshwright.base.frozen import dataclass
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.solvers.graph.circulants import candidates, geometric
 from meshwright.solvers.graph.coin_change import last_coins, shortest_sum

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.planners.topoopt.choices import OperatorSplit, SplitSpace
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.workloads.workload import DATA

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from meshwright.base.frozen import dataclass
 from meshwright.runtime.capture.splits import Split
 from meshwright.runtime.capture.trace import Trace, TracedOperator
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from meshwright.base.frozen import dataclass
 from meshwright.runtime.capture.operators import LOOK_UPS
 from meshwright.runtime.capture.splits import Part, Split, agreed, columns, through_view
 from meshwright.runtime.capture.trace import TracedOperator

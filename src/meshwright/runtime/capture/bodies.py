@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Operator
 from meshwright.runtime.capture import attention
 from meshwright.runtime.capture.axes import Axes, tensor_axes

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Edge, Graph, Op, Operator
 from meshwright.runtime.capture import bodies
 from meshwright.runtime.capture.segments import segments

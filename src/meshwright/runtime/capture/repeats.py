@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-from meshwright.base.frozen import dataclass
 
 __all__ = ["RepeatedModules", "restore", "shorten"]
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from meshwright.base.frozen import dataclass
 from meshwright.runtime.capture.trace import Trace, TracedOperator, TracedTensor
 
 __all__ = ["is_every_expert", "routed"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.base.frozen import dataclass
+from dataclasses import dataclass
+
 from meshwright.runtime.capture.trace import Trace
 
 __all__ = ["OperatorSegment", "segments"]

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from meshwright.base.frozen import dataclass
 
 __all__ = ["COPIES", "Trace", "TracedOperator", "TracedTensor"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
@@ -13,7 +13,6 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.runtime.parallel.experts import ExpertParallel
 from meshwright.runtime.parallel.pools import local
 from meshwright.runtime.parallel.products import RankOrder

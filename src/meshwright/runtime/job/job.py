@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshwright.base import files
-from meshwright.base.frozen import dataclass
 
 __all__ = ["Job"]
 

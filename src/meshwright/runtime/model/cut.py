@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +13,6 @@ import torch
 from torch import fx, nn
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.runtime.model import causal_lm, seq2seq, stacked
 from meshwright.runtime.model.data import Sample
 from meshwright.runtime.model.meta import filled_in_turn

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.runtime.model.as_given import evaluating
 
 __all__ = ["Routing", "check", "own_loss", "routing_of"]

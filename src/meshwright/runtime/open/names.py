@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from meshwright.base.frozen import dataclass
 from meshwright.runtime.parallel.experts import ExpertParallel
 from meshwright.runtime.parallel.sharding import StageWeights
 from meshwright.runtime.ranks.layout import Layout

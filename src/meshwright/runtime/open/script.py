@@ -6,10 +6,10 @@ import os
 import shlex
 import socket
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.runtime.job import launch, preflight
 from meshwright.runtime.open.script_process import run_here
 from meshwright.runtime.ranks import meshes, message_order

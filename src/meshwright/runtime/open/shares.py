@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.runtime.ranks.layout import Layout, rows_of
 
 __all__ = ["DataShare", "StepSampler", "share_of"]

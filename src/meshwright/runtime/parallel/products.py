@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 
 __all__ = ["Owner", "RankOrder", "TransposedParallel", "axis_of", "in_rank_order", "is_product", "parts_of", "size_of"]
 

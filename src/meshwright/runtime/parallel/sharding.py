@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +14,6 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from meshwright.base.frozen import dataclass
 from meshwright.runtime.parallel.experts import ExpertParallel
 from meshwright.runtime.parallel.pools import WeightPool, flatten, gradient_of, local, n_parts_of, spread
 from meshwright.runtime.parallel.products import Owner, RankOrder

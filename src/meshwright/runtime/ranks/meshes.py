@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,7 +10,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.strategy import Strategy
 from meshwright.runtime.ranks.layout import Layout
 

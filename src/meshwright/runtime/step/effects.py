@@ -5,13 +5,13 @@ it another training than in one process is told.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.plan import Plan
 from meshwright.core.strategy import Strategy
 from meshwright.runtime.model import meta

@@ -10,13 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import loss_parallel
 
-from meshwright.base.frozen import dataclass
 from meshwright.runtime.model.classes import as_classes
 from meshwright.runtime.model.data import Sample
 from meshwright.runtime.parallel.sharding import StageWeights

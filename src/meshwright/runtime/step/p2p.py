@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from meshwright.base.frozen import dataclass
 from meshwright.runtime.ranks.layout import Layout, Message
 from meshwright.runtime.ranks.message_order import Arrival, ReceiveOrder
 

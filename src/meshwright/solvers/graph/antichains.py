@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from meshwright.base.frozen import dataclass
 
 __all__ = ["AntichainGraph", "antichain_graph", "bit_matrix", "members"]
 

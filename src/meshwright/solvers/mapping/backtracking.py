@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.mapping import search
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.mapping.bounds import lower_bound
 from meshwright.solvers.mapping.problem import StageGraph
 from meshwright.solvers.mapping.search import evaluate

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.mapping import cost as kernel
-from meshwright.base.frozen import dataclass
 
 __all__ = ["Mapping", "StageGraph"]
 

@@ -4,13 +4,13 @@ kept only as far as later stages can see them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.mapping import frontier as kernel
-from meshwright.base.frozen import dataclass
 
 if TYPE_CHECKING:
     from meshwright._kernels.mapping.cost import MapArrays

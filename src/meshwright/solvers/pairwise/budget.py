@@ -5,12 +5,11 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.pairwise import integer_program
 from meshwright.solvers.pairwise.labelling import Labelling, solve
 from meshwright.solvers.pairwise.problem import Pairwise, restrict, total_cost

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.pairwise.problem import Pairwise
 
 __all__ = ["Verdict", "check"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.pairwise.problem import Pairwise
 
 __all__ = ["IntegerProgram", "solve"]

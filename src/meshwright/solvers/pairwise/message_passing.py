@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.pairwise.problem import Pairwise, total_cost
 
 __all__ = ["Relaxation", "tighten"]

@@ -10,13 +10,12 @@ the answer and smaller U prove a bound.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.partition import convex as kernel
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.partition.annealing import annealed
 from meshwright.solvers.partition.cheap_cuts import cheap_pool
 from meshwright.solvers.partition.hypergraph import Units, loads_of

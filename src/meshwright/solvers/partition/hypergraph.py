@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.partition import convex as kernel
 from meshwright._kernels.partition import ideals
-from meshwright.base.frozen import dataclass
 
 __all__ = ["Operators", "Units", "contract", "entries", "loads_of", "sums_of_rows"]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.partition import convex as kernel
 from meshwright._kernels.partition import ideals
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.partition.hypergraph import Units
 
 __all__ = ["Task", "WindowedPool", "build_pool", "pool_of"]

@@ -5,10 +5,10 @@ memory limits looked at only where they bind.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.partition.convex import Partition, partition
 from meshwright.solvers.partition.hypergraph import Operators, Units, contract
 

@@ -5,11 +5,11 @@ for graphs whose ideals are too many to list.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.partition.hypergraph import Units
 
 __all__ = ["reach_bound"]

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.partition import operator_stages
 from meshwright.solvers.partition.hypergraph import Operators, Units, contract
 from meshwright.solvers.partition.orders import orders

@@ -9,12 +9,12 @@ plan exists.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.pipeline import blocks as kernel
-from meshwright.base.frozen import dataclass
 from meshwright.base.identity import locked
 from meshwright.solvers.pipeline import downsets, orders
 from meshwright.solvers.pipeline.menu import StageMenu

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.frozen import dataclass
 from meshwright.base.identity import read_only
 from meshwright.solvers.pipeline.rank_memory import RankMemory
 from meshwright.solvers.pipeline.relief import Relief, relief

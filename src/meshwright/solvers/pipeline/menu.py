@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.pipeline.choice import Menu, Rules
 from meshwright._kernels.pipeline.pairs import Crossing, Space
-from meshwright.base.frozen import dataclass
 from meshwright.base.identity import locked
 from meshwright.solvers.pipeline import downsets
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from meshwright.base.frozen import dataclass
 
 if TYPE_CHECKING:
     from meshwright._kernels.pipeline.rank_memory import Holding

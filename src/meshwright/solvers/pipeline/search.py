@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.pipeline import bound, downsets, fill, orders
 from meshwright.solvers.pipeline.floor import least_time
 from meshwright.solvers.pipeline.menu import StageMenu

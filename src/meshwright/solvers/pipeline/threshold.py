@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright._kernels.pipeline import choice
 from meshwright._kernels.pipeline import knapsack as knapsack_kernel
 from meshwright._kernels.pipeline import threshold as kernel
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.pipeline import downsets
 from meshwright.solvers.pipeline.prepared import CLOSE_RATIO, Prepared
 

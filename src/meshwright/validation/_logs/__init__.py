@@ -6,6 +6,7 @@ import codecs
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from meshwright.base import files
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.validation._logs import beside, deepspeed, maxtext, megatron, nanotron, nemo, torchtitan, trainer
 from meshwright.validation._logs.entries import Line, Reading, TimedLine
 

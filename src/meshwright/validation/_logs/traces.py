@@ -9,6 +9,7 @@ import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 
 from meshwright.base import files
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 
 __all__ = ["GROUPS", "TraceCauses", "beside", "is_trace", "trace_causes"]
 

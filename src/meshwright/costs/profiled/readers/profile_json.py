@@ -20,14 +20,13 @@ in each of these layers too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshwright.base import fields
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.core.graph import Edge, Graph, Op, Operator
 from meshwright.core.problem import ModelSpec

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType, ModuleType
 
 import numpy as np
 
 from meshwright import published
-from meshwright.base.frozen import dataclass
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.result import Result

@@ -7,13 +7,12 @@ References
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
 from meshwright.network.numbering import links_alike, numbered_alike

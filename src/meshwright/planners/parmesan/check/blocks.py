@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 
-from meshwright.base.frozen import dataclass
 from meshwright.solvers.partition.hypergraph import Operators
 
 __all__ = ["OperatorBlocks", "bits"]

@@ -7,8 +7,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Cluster
 
 __all__ = ["ClaimedMapping", "MappedStages", "check", "pair_table"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from meshwright.base.frozen import dataclass
 from meshwright.planners.parmesan.check.blocks import OperatorBlocks, bits
 from meshwright.solvers.pairwise.certificate import Verdict
 from meshwright.solvers.partition.hypergraph import Operators

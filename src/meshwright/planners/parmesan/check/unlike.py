@@ -6,8 +6,8 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from meshwright.base.frozen import dataclass
 from meshwright.planners.parmesan.check.partition import ROUNDING
 from meshwright.solvers.pairwise.certificate import Verdict
 from meshwright.solvers.partition.hypergraph import Operators

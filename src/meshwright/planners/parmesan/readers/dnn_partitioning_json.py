@@ -4,11 +4,11 @@ nodes with times on accelerator and host.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from meshwright.base import fields
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source

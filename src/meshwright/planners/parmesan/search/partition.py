@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright import sim
 from meshwright.base import options, units
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective, Result

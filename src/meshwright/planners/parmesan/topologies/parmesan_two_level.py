@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from meshwright.base.frozen import dataclass
 from meshwright.core.cluster import Cluster
 from meshwright.planners.parmesan import bandwidth_table
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source

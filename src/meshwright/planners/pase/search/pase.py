@@ -9,12 +9,11 @@ import json
 import pstats
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from meshwright.base import files, units
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.drawing import dot, svg
 from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem, Stop

@@ -7,9 +7,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshwright.base.frozen import dataclass
 from meshwright.planners.piper.check import sums
 from meshwright.planners.piper.check.places import Neighbours, StageKind, work_seconds
 from meshwright.planners.piper.check.stage import (

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from meshwright.base import files, units
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Alternative, Answer, Bound, Objective
 from meshwright.planners.piper import solve

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Objective
 from meshwright.planners.piper.answer import choices_json, instance_of, plan_of, problem_of

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from meshwright.base import fields, files
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Graph, Op
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source

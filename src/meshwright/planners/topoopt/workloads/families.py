@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from meshwright.base import options
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.base.frozen import dataclass
 from meshwright.planners.topoopt.workloads import images
 from meshwright.planners.topoopt.workloads.layers import LayerBuilder
 from meshwright.planners.topoopt.workloads.workload import DATA, Workload

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from meshwright.base.errors import InputError
-from meshwright.base.frozen import dataclass
 from meshwright.core.graph import Edge, Graph, Op, Operator
 
 __all__ = ["DATA", "KINDS", "Operation", "Workload", "flops", "graph_of"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import dataclass
 
 from meshwright.base import files
-from meshwright.base.frozen import dataclass
 from meshwright.planners.topoopt.design import Design
 from meshwright.planners.topoopt.fabric import Fabric
 
