@@ -19,6 +19,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("meshwright: interrupted; nothing was written\n")
         sys.exit(130)  # as `cli` says after Ctrl-C
+    finally:
+        exec("")  # Python remembers a Ctrl-C that came in text it ran, as of a class being made, and would end by the signal
 
 
 if __name__ == "__main__":

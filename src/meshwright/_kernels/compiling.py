@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -259,4 +258,6 @@ def spelled(value: object) -> object:
 @cache
 def _announce(group: str) -> None:
     """Say what is compiled and why, once for each folder of kernels."""
+    import logging
+
     logging.getLogger(__name__).warning("meshwright: compiling kernels of %s for their first use (kept for later runs)", group)

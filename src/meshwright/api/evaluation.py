@@ -13,7 +13,7 @@ from meshwright.core.result import Answer, Result
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import Timeline
 
-__all__ = ["evaluate", "json_ready", "judged", "simulate"]
+__all__ = ["evaluate", "json_ready", "judged", "simulate", "stage_costs_of"]
 
 
 def evaluate(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timeline | None]:
@@ -33,11 +33,11 @@ def evaluate(problem: Problem, plan: Plan) -> tuple[tuple[StageCost, ...], Timel
     timeline : Timeline or None
         None where the cost model cannot tell.
     """
-    stage_costs = _stage_costs(problem, plan)
+    stage_costs = stage_costs_of(problem, plan)
     return stage_costs, simulate(problem, plan, stage_costs) if stage_costs else None
 
 
-def _stage_costs(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
+def stage_costs_of(problem: Problem, plan: Plan) -> tuple[StageCost, ...]:
     """Return what the problem's cost model says of each stage; refuse what is none of its room's kind."""
     from meshwright.sim import tasks
 
@@ -95,7 +95,7 @@ def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...] | 
     from meshwright import sim
 
     if stage_costs is None:
-        stage_costs = _stage_costs(problem, plan)
+        stage_costs = stage_costs_of(problem, plan)
         if not stage_costs:
             raise InputError(
                 f"costs {problem.costs}: cannot say how long the stages of this plan take, so there is nothing to play"

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from meshwright import frameworks
-from meshwright.api.evaluation import evaluate
+from meshwright.api.evaluation import evaluate, simulate, stage_costs_of
 from meshwright.base import files, registry
 from meshwright.base.errors import ExportError, InputError, PluginError
 from meshwright.base.units import format_count
@@ -262,7 +262,8 @@ def runs_on(result: Result) -> tuple[Target, ...]:
         if not reasons and (lacking := _lacking(result, own, plan)):
             reasons = (lacking,)
         if not reasons:
-            _, timeline = evaluate(replace(problem, framework=own), plan)
+            known = result.timeline if own == problem.framework else None
+            timeline = known or evaluate(replace(problem, framework=own), plan)[1]
             seconds = 0.0 if timeline is None else timeline.step_seconds
         found.append(Target(own.word, seconds, reasons, near))
     return tuple(found)
@@ -342,8 +343,13 @@ def nearest(result: Result, name: str) -> Near | None:
     for near, changed in _neighbours(own, plan, problem):
         if frameworks.refusals(own, near, posed):
             continue
-        _, timeline = evaluate(posed, near)
-        if timeline is None or sim.excess_bytes(posed, near, timeline.peak_bytes) > 0.0:
+        stage_costs = stage_costs_of(posed, near)
+        if not stage_costs:
+            continue
+        if found is not None and sim.least_seconds(posed, near, stage_costs) >= found.step_seconds:
+            continue
+        timeline = simulate(posed, near, stage_costs)
+        if sim.excess_bytes(posed, near, timeline.peak_bytes) > 0.0:
             continue
         if found is None or timeline.step_seconds < found.step_seconds:
             found = Near(near, ", ".join(changed), timeline.step_seconds)

@@ -7,14 +7,16 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import InputError
+
+if TYPE_CHECKING:
+    import tempfile
 
 __all__ = [
     "check_target",
@@ -201,6 +203,8 @@ def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
 
     Raises `InputError` when none can be made.
     """
+    import tempfile
+
     try:
         return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
     except OSError as error:
@@ -221,6 +225,8 @@ def write(path: str | Path, content: str | bytes) -> None:
     target = check_target(path, "output")
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
     data = content.encode("utf-8") if isinstance(content, str) else content
+    import tempfile
+
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".meshwright-")
     except OSError as error:

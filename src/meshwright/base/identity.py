@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ById", "locked", "read_only"]
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["ById", "distinct", "locked", "read_only"]
 
 T = TypeVar("T")
 
@@ -50,3 +52,12 @@ def read_only(values: ArrayLike, dtype: type | None = None) -> NDArray[Any]:
         array = array.copy()
         array.setflags(write=False)
     return array
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the different values, rising; by sorting, which is quicker than NumPy's hashing where most are different.
+
+    `values`, shape (n,): whole numbers. `np.unique` of them loads masked arrays too, a fiftieth of a second.
+    """
+    values = np.sort(values, kind="stable")  # what comes here are a few rising runs, which it merges
+    return np.asarray(values[np.diff(values, prepend=values[:1] - 1) != 0])

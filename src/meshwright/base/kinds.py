@@ -67,8 +67,10 @@ def _told(value: object, kind: str, place: str) -> str:
 @cache
 def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
     """Return the fields of a dataclass and their resolved annotations; empty where these cannot be resolved."""
+    from numpy.typing import ArrayLike, NDArray  # which our modules import for type checkers only
+
     try:
-        hints = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind, None, {"ArrayLike": ArrayLike, "NDArray": NDArray})
     except (NameError, TypeError):  # names that exist for type checkers only
         return ()
     return tuple((name, hints[name]) for name in getattr(kind, "__dataclass_fields__", ()))

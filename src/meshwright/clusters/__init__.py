@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.base import options, registry
@@ -15,7 +16,7 @@ from meshwright.core.cluster import Cluster
 __all__ = ["Description", "cluster", "describe", "names"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Description:
     """What a word before the colon stands for.
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.clusters.wires import Wires
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["Shift", "lay", "lines_of", "no_shift"]
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.clusters.wires import Wires
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["lay"]
 

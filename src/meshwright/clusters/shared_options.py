@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.clusters.wires import Wires, check_count, device
 from meshwright.core.cluster import Cluster
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["DeviceOptions", "GridOptions", "bandwidth", "generated", "kind", "latency", "launch", "ratio", "sizes", "whole"]
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from meshwright.base import fields, files, units
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.clusters.file_fields import DeviceFile, Figure
 from meshwright.core.cluster import Device, Links
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["DATA", "MOST_DEVICES", "Wires", "check_count", "count", "device", "device_names", "quantity"]
 

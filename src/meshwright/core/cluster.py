@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.base.identity import read_only
 from meshwright.core import connected
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["Cluster", "Device", "Host", "Links"]
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from meshwright.base.identity import distinct
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 __all__ = ["fault"]
-
-Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def fault(ends: Ends, n_devices: int, n_switches: int, *, forwards: bool, names: Sequence[str] = ()) -> str:
@@ -64,8 +69,8 @@ def _fault_without_forwarding(ends: Ends, n: int, n_nodes: int, names: Sequence[
     one_way = not np.array_equal(part, _smallest_before(*between[::-1], n_nodes))
     if one_way:  # what switches join is then no net that is left where it is entered: each is looked at for itself
         part = np.arange(n_nodes)
-    into = np.unique(part[target[up & ~down]] * n + source[up & ~down])
-    out = np.unique(part[source[down & ~up]] * n + target[down & ~up])
+    into = distinct(part[target[up & ~down]] * n + source[up & ~down])
+    out = distinct(part[source[down & ~up]] * n + target[down & ~up])
     if n == 1 or (np.bincount(np.intersect1d(into, out, assume_unique=True) // n) == n).any():
         return ""  # one net of switches joins all of them
     direct = ~(up | down)

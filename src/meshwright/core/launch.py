@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.errors import ExportError
+from meshwright.base.identity import distinct
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan
 
@@ -117,7 +118,7 @@ def hosts_of(plan: Plan, cluster: Cluster | None) -> Hosts:
     if cluster is None:
         return Hosts((tuple(used),), (0,), ("",), (0,))
     node = cluster.node_of_device
-    starts = {int(n): int(np.flatnonzero(node == n)[0]) for n in np.unique(node[used])}
+    starts = {int(n): int(np.flatnonzero(node == n)[0]) for n in distinct(node[used])}
     found: dict[tuple[int, int], list[int]] = {}
     for device in used:
         place = device - starts[int(node[device])]

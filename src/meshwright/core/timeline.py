@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base.identity import read_only
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["PHASES", "PlayedGraph", "Timeline"]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base.errors import ExportError
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan
 from meshwright.core.strategy import Strategy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["checked"]
 

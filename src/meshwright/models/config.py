@@ -5,7 +5,8 @@ value and what is allowed. What no reader asked for is told.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from meshwright.base import fields
@@ -147,7 +148,7 @@ class ModelConfig:
             if self.fields.get(key) is not None:
                 return key, self.fields[key]
         for key in spellings:
-            close = difflib.get_close_matches(key, self.fields, n=1, cutoff=_SPELLING_RATIO)
+            close = _close(key, self.fields)
             if close and close[0] not in spellings:
                 raise InputError(f"{self.place}: the field '{close[0]}' is not known; did you mean '{key}'?")
         return None
@@ -158,3 +159,19 @@ class ModelConfig:
             spellings = " or ".join(f"'{key}'" for key in name.split("|"))
             raise InputError(f"{self.place}: the field {spellings} is missing ({meaning}); add it")
         return default
+
+
+@cache
+def _letters(name: str) -> frozenset[str]:
+    """Return the letters of a name, each once."""
+    return frozenset(name)
+
+
+def _close(name: str, names: Iterable[str]) -> list[str]:
+    """Return the one of `names` that is spelt most alike, empty where none is alike enough.
+
+    A letter that only one of two names has is one that cannot be matched: most names are left aside by that alone.
+    """
+    unlike = 1.0 - _SPELLING_RATIO + 1e-9
+    near = [other for other in names if len(_letters(name) ^ _letters(other)) <= unlike * (len(name) + len(other))]
+    return difflib.get_close_matches(name, near, n=1, cutoff=_SPELLING_RATIO)

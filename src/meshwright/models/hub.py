@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.resources
-import tomllib
 from pathlib import Path
 
 from meshwright.base.errors import InputError
@@ -16,7 +14,9 @@ _SPELLING_RATIO = 0.5
 
 def repositories() -> dict[str, str]:
     """Return the built-in model of every repository that is known, by the repository's name as the hub spells it."""
-    file = importlib.resources.files("meshwright.models") / "data" / "hub.toml"
+    import tomllib
+
+    file = Path(__file__).parent / "data" / "hub.toml"
     listed: dict[str, list[str]] = tomllib.loads(file.read_text(encoding="utf-8"))
     return {repository: name for name, held in listed.items() for repository in held}
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.identity import distinct
 from meshwright.core.cluster import Cluster, Links
 from meshwright.network import routes
-from meshwright.network.reach import ReachedLinks, distinct, in_order, inner_links, reach
+from meshwright.network.reach import ReachedLinks, in_order, inner_links, reach
 from meshwright.network.wired import ClusterPart, Wired
 
 __all__ = ["Fold", "fold"]

@@ -8,10 +8,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.identity import distinct
 from meshwright.core.cluster import Cluster
 from meshwright.network import routes
 
-__all__ = ["Reach", "ReachedLinks", "distinct", "in_order", "inner_links", "reach", "spread"]
+__all__ = ["Reach", "ReachedLinks", "in_order", "inner_links", "reach", "spread"]
 
 Ints = NDArray[np.int64]
 
@@ -105,12 +106,6 @@ def _reach_of(cluster: Cluster) -> Reach:
         (dearest[0], dearest[1]), link_first, link[by_plug], rim_first, tables.link_of_core[position[order]], inner_first,
         tables.link_of_core[inner[by_part]],
     )  # fmt: skip
-
-
-def distinct(values: Ints) -> Ints:
-    """Return the different values, rising; by sorting, which is quicker than numpy's hashing where most are different."""
-    values = np.sort(values, kind="stable")  # what comes here are a few rising runs, which it merges
-    return np.asarray(values[np.diff(values, prepend=values[:1] - 1) != 0])
 
 
 def reach(cluster: Cluster, groups: Ints) -> ReachedLinks:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 
 from meshwright.base.amounts import money_text
 from meshwright.core.words import plural
@@ -22,7 +22,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 900, 420, 76, 52, 16
 
 def page(answer: Sizing) -> str:
     """Return the page."""
-    template = importlib.resources.files("meshwright").joinpath("report/size_page.html").read_text(encoding="utf-8")
+    template = Path(__file__).with_name("size_page.html").read_text(encoding="utf-8")
     shown = answer.front or (() if answer.nearest is None else (answer.nearest,))
     title = f"{answer.model}: how many devices, how long, how much"
     parts = {

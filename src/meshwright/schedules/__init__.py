@@ -27,14 +27,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base import registry
 from meshwright.base.errors import InputError, PluginError, UnknownNameError
 from meshwright.base.identity import read_only
 from meshwright.core.timeline import PHASES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "BACKWARD",

@@ -8,12 +8,16 @@ References
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions, Durations, slots, v_shaped
 from meshwright.schedules._fitted import shortest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["repeated", "two_chunks"]
 

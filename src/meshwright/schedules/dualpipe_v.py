@@ -12,13 +12,16 @@ References
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Actions, Durations, slots
 from meshwright.schedules import v_shaped as placement
 from meshwright.schedules._building_block import two_chunks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["in_flight", "order", "placement"]
 

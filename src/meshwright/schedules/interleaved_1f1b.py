@@ -7,12 +7,16 @@ References
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.schedules import Actions, Durations
 from meshwright.schedules import looped as placement
 from meshwright.schedules._interleaved import interleaved, warm_up
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["in_flight", "order", "placement"]
 

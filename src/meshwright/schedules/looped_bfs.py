@@ -7,11 +7,15 @@ References
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.schedules import BACKWARD, FORWARD, Actions, Durations
 from meshwright.schedules import looped as placement
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["in_flight", "order", "placement"]
 

@@ -8,12 +8,16 @@ References
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.schedules import Actions, Durations, one_chunk
 from meshwright.schedules import looped as placement
 from meshwright.schedules._warm_up import alternate
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["in_flight", "order", "placement"]
 

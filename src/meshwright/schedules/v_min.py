@@ -7,12 +7,16 @@ References
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.schedules import Actions, Durations
 from meshwright.schedules import v_shaped as placement
 from meshwright.schedules._building_block import repeated, two_chunks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["in_flight", "order", "placement"]
 

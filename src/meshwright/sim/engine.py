@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright import schedules
 from meshwright._kernels.events import order as events
@@ -22,6 +21,9 @@ from meshwright.sim.end_of_step import StepTail, ending, followed, items
 from meshwright.sim.links import busiest
 from meshwright.sim.traffic import Traffic, traffic
 from meshwright.sim.transfers import Transfers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["estimate", "least_seconds", "order", "play", "played_seconds", "simulate", "step_seconds"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright._kernels.events.max_min import Flows
-from meshwright.base.identity import locked
+from meshwright.base.identity import distinct, locked
 from meshwright.sim.traffic import NO_RANKS, PARTS, Traffic
 from meshwright.sim.transfers import Transfers
 
@@ -137,7 +137,7 @@ def _examples(
         used[links[n_bytes > 0.0]] = True
     where = np.flatnonzero(used)
     kept = np.zeros(len(code), dtype=bool)
-    classes = np.unique(code[where])
+    classes = distinct(code[where])
     first = np.empty(len(classes), dtype=np.int64)
     first[np.searchsorted(classes, code[where])[::-1]] = where[::-1]  # the last to be written is the first
     kept[first] = True

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ MOST_WORST = 8
 
 def page(reports: Sequence[Report]) -> str:
     """Return the page as one HTML file that needs no network."""
-    template = files("meshwright").joinpath("validation/page.html").read_text(encoding="utf-8")
+    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     found = as_json(reports)["sets"]
     assert isinstance(found, list)
     data = {"sets": [_set(report, errors) for report, errors in zip(reports, found, strict=True)]}

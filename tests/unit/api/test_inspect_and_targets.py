@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import pathlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from meshwright import api, clusters, frameworks
+from meshwright import api, clusters, frameworks, sim
 from meshwright.api import inspect, listing, targets
 from meshwright.api.why_not import with_why_not
 from meshwright.base import registry
 from meshwright.base.errors import InputError, PluginError, PluginWarning
+from meshwright.core.framework import Framework
 from meshwright.core.result import Result
 
 
@@ -86,6 +88,55 @@ def test_a_plan_says_which_frameworks_run_it_and_why_others_do_not(planned: Resu
         (one.word, bool(one.refusals)) for one in found.values()
     ]
     json.dumps(entry)
+
+
+def every_near(result: Result, name: str) -> list[tuple[float, str]]:
+    """Steps of all plans that `targets.nearest` chooses from and that fit, each simulated, in their order."""
+    problem = result.problem
+    own = frameworks.for_problem(name, problem.graph, problem.cluster, problem.training.precision)
+    posed, found = replace(problem, framework=own), []
+    for near, changed in targets._neighbours(own, result.plan, problem):
+        if frameworks.refusals(own, near, posed):
+            continue
+        _, timeline = api.evaluate(posed, near)
+        assert timeline is not None
+        if sim.excess_bytes(posed, near, timeline.peak_bytes) <= 0.0:
+            found.append((timeline.step_seconds, ", ".join(changed)))
+    return found
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_nearest_plan_is_the_quickest_of_all_that_are_near(
+    planned: Result, monkeypatch: pytest.MonkeyPatch, turned: bool
+) -> None:
+    usual = frameworks.for_problem
+
+    def own(*asked: Any) -> Framework:  # settings of recomputation the other way round: the quickest is not the first
+        found = usual(*asked)
+        return replace(found, limits=replace(found.limits, recompute=found.limits.recompute[::-1])) if turned else found
+
+    monkeypatch.setattr(frameworks, "for_problem", own)
+    first, *others = planned.plan.stages
+    uneven = replace(first, recompute=("none", *("full",) * (len(first.ops) - 1)))
+    odd = replace(planned, answer=replace(planned.answer, plan=replace(planned.plan, stages=(uneven, *others))))
+    later = 0
+    for name in frameworks.names():
+        every, near = every_near(odd, name), targets.nearest(odd, name)
+        if near is None:
+            assert not every or getattr(frameworks.load(name), "OWN_MODELS", False)
+            continue
+        assert (near.step_seconds, near.changed) == min(every, key=lambda one: one[0])
+        later += every[0][0] > near.step_seconds
+    assert later >= 2 * turned
+
+
+def test_a_plan_is_played_anew_for_figures_that_it_was_not_judged_by(planned: Result) -> None:
+    own, timeline = planned.problem.framework, planned.timeline
+    assert timeline is not None
+    false = replace(planned, timeline=replace(timeline, step_seconds=2.0 * timeline.step_seconds))
+    slower = replace(false, problem=replace(planned.problem, framework=replace(own, compute_ratio=0.5)))
+    told = [next(one for one in targets.runs_on(result) if one.word == own.word).step_seconds for result in (false, slower)]
+    assert told == [2.0 * timeline.step_seconds, timeline.step_seconds]
 
 
 def test_a_framework_that_cannot_run_a_plan_refuses_it_with_every_reason(planned: Result) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.base import trace_events
-from meshwright.base.identity import ById, locked, read_only
+from meshwright.base.identity import ById, distinct, locked, read_only
 
 
 def test_equal_objects_are_different_keys_and_the_same_object_is_one() -> None:
@@ -74,3 +74,10 @@ def test_a_locked_array_is_the_callers_own_and_closed() -> None:
     assert locked(mine) is mine and not mine.flags.writeable
     turned = locked(np.arange(6).reshape(2, 3).T)
     assert turned.flags.c_contiguous and not turned.flags.writeable and turned.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+@pytest.mark.parametrize("values", [[], [0], [3, 1, 3, 0, 1], [2**64 - 1, 0, 0, 2**63], [-(2**62), 5, -(2**62)], [7] * 4])
+def test_different_values_are_those_that_numpy_finds(values: list[int]) -> None:
+    given = np.array(values, dtype=np.uint64 if any(value >= 2**63 for value in values) else np.int64)
+    found = distinct(given)
+    assert found.dtype == given.dtype and found.tolist() == np.unique(given).tolist() == sorted(set(values))

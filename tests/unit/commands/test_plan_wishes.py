@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import signal
 import subprocess
@@ -149,6 +150,18 @@ def test_ctrl_c_while_the_program_starts_is_one_line(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", START.format(module=module)], capture_output=True, text=True)
     assert done.stderr == "meshwright: interrupted; nothing was written\n" and done.stdout == ""
     assert done.returncode in (130, -signal.SIGINT)
+
+
+@pytest.mark.parametrize("caught", [True, False], ids=["cli", "main"])
+def test_ctrl_c_while_a_class_is_made_ends_with_the_code_of_an_interrupt(tmp_path: pathlib.Path, caught: bool) -> None:
+    inside = "exec('raise KeyboardInterrupt')"
+    pressed = f"try: {inside}\nexcept KeyboardInterrupt: sys.exit(130)" if caught else inside
+    (tmp_path / "pressed.py").write_text(
+        f"import sys\nfrom meshwright import __main__, cli\ncli.main = lambda: exec({pressed!r})\n__main__.main()\n"
+    )
+    where = {**os.environ, "PYTHONPATH": f"{pathlib.Path(api.__file__).parents[2]}{os.pathsep}{tmp_path}"}
+    done = subprocess.run([sys.executable, "-m", "pressed"], capture_output=True, text=True, env=where)
+    assert done.returncode == 130 and "Traceback" not in done.stderr
 
 
 def test_ctrl_c_in_a_comparison_ranks_what_there_is(meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

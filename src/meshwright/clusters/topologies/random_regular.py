@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.clusters import shared_options
 from meshwright.clusters.shared_options import DeviceOptions, generated
 from meshwright.clusters.wires import Wires, check_count
 from meshwright.core.cluster import Cluster
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["EXAMPLE", "Params", "build"]
 

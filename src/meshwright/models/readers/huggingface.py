@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import InputError, UnknownNameError
@@ -81,7 +81,7 @@ class Architecture:
 @cache
 def names() -> tuple[str, ...]:
     """Return the built-in models' names, sorted; looked up once."""
-    folder = importlib.resources.files("meshwright.models") / "data"
+    folder = Path(__file__).parents[1] / "data"
     return tuple(sorted(file.name.removesuffix(".json") for file in folder.iterdir() if file.name.endswith(".json")))
 
 
@@ -205,7 +205,7 @@ def _built_in(name: str) -> ModelConfig:
     """The configuration of a built-in model."""
     if name not in names():
         raise unknown(name)
-    file = importlib.resources.files("meshwright.models") / "data" / f"{name}.json"
+    file = Path(__file__).parents[1] / "data" / f"{name}.json"
     return ModelConfig(f"model {name}", json.loads(file.read_text(encoding="utf-8")))
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["LinearisedProfile", "PipeDreamProfile", "ProfileNode", "ProfiledTraining", "cleaned", "training_of"]
 

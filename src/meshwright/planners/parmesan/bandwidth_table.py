@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.clusters import shared_options
 from meshwright.clusters.wires import Wires, check_count
 from meshwright.core.cluster import Cluster
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["GIGABYTES", "MEGABYTES_PER_MICROSECOND", "Drawn", "Grid", "Paired", "by_hops", "check", "hop_table", "pairwise"]
 
@@ -20,7 +23,7 @@ MEGABYTES_PER_MICROSECOND = 1e6 / 1024 * GIGABYTES  # the paper's generators: 1 
 LARGEST = 1024
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Paired:
     """Parameters of clusters of so many devices.
 
@@ -42,7 +45,7 @@ class Paired:
     launch_seconds: float = shared_options.launch()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Drawn(Paired):
     """Parameters of clusters whose figures are drawn.
 
@@ -55,7 +58,7 @@ class Drawn(Paired):
     seed: int = shared_options.whole(0, 0)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Grid:
     """Parameters of meshes and tori.
 

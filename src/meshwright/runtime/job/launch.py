@@ -35,7 +35,6 @@ __all__ = [
     "under_torchrun",
 ]
 
-
 _TIME_TO_WRITE_SECONDS = 0.5
 _CALLS_TOLD = 6
 _GRACE_SECONDS = 25.0  # Slurm and Kubernetes kill after thirty

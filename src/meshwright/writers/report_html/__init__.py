@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def page(result: Result, changes: Sequence[Sequence[str]] = ()) -> str:
     """
     if not result.feasible or result.timeline is None:
         raise ExportError("a report needs a plan that was simulated; this answer has none")
-    template = importlib.resources.files("meshwright").joinpath("writers/report_html/page.html").read_text(encoding="utf-8")
+    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     # a tag or an opening comment inside a name would change where the script element ends
     data = json.dumps(_data(result) | {"what_if": [list(row) for row in changes]}, separators=(",", ":")).replace(
         "<", "\\u003c"

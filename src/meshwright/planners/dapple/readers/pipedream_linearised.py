@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.problem import ModelSpec
 from meshwright.core.source import Source
 from meshwright.planners.dapple.profile import LinearisedProfile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["read", "recognises"]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["Paths", "fair_rates"]
 

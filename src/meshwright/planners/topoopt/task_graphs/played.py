@@ -15,16 +15,18 @@ import heapq
 import math
 from collections import Counter
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 from meshwright.core.timeline import PlayedGraph
 from meshwright.planners.topoopt.task_graphs.graph import MILLISECOND, FlexNetTask, TaskGraph
 from meshwright.planners.topoopt.task_graphs.paths import Paths, fair_rates
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["HEADER_BYTES", "PACKET_BYTES", "play"]
 
