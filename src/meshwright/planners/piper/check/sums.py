@@ -129,9 +129,9 @@ class _Kind:
         )
         self.into, self.out_of = self._borders()
         self._smallest: dict[tuple[int, int], Floats] = {}
-        self._weighed: dict[tuple[int, int], tuple[Floats, Floats, Floats]] = {}
+        self._weighed: dict[tuple[int, int], tuple[Floats, ...]] = {}
 
-    def weighed(self, data: int, in_flight: int) -> tuple[Floats, Floats, Floats]:
+    def weighed(self, data: int, in_flight: int) -> tuple[Floats, ...]:
         """Return prices of a byte, and at each what each node's choice takes and holds that is least with its bytes paid."""
         if (key := (data, in_flight)) not in self._weighed:
             share, reduce = share_ratio(self.instance, data), reduce_seconds(self.instance, data, False)
