@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwright._kernels.compiling import kernel
 
-__all__ = ["Blocks", "Nodes", "Paths", "run", "sums_of_sets"]
+__all__ = ["Blocks", "NodePaths", "Nodes", "run", "sums_of_sets"]
 
 
 class Nodes(NamedTuple):
@@ -41,7 +41,7 @@ class Blocks(NamedTuple):
     move: NDArray[np.float64]
 
 
-class Paths(NamedTuple):
+class NodePaths(NamedTuple):
     """Every node on one path: path p is ``order[start[p]:start[p + 1]]``, from the model's input on, and counts to
     ``group[p]``.
 
@@ -62,7 +62,7 @@ def run(nodes, blocks, paths, time_price, byte_price):
 
     Parameters
     ----------
-    nodes, blocks, paths : Nodes, Blocks, Paths
+    nodes, blocks, paths : Nodes, Blocks, NodePaths
         The instance.
     time_price, byte_price : ndarray, shape (n_blocks,), float64
         Prices of a second of a block, and of a byte of each of its devices.

@@ -68,7 +68,8 @@ def test_prices_of_a_byte_decide_many_stages_and_none_otherwise_than_going_throu
             def add(self, replicas: Any, devices: Any) -> None:
                 kept.extend(zip(replicas.tolist(), devices.tolist(), strict=True))
 
-        left = weighed(self, k, upper, some, Noted())
+        noted: Any = Noted()
+        left = weighed(self, k, upper, some, noted)
         undecided = {tuple(int(field[at]) for field in left[:5]) for at in range(len(left.replicas))}
         for key, holds in truth.items():
             told = key in undecided or ((key[0], key[1]) in kept if holds else True)

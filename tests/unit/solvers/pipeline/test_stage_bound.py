@@ -18,7 +18,7 @@ from meshwright.planners.piper.problem import PiperInstance
 from meshwright.solvers.pipeline import downsets, fill, filling, orders, search
 from meshwright.solvers.pipeline.bounds import by_prices as stage_bound
 from meshwright.solvers.pipeline.bounds import fewer_nodes, path_cover
-from meshwright.solvers.pipeline.bounds.block_prices import Case, Prices, balanced, nodes_of, paid
+from meshwright.solvers.pipeline.bounds.block_prices import BlockPrices, PricedCase, balanced, nodes_of, paid
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "oracle"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[4] / "benchmarks"))
@@ -52,7 +52,7 @@ def some_instance(seed: int) -> PiperInstance:
     return changed
 
 
-def any_prices(case: Case, dice: np.random.Generator) -> Prices:
+def any_prices(case: PricedCase, dice: np.random.Generator) -> BlockPrices:
     """Return prices that follow from nothing, of some blocks more than of others."""
     n_blocks, n = case.cover.shape
     time, memory = dice.uniform(0.0, 1.0, (2, n_blocks)) * (dice.random((2, n_blocks)) < 0.7)
@@ -60,7 +60,7 @@ def any_prices(case: Case, dice: np.random.Generator) -> Prices:
     return balanced(case, time, memory, slots, float(dice.uniform(0.0, 0.3)))
 
 
-def by_rows(case: Case, threshold: float, prices: Prices, nodes: blocks.Nodes, path: list[int]) -> float:
+def by_rows(case: PricedCase, threshold: float, prices: BlockPrices, nodes: blocks.Nodes, path: list[int]) -> float:
     """Return what a path pays at its cheapest: rows of blocks that lie one behind the other."""
     b, cheapest = case.blocks, np.inf
 
@@ -100,6 +100,8 @@ def test_paths_pay_the_cheapest_of_all_rows_of_blocks() -> None:
         n_narrow += int(least.max()) > 1
         nodes = nodes_of(case, least, most)
         cost, ahead, seconds, held = paid(case, threshold, prices, nodes)
+        mirrored, turned = stage_bound._mirrored(case, nodes, prices)
+        behind = paid(mirrored, threshold, prices, turned)[1]
         expected = 0.0
         for p in range(len(case.paths.start) - 1):
             path = list(range(case.paths.start[p], case.paths.start[p + 1]))
@@ -107,6 +109,9 @@ def test_paths_pay_the_cheapest_of_all_rows_of_blocks() -> None:
             whole = by_rows(case, threshold, prices, nodes, path)
             assert ahead[case.paths.order[path[-1]]] == pytest.approx(whole)
             expected += whole
+            for i in range(len(path)):
+                end = by_rows(case, threshold, prices, nodes, path[i:])
+                assert behind[case.paths.order[path[i]]] == pytest.approx(end)
         assert cost.sum() == pytest.approx(expected)
         if np.isfinite(expected):
             assert (prices.time * seconds + prices.memory * held).sum() == pytest.approx(expected), "what it pays for is this"

@@ -38,12 +38,15 @@ class MappedStages:
 class ClaimedMapping:
     """Devices and ring order of each stage's replicas, the largest cost of a device,
     and what no mapping is said to stay below.
+
+    `said`: the numbers of stages and replicas, and whether no mapping is better; empty where nothing is said.
     """
 
     devices: tuple[tuple[int, ...], ...]
     rings: tuple[tuple[int, ...], ...]
     seconds: float
     bound_seconds: float
+    said: tuple[object, ...] = ()
 
 
 class _TooLarge(Exception):
@@ -100,6 +103,9 @@ def check(stages: MappedStages, seconds_per_byte: Table, claim: ClaimedMapping, 
         return f"the largest cost of a device is {max(costs)!r} seconds, not {claim.seconds!r}"
     if not claim.bound_seconds <= max(costs) * (1.0 + ROUNDING):
         return f"the bound claimed, {claim.bound_seconds!r}, is above the largest cost"
+    exact = claim.bound_seconds >= claim.seconds * (1.0 - ROUNDING)
+    if claim.said and claim.said not in ((len(claim.devices), n, False), (len(claim.devices), n, exact)):
+        return f"n_stages, n_replicas and exact are {claim.said!r}, which its devices and its bound do not say"
     if claim.bound_seconds <= proven_seconds * (1.0 + ROUNDING):
         return ""
     try:

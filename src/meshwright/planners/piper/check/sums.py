@@ -129,14 +129,11 @@ class _Kind:
         )
         self.into, self.out_of = self._borders()
         self._smallest: dict[tuple[int, int], Floats] = {}
-        self._weighed: dict[tuple[int, int], tuple[Floats, Floats, Floats]] = {}
+        self._weighed: dict[tuple[int, int], tuple[Floats, ...]] = {}
 
-    def weighed(self, data: int, in_flight: int) -> tuple[Floats, Floats, Floats]:
-        """Return prices of a byte, and at each price what the choice of each node takes and holds that is least with its bytes
-        paid for.
-        """
-        key = (data, in_flight)
-        if key not in self._weighed:
+    def weighed(self, data: int, in_flight: int) -> tuple[Floats, ...]:
+        """Return prices of a byte, and at each what each node's choice takes and holds that is least with its bytes paid."""
+        if (key := (data, in_flight)) not in self._weighed:
             share, reduce = share_ratio(self.instance, data), reduce_seconds(self.instance, data, False)
             times, sizes = np.full((2, len(self.menus), max(map(len, self.menus), default=1)), np.inf)
             for v, menu in enumerate(self.menus):
@@ -144,14 +141,12 @@ class _Kind:
                     times[v, c] = choice.seconds * share + choice.weight_bytes * reduce
                     sizes[v, c] = held_bytes(self.instance, choice, data, in_flight) - buffer
             every = np.arange(len(self.menus))
-            fast = np.argmin(times, axis=1)
             with np.errstate(invalid="ignore"):
-                swaps = (times - times[every, fast][:, None]) / (sizes[every, fast][:, None] - sizes)
-            prices = np.append(0.0, np.unique(swaps[np.isfinite(swaps) & (swaps > 0.0)]))
-            prices = np.unique(np.quantile(prices, np.linspace(0.0, 1.0, N_PRICES)))
+                swaps = (times - times.min(axis=1)[:, None]) / (sizes[every, np.argmin(times, axis=1)][:, None] - sizes)
+            swaps = np.append(0.0, swaps[np.isfinite(swaps) & (swaps > 0.0)])
+            prices = np.unique(np.quantile(swaps, np.linspace(0.0, 1.0, N_PRICES)))
             picked = np.array([np.argmin(times + price * np.where(np.isfinite(times), sizes, 0.0), axis=1) for price in prices])
-            there = self.lacking < 0.5  # stages hold no others
-            self._weighed[key] = prices, *(np.where(there, one[every, picked], 0.0) for one in (times, sizes))
+            self._weighed[key] = prices, *(np.where(self.lacking < 0.5, x[every, picked], 0.0) for x in (times, sizes))
         return self._weighed[key]
 
     def _fastest(self, menu: Sequence[tuple[PiperChoice, float]], data: int) -> tuple[float, float, float]:
@@ -340,8 +335,7 @@ class _Reached:
         held = np.array([kind.smallest(int(key) // base, int(key) % base) for key in keys])
         least = (held @ (self.inside[upper] * (1.0 - self.inside[lower])).T)[of_key, of_lower]
         some = some.take(least <= space + self.slack_bytes)
-        if self.options.exact and some.replicas.size:
-            some = self._weighed(k, upper, some, found)
+        some = self._weighed(k, upper, some, found) if self.options.exact else some
         for at in np.lexsort((some.replicas, some.devices)):
             replicas, devices = some.replicas[at : at + 1], some.devices[at : at + 1]
             if found.known(replicas, devices)[0]:
@@ -353,24 +347,21 @@ class _Reached:
                 found.add(replicas, devices)
 
     def _weighed(self, k: int, upper: int, some: _Candidates, found: _Front) -> _Candidates:
-        """Return those of the candidates that no price of a byte decides (lemma 6), adding those that keep the threshold."""
-        kind, space = self.kinds[k], self.instance.memory_bytes - self.kinds[k].room_bytes
-        lower, of_lower = np.unique(some.lower, return_inverse=True)
-        stage = (self.inside[upper] * (1.0 - self.inside[lower])).T
-        border = self._border(k, upper, lower)
-        keys, of_key = np.unique(np.stack([some.data, some.in_flight]), axis=1, return_inverse=True)
+        """Return those of the candidates that no price of a byte decides (lemma 6), adding those that keep it."""
+        kind, (lower, of_lower) = self.kinds[k], np.unique(some.lower, return_inverse=True)
+        space = self.instance.memory_bytes - kind.room_bytes
+        stage, border = (self.inside[upper] * (1.0 - self.inside[lower])).T, self._border(k, upper, lower)
         refuted, kept = np.zeros((2, len(some.replicas)), np.bool_)
-        for key, (data, in_flight) in enumerate(keys.T.tolist()):
-            own = np.flatnonzero(of_key.ravel() == key)
-            prices, times, sizes = kind.weighed(data, in_flight)
-            at, share = of_lower[own], share_ratio(self.instance, data)
+        for data, in_flight in {*zip(some.data.tolist(), some.in_flight.tolist(), strict=True)}:
+            (own,), share = np.nonzero((some.data == data) & (some.in_flight == in_flight)), share_ratio(self.instance, data)
+            at, (prices, times, sizes) = of_lower[own], kind.weighed(data, in_flight)
             time, held = (times @ stage)[:, at], (sizes @ stage)[:, at]
-            least = (time + prices[:, None] * (held - space - self.slack_bytes)).max(axis=0) + share * border[0][at]
-            refuted[own] = least > self.seconds * (1.0 + CLOSE)
-            fits = held < space - self.slack_bytes
-            kept[own] = (fits & (time + share * border[1][at] < self.seconds * (1.0 - CLOSE))).any(axis=0)
+            least = (time + prices[:, None] * (held - space - self.slack_bytes)).max(axis=0)
+            refuted[own] = least + share * border[0][at] > self.seconds * (1.0 + CLOSE)
+            held[time + share * border[1][at] >= self.seconds * (1.0 - CLOSE)] = np.inf
+            kept[own] = (held < space - self.slack_bytes).any(axis=0)
         found.add(some.replicas[kept], some.devices[kept])
-        return some.take(~refuted & ~kept)
+        return some.take(~(refuted | kept))
 
     def _stage(self, upper: int, lower: int, degree: int) -> CheckedStage | None:
         """Return the nodes between two sets as a stage, whose choices are gone through."""

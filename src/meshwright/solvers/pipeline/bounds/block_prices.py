@@ -14,7 +14,7 @@ from meshwright._kernels.pipeline import blocks as kernel
 from meshwright.base.identity import locked
 from meshwright.solvers.pipeline.menu import StageMenu
 
-__all__ = ["Case", "Prices", "nodes_of", "paid", "program", "sharpened"]
+__all__ = ["BlockPrices", "PricedCase", "nodes_of", "paid", "program", "sharpened"]
 
 N_PLACES, MOST_COLUMNS = 10, 12_000
 """Places along the graph that are told apart in the linear program, fewer where it would have more columns."""
@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Case:
+class PricedCase:
     """The instance: choices by node, blocks with their slots (rows of `cover`), devices and room for bytes, paths, and where
     along the graph nodes lie (`place`, from the output on).
     """
@@ -42,7 +42,7 @@ class Case:
     cover: Floats
     devices: Floats
     room_bytes: Floats
-    paths: kernel.Paths
+    paths: kernel.NodePaths
     place: Floats
 
     @property
@@ -52,7 +52,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prices:
+class BlockPrices:
     """Prices of a block's time and memory (whole), of each slot, and of a device; slots and devices together cost 1."""
 
     time: Floats
@@ -61,7 +61,7 @@ class Prices:
     device_ratio: float
 
 
-def nodes_of(case: Case, least: Ints, most: Ints) -> kernel.Nodes:
+def nodes_of(case: PricedCase, least: Ints, most: Ints) -> kernel.Nodes:
     """Return the choices with the slots at or behind which each node's stage ends, and at or before which it begins."""
     menu = case.menu
     return kernel.Nodes(
@@ -70,14 +70,14 @@ def nodes_of(case: Case, least: Ints, most: Ints) -> kernel.Nodes:
     )  # fmt: skip
 
 
-def paid(case: Case, threshold: float, prices: Prices, nodes: kernel.Nodes) -> tuple[Floats, Floats, Floats, Floats]:
+def paid(case: PricedCase, threshold: float, prices: BlockPrices, nodes: kernel.Nodes) -> tuple[Floats, Floats, Floats, Floats]:
     """Return what paths pay at their cheapest (`kernel.run`), with what they take as shares of the blocks' time and room."""
     time, byte = locked(prices.time / threshold), locked(prices.memory / case.room_bytes)
     cost, ahead, seconds, held = kernel.run(nodes, case.blocks, case.paths, time, byte)
     return cost, ahead, seconds / threshold, held / case.room_bytes
 
 
-def balanced(case: Case, time: Floats, memory: Floats, slots: Floats, device: float) -> Prices:
+def balanced(case: PricedCase, time: Floats, memory: Floats, slots: Floats, device: float) -> BlockPrices:
     """Return prices that keep the rules whatever a solver's tolerance: a block costs what its slots and devices do."""
     slots, device = np.maximum(slots, 0.0), max(device, 0.0)
     total = float(slots.sum()) + device * case.menu.n_devices
@@ -85,10 +85,10 @@ def balanced(case: Case, time: Floats, memory: Floats, slots: Floats, device: fl
     price = case.cover @ slots + device * case.devices
     both = time + memory
     memory_ratio = np.divide(memory, both, out=np.full(len(both), 0.5), where=both > 0.0)
-    return Prices(price * (1.0 - memory_ratio), price * memory_ratio, slots, device)
+    return BlockPrices(price * (1.0 - memory_ratio), price * memory_ratio, slots, device)
 
 
-def program(case: Case, threshold: float, least: Ints, most: Ints) -> Prices | None:
+def program(case: PricedCase, threshold: float, least: Ints, most: Ints) -> BlockPrices | None:
     """Return prices of the linear program over places along the graph; None where it has no solution.
 
     Notes
@@ -104,7 +104,7 @@ def program(case: Case, threshold: float, least: Ints, most: Ints) -> Prices | N
     return _solved(case, n_places, *columns)
 
 
-def _places(case: Case, n_places: int) -> Ints:
+def _places(case: PricedCase, n_places: int) -> Ints:
     """Return for each node its place: as many nodes in each, from the output on."""
     n = case.menu.n_nodes
     rank = np.empty(n, np.int64)
@@ -112,7 +112,7 @@ def _places(case: Case, n_places: int) -> Ints:
     return rank * n_places // n
 
 
-def _columns(case: Case, places: Ints, threshold: float, least: Ints, most: Ints) -> tuple[Ints, Ints, Floats, Floats]:
+def _columns(case: PricedCase, places: Ints, threshold: float, least: Ints, most: Ints) -> tuple[Ints, Ints, Floats, Floats]:
     """Return where each place's nodes may lie: place, block, and shares of its time and room at picked choices."""
     menu, n_places = case.menu, int(places.max()) + 1
     low, high = np.full(n_places, np.iinfo(np.int64).max), np.full(n_places, -1)
@@ -148,7 +148,7 @@ def _columns(case: Case, places: Ints, threshold: float, least: Ints, most: Ints
     return places_, blocks_, times_, held_
 
 
-def _solved(case: Case, n_places: int, place: Ints, block: Ints, time: Floats, held: Floats) -> Prices | None:
+def _solved(case: PricedCase, n_places: int, place: Ints, block: Ints, time: Floats, held: Floats) -> BlockPrices | None:
     """Return the prices of the program's rows: time and memory of every block, every slot, and all devices."""
     from scipy.optimize import linprog
 
@@ -196,7 +196,7 @@ def _solved(case: Case, n_places: int, place: Ints, block: Ints, time: Floats, h
     return balanced(case, dual[:n_blocks], dual[n_blocks : 2 * n_blocks], dual[2 * n_blocks : last], float(dual[last]))
 
 
-def sharpened(case: Case, threshold: float, prices: Prices, nodes: kernel.Nodes) -> Prices:
+def sharpened(case: PricedCase, threshold: float, prices: BlockPrices, nodes: kernel.Nodes) -> BlockPrices:
     """Return prices at which the paths pay more, or those given.
 
     Notes

@@ -35,7 +35,7 @@ from meshwright._kernels.pipeline import blocks as kernel
 from meshwright.base.identity import locked
 from meshwright.solvers.pipeline import menu as stage_menu
 from meshwright.solvers.pipeline.bounds import path_cover
-from meshwright.solvers.pipeline.bounds.block_prices import Case, Prices, nodes_of, paid, program, sharpened
+from meshwright.solvers.pipeline.bounds.block_prices import BlockPrices, PricedCase, nodes_of, paid, program, sharpened
 from meshwright.solvers.pipeline.menu import StageMenu
 
 __all__ = ["lower_bound", "nothing_fits"]
@@ -75,7 +75,7 @@ def lower_bound(menu: StageMenu, lower_seconds: float, upper_seconds: float) -> 
     case = _Windowed(menu, n_slots)
     low, high = lower_seconds, upper_seconds
     middle = math.sqrt(low * high)
-    prices: Prices | None = None
+    prices: BlockPrices | None = None
     for _ in range(N_STEPS):
         windows = case.windows(middle) if prices is None else case.narrowed(middle, prices)
         fresh = program(case.case, middle, *windows) if windows is not None else None
@@ -96,7 +96,7 @@ def lower_bound(menu: StageMenu, lower_seconds: float, upper_seconds: float) -> 
     return low
 
 
-def _better(case: _Windowed, threshold: float, windows: tuple[Ints, Ints], *some: Prices | None) -> Prices | None:
+def _better(case: _Windowed, threshold: float, windows: tuple[Ints, Ints], *some: BlockPrices | None) -> BlockPrices | None:
     """Return the prices at which paths pay most."""
     nodes = nodes_of(case.case, *windows)
     given = [prices for prices in some if prices is not None]
@@ -142,15 +142,17 @@ class _Windowed:
         # Of nodes that are equally far from the output those that hold most lie nearest to it, where less is in flight.
         place = np.empty(n)
         place[np.lexsort((-held, (behind + 0.5) / (behind + before + 1.0)))] = np.arange(n)
-        self.case = Case(menu, locked(first), locked(degree), blocks, cover, devices, room, _priced_paths(menu, every), place)
+        self.case = PricedCase(
+            menu, locked(first), locked(degree), blocks, cover, devices, room, _priced_paths(menu, every), place
+        )
 
     def windows(self, threshold: float) -> tuple[Ints, Ints]:
         """Return where nodes may stand if a slot holds what takes a threshold."""
         n = self.case.n_slots
         alone = locked(self._least_seconds / threshold / n)
-        return self._windows(alone, alone, Prices(np.empty(0), np.empty(0), np.full(n, 1.0 / n), 0.0))
+        return self._windows(alone, alone, BlockPrices(np.empty(0), np.empty(0), np.full(n, 1.0 / n), 0.0))
 
-    def narrowed(self, threshold: float, prices: Prices) -> tuple[Ints, Ints] | None:
+    def narrowed(self, threshold: float, prices: BlockPrices) -> tuple[Ints, Ints] | None:
         """Return where nodes may stand at prices; None where no plan keeps the threshold."""
         case, paths = self.case, self.case.paths
         least, most = self.windows(threshold)
@@ -175,7 +177,7 @@ class _Windowed:
             least, most = narrower
         return least, most
 
-    def _windows(self, after: Floats, before: Floats, prices: Prices) -> tuple[Ints, Ints]:
+    def _windows(self, after: Floats, before: Floats, prices: BlockPrices) -> tuple[Ints, Ints]:
         """Return for each node the slot at or behind which its stage ends, and the one at or before which it begins."""
         menu, n = self.case.menu, self.case.n_slots
         spent = np.concatenate(([0.0], np.cumsum(prices.slots)))
@@ -207,7 +209,7 @@ def _blocks(menu: StageMenu, n_slots: int) -> tuple[kernel.Blocks, Floats]:
     return kernel.Blocks(*parts), room
 
 
-def _priced_paths(menu: StageMenu, every: tuple[tuple[int, ...], ...]) -> kernel.Paths:
+def _priced_paths(menu: StageMenu, every: tuple[tuple[int, ...], ...]) -> kernel.NodePaths:
     """Return paths with the tensors on them, in groups of about as many nodes."""
     crossing = stage_menu.crossing(menu)
     at = {pair: e for e, pair in enumerate(zip(crossing.source.tolist(), crossing.target.tolist(), strict=True))}
@@ -222,15 +224,15 @@ def _priced_paths(menu: StageMenu, every: tuple[tuple[int, ...], ...]) -> kernel
     group = np.minimum(start[:-1] * N_GROUPS // max(len(order), 1), N_GROUPS - 1)
     _, group = np.unique(group, return_inverse=True)
     arrays = (order, start, group.astype(np.int64), into, out_of)
-    return kernel.Paths(*(locked(array) for array in arrays))
+    return kernel.NodePaths(*(locked(array) for array in arrays))
 
 
-def _mirrored(case: Case, nodes: kernel.Nodes, prices: Prices) -> tuple[Case, kernel.Nodes]:
+def _mirrored(case: PricedCase, nodes: kernel.Nodes, prices: BlockPrices) -> tuple[PricedCase, kernel.Nodes]:
     """Return the instance from its output on: the same blocks in the same order of rows, slots counted from the other end."""
     n, b, paths = case.n_slots, case.blocks, case.paths
     into, out_of = np.zeros_like(paths.into), np.zeros_like(paths.out_of)
     into[1:], out_of[1:] = paths.out_of[:0:-1], paths.into[:0:-1]
-    turned = kernel.Paths(
+    turned = kernel.NodePaths(
         locked(paths.order[::-1].copy()), locked(paths.start[-1] - paths.start[::-1]), locked(paths.group[::-1].copy()),
         locked(into), locked(out_of),
     )  # fmt: skip
