@@ -144,12 +144,11 @@ def main() -> None:
     """
     import typer
 
-    from meshwright.base import files, late
+    from meshwright.base import files
     from meshwright.base.errors import MeshwrightError
     from meshwright.base.parsing import Program
 
     gc.set_threshold(50_000, 20, 100)  # searches make many small objects and few circles: a twentieth of their time went here
-    late.load_when_used("numpy")  # a tenth of a second, of which lists and wrong input have no use
     warnings.formatwarning = partial(_one_line, warnings.formatwarning)
     if isinstance(sys.stdout, TextIOWrapper):  # what the encoding lacks is a question mark, no error
         sys.stdout.reconfigure(errors="replace")
