@@ -22,6 +22,8 @@ class Compilation:
     ----------
     n_done : int
         How many are through.
+    n_tellers : int
+        How many say by themselves what is compiled, as what shows progress does.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,7 +31,7 @@ class Compilation:
         self._spent_seconds = 0.0
         self._now: tuple[str, float] | None = None
         self._lock = threading.Lock()
-        self.n_done = 0
+        self.n_done = self.n_tellers = 0
 
     @property
     def seconds(self) -> float:

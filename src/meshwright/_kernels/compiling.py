@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +29,9 @@ _C_ORDER, _ANY_ORDER = 0x501, 0x503
 
 _SCALARS = MappingProxyType({bool: "|b1", float: np.dtype(float).str, type(None): "none", np.random.Generator: "generator"})
 """How the types of numbers are spelled, those of NumPy's numbers being ``dtype.str``."""
+
+_TOLD_SECONDS = 4.0
+"""Between two lines about a kernel that is compiled, as between two of what shows progress."""
 
 _INTEGERS = (np.dtype(np.int64).str, np.dtype(np.uint64).str)
 
@@ -196,7 +201,7 @@ class Kernel(KernelPart):
         _announce(module.split(".")[2])
         from meshwright._kernels import translating
 
-        with COMPILATION.of(self.py_func.__name__.lstrip("_")):
+        with COMPILATION.of(self.py_func.__name__.lstrip("_")), _told():
             code = translating.compiled(self.dispatcher(), arguments)
         kept.save(name, code)
         return loading.linked(code, sys.modules[module])
@@ -255,9 +260,35 @@ def spelled(value: object) -> object:
     raise TypeError(f"kernels take arrays, numbers and tuples of them, not {kind.__module__}.{kind.__qualname__}")
 
 
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say every few seconds that a kernel is still being compiled, where nobody else does."""
+    if COMPILATION.n_tellers:
+        yield
+        return
+    done = threading.Event()
+
+    def tell() -> None:
+        while not done.wait(_TOLD_SECONDS):
+            if words := COMPILATION.words:
+                _log("meshwright: %s ...", words)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    try:
+        thread.start()
+        yield
+    finally:
+        done.set()
+
+
 @cache
 def _announce(group: str) -> None:
     """Say what is compiled and why, once for each folder of kernels."""
+    _log("meshwright: compiling kernels of %s for their first use (kept for later runs)", group)
+
+
+def _log(text: str, word: str) -> None:
+    """Say something with a word in it."""
     import logging
 
-    logging.getLogger(__name__).warning("meshwright: compiling kernels of %s for their first use (kept for later runs)", group)
+    logging.getLogger(__name__).warning(text, word)

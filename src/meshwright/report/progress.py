@@ -73,10 +73,12 @@ def progress(kind: str) -> Iterator[Progress]:
             wait = 4.0
 
     thread = threading.Thread(target=tell, daemon=True)
+    COMPILATION.n_tellers += 1
     try:
         thread.start()  # inside: an interrupt may come while it starts, and it would talk on after this call
         yield told
     finally:
+        COMPILATION.n_tellers -= 1
         told.ended = True  # no call, so that no interrupt comes before it
         done.set()
         if thread.ident is not None:
