@@ -94,31 +94,6 @@ def test_stretches_fit_and_reach_back_as_far_as_each_one_does(plain: Plain, seed
                 assert stretch_fits(line, expected[s], expected[s - d], -(-s // d), options, memory, threshold)
 
 
-def test_every_node_takes_its_cheapest_block_and_choice(plain: Plain) -> None:
-    module, dice = plain("_kernels.pipeline.blocks"), np.random.default_rng(1)
-    first, degree = np.array([0, 3, 5, 9, 10]), dice.integers(0, 2, 10)
-    columns = dice.uniform(0.5, 3.0, (4, 10))
-    nodes = module.Nodes(first, degree, *columns, np.array([1, 2, 3, 9]), np.array([4, 4, 3, 9]))
-    begin = np.array([1, 1, 2, 3, 4, 5, 2])
-    blocks = module.Blocks(
-        begin, begin + [0, 2, 1, 0, 1, 0, 0], np.array([0, 1, 0, 1, 1, 0, 1]), *dice.uniform(0.1, 1.0, (4, 7))
-    )
-    time_price, byte_price = dice.uniform(0.1, 1.0, (2, 7))
-    cost, block, seconds, held = module.place(nodes, blocks, time_price, byte_price)
-    for v in range(4):
-        ways = []
-        for j in range(7):
-            if blocks.end[j] >= nodes.least[v] and blocks.begin[j] <= nodes.most[v]:
-                for c in range(first[v], first[v + 1]):
-                    if degree[c] == blocks.degree[j]:
-                        time = columns[0, c] * blocks.share[j] + columns[1, c] * blocks.reduce[j]
-                        size = columns[2, c] * blocks.in_flight[j] + columns[3, c] - columns[1, c] * blocks.spared[j]
-                        ways.append((time_price[j] * time + byte_price[j] * size, j, time, size))
-        best = min(ways, default=(math.inf, -1, 0.0, 0.0))
-        assert (cost[v], block[v], seconds[v], held[v]) == pytest.approx(best)
-    assert block[3] == -1 and (block[:3] >= 0).all()
-
-
 def most(work: np.ndarray, size: np.ndarray, seconds: float, n_bytes: float) -> float:
     """Return the most layers of a mixture of two variants: a vertex of the linear programme."""
     if seconds < 0.0 or n_bytes < 0.0:

@@ -23,7 +23,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 ROOMS = ("_kernels.pipeline", "solvers.pipeline")
 PARTS = {
     "_kernels.pipeline": ("choice", "downsets", "knapsack", "layer_split", "nodes", "pairs", "rank_memory", "threshold"),
-    "solvers.pipeline": ("bound", "fill", "filling", "layer_split", "nodes", "prepared", "search", "threshold"),
+    "solvers.pipeline": ("fill", "filling", "layer_split", "nodes", "prepared", "search", "threshold"),
 }
 
 
