@@ -7,16 +7,14 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshwright.base.errors import InputError
-
-if TYPE_CHECKING:
-    import tempfile
 
 __all__ = [
     "check_target",
@@ -159,18 +157,15 @@ def check_target(path: str | Path, option: str) -> Path:
     return target
 
 
-def check_targets(outputs: Sequence[tuple[str, str]], inputs: Sequence[str] = ()) -> None:
+def check_targets(outputs: Sequence[tuple[str, str]]) -> None:
     """Check several files to be written: each as `check_target` does, and that no two are the same.
 
-    `outputs`: option and path of each. `inputs`: paths of files that are read, and must stay.
-    Raises `InputError` when one cannot be written, two options name the same file, or one names a file that is read.
+    `outputs`: option and path of each.
+    Raises `InputError` when one cannot be written, or two options name the same file.
     """
     seen: dict[Path, str] = {}
-    kept = {Path(path).resolve() for path in inputs}
     for option, path in outputs:
         target = check_target(path, option).resolve()
-        if target in kept:
-            raise InputError(f"{option} {path}: this file is read, and would be written over; name another one")
         if target in seen:
             raise InputError(f"{seen[target]} and {option}: both name {path}; give each its own file")
         seen[target] = option
@@ -203,8 +198,6 @@ def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
 
     Raises `InputError` when none can be made.
     """
-    import tempfile
-
     try:
         return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
     except OSError as error:
@@ -225,8 +218,6 @@ def write(path: str | Path, content: str | bytes) -> None:
     target = check_target(path, "output")
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
     data = content.encode("utf-8") if isinstance(content, str) else content
-    import tempfile
-
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".meshwright-")
     except OSError as error:

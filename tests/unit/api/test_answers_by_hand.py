@@ -77,6 +77,9 @@ def result_of(plan: Plan | None, problem: Problem | None = None, **said: Any) ->
 
 def test_the_nearest_plan_of_every_framework_is_as_before(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
     monkeypatch.setattr(targets, "evaluate", lambda problem, plan: ((), played(plan, problem.framework.word)))
+    monkeypatch.setattr(targets, "stage_costs_of", lambda problem, plan: (plan,))
+    monkeypatch.setattr(targets, "simulate", lambda problem, plan, stage_costs: played(plan, problem.framework.word))
+    monkeypatch.setattr("meshwright.sim.least_seconds", lambda problem, plan, stage_costs: 0.0)
     plans = {
         "one": dealt(Strategy(8, shard=1)),
         "tensor": dealt(Strategy(2, 4, 1, 1, True, 2)),
@@ -89,7 +92,7 @@ def test_the_nearest_plan_of_every_framework_is_as_before(monkeypatch: pytest.Mo
     plans["rings"] = replace(plans["one"], stages=(replace(plans["one"].stages[0], ring=tuple(range(8))),))
     plans["mixed"] = replace(plans["one"], stages=(replace(plans["one"].stages[0], recompute=("none", "full", *["none"] * 4)),))
     for key, plan in plans.items():
-        found = targets.runs_on(result_of(plan))
+        found = targets.runs_on(replace(result_of(plan), timeline=None))  # judged anew for every framework
         recorded(
             {
                 one.word: [
@@ -110,9 +113,9 @@ def test_the_nearest_plan_of_every_framework_is_as_before(monkeypatch: pytest.Mo
                 ("asked", asked),
                 ("none", replace(posed(), framework=targets.Framework())),
             ):
-                recorded(targets.with_targets(result_of(plan, own)).answer.notes, f"{key} notes {name}")
+                recorded(targets.with_targets(replace(result_of(plan, own), timeline=None)).answer.notes, f"{key} notes {name}")
     tight = replace(posed(), cluster=api.make_problem(TINY, "flat:8").cluster)
-    monkeypatch.setattr(targets, "evaluate", lambda problem, plan: ((), None))
+    monkeypatch.setattr(targets, "stage_costs_of", lambda problem, plan: ())
     assert targets.nearest(result_of(plans["piped"], tight), "fsdp2") is None
     assert targets.with_targets(result_of(None)).answer.notes == ()
 
