@@ -157,15 +157,18 @@ def check_target(path: str | Path, option: str) -> Path:
     return target
 
 
-def check_targets(outputs: Sequence[tuple[str, str]]) -> None:
+def check_targets(outputs: Sequence[tuple[str, str]], inputs: Sequence[str] = ()) -> None:
     """Check several files to be written: each as `check_target` does, and that no two are the same.
 
-    `outputs`: option and path of each.
-    Raises `InputError` when one cannot be written, or two options name the same file.
+    `outputs`: option and path of each. `inputs`: paths of files that are read, and must stay.
+    Raises `InputError` when one cannot be written, two options name the same file, or one names a file that is read.
     """
     seen: dict[Path, str] = {}
+    kept = {Path(path).resolve() for path in inputs}
     for option, path in outputs:
         target = check_target(path, option).resolve()
+        if target in kept:
+            raise InputError(f"{option} {path}: this file is read, and would be written over; name another one")
         if target in seen:
             raise InputError(f"{seen[target]} and {option}: both name {path}; give each its own file")
         seen[target] = option
