@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,8 @@ _C_ORDER, _ANY_ORDER = 0x501, 0x503
 
 _SCALARS = MappingProxyType({bool: "|b1", float: np.dtype(float).str, type(None): "none", np.random.Generator: "generator"})
 """How the types of numbers are spelled, those of NumPy's numbers being ``dtype.str``."""
+
+_LOGGER = logging.getLogger(__name__)
 
 _TOLD_SECONDS = 4.0
 """Between two lines about a kernel that is compiled, as between two of what shows progress."""
@@ -271,7 +274,7 @@ def _told() -> Iterator[None]:
     def tell() -> None:
         while not done.wait(_TOLD_SECONDS):
             if words := COMPILATION.words:
-                _log("meshwright: %s ...", words)
+                _LOGGER.warning("meshwright: %s ...", words)
 
     thread = threading.Thread(target=tell, daemon=True)
     try:
@@ -284,11 +287,4 @@ def _told() -> Iterator[None]:
 @cache
 def _announce(group: str) -> None:
     """Say what is compiled and why, once for each folder of kernels."""
-    _log("meshwright: compiling kernels of %s for their first use (kept for later runs)", group)
-
-
-def _log(text: str, word: str) -> None:
-    """Say something with a word in it."""
-    import logging
-
-    logging.getLogger(__name__).warning(text, word)
+    _LOGGER.warning("meshwright: compiling kernels of %s for their first use (kept for later runs)", group)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 
 from meshwright.base.errors import InputError
 
@@ -80,8 +81,6 @@ def parse_count(text: str | int, *, place: str, binary: bool = False) -> int:
     1,000; ``Ki`` is of 1,024 either way.
     Raises `InputError` when it is none.
     """
-    from fractions import Fraction
-
     word = str(text).strip()
     match = re.fullmatch(r"((?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]\+?[0-9]{1,2})?)\s*(|[kKMGT]i?)", word)
     if match is None:

@@ -6,6 +6,7 @@ import atexit
 import itertools
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,8 +161,6 @@ def fitted(leg: Leg, n_ranks: int, rank: int, check_plan: Callable[[Leg], object
     """
     question, place = check(leg.job), leg.job.save
     if rank:
-        import tempfile
-
         place = tempfile.mkdtemp(prefix="meshwright-plan-")
         atexit.register(shutil.rmtree, place, ignore_errors=True)
     else:

@@ -45,7 +45,7 @@ def step_interval(result: Result) -> interval.Interval | None:
     if cluster is None or timeline is None or not result.stage_costs or result.problem.costs not in interval.MEASURED_COSTS:
         return None
     kind = _kind(result, cluster)
-    return None if kind.none else interval.around(timeline.step_seconds, kind)
+    return None if kind.no_interval else interval.around(timeline.step_seconds, kind)
 
 
 def no_interval(result: Result) -> str:
@@ -53,7 +53,7 @@ def no_interval(result: Result) -> str:
     cluster = result.problem.cluster
     if cluster is None or not result.stage_costs or result.problem.costs not in interval.MEASURED_COSTS:
         return ""
-    return _kind(result, cluster).none
+    return _kind(result, cluster).no_interval
 
 
 def _kind(result: Result, cluster: Cluster) -> Kind:

@@ -265,7 +265,10 @@ def refusals(framework: Framework, plan: Plan, problem: Problem) -> tuple[str, .
 
 
 def not_there(framework: Framework, cluster: Cluster | None) -> tuple[str, ...]:
-    """Return why a framework does not run on the devices of a cluster, in a sentence; empty where it does."""
+    """Return why a framework does not run on the devices of a cluster, in a sentence; empty where it does.
+
+    TPUs are told by their names, as kinds of device have no other mark.
+    """
     kinds = [kind.name for kind in cluster.kinds if kind.name.upper().startswith("TPU")] if cluster else []
     if framework.limits.tpus or not kinds:
         return ()

@@ -32,7 +32,9 @@ def coverage(points: Sequence[Point], held_out: Set[int]) -> dict[str, object] |
         and ``coverage_ratio``, or None where every row is fitted. Intervals of built-in sets rest on their own rows, too: only
         ``_intervals.left_out`` says how they hold on a set that is new.
     """
-    timed = [point for point in points if point.ran and point.measured_seconds > 0.0 and point.kind and not point.kind.none]
+    timed = [
+        point for point in points if point.ran and point.measured_seconds > 0.0 and point.kind and not point.kind.no_interval
+    ]
     if not timed:
         return None
     known = interval.factors()

@@ -251,7 +251,7 @@ def _peaks(
 def _timed(points: Sequence[Point]) -> list[Point]:
     """Return the rows that measured the step of a plan whose prediction has an interval."""
     timed = (point for point in points if point.ran and point.measured_seconds > 0.0)
-    return [point for point in timed if point.kind is not None and not point.kind.none]
+    return [point for point in timed if point.kind is not None and not point.kind.no_interval]
 
 
 def _kind(point: Point) -> Kind:

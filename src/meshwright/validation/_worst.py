@@ -68,7 +68,7 @@ def _measures(point: Point, quantity: str) -> bool:
 def _miss(report: Report, point: Point, quantity: str, known: Mapping[str, interval.TimeInterval]) -> Miss:
     """Return a row as a miss."""
     of_memory = quantity == "memory"
-    has_ends = point.kind is not None and not point.kind.none and not of_memory
+    has_ends = point.kind is not None and not point.kind.no_interval and not of_memory
     ends = interval.around(point.planned_seconds, point.kind, known) if point.kind and has_ends else None
     causes = [(cause, value) for cause, value in (_held(point) if of_memory else point.causes) if value > 0.0]
     return Miss(

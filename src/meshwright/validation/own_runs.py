@@ -130,7 +130,7 @@ def predicted(own: OwnRun) -> Point | Skipped:
             found = predict(own.run)
     except InputError as error:
         return Skipped(own.row, str(error))
-    note = "; ".join(filter(None, (note, (found.planned or found).kind.none)))
+    note = "; ".join(filter(None, (note, (found.planned or found).kind.no_interval)))
     return point(
         own.row, own.measured_seconds, found, held_bytes=own.held_bytes, memory=own.memory, group=own.group,
         ran=math.isfinite(own.measured_seconds), note=note,

@@ -75,7 +75,7 @@ def test_nine_runs_of_a_framework_on_a_kind_of_cluster_are_a_class_with_a_tenth_
 def test_rows_of_a_part_of_the_weights_or_of_pairs_say_nothing_of_others() -> None:
     part = tuple(replace(point, kind=replace(KIND, trains="a part of the weights")) for point in _points(3.0, 5.0))
     assert _intervals.ends({"a": (*_points(0.9, 1.1), *part)})[ALL].n_runs == 2
-    assert KIND.none == "" and replace(KIND, trains="pairs").none == "no interval: no run of pairs was measured"
+    assert KIND.no_interval == "" and replace(KIND, trains="pairs").no_interval == "no interval: no run of pairs was measured"
     assert _coverage.coverage(part, set()) is None
     both = _coverage.coverage((*_points(1.0), *part), set())
     assert both is not None and both["coverage_ratio"] == 1.0

@@ -65,7 +65,7 @@ class Kind:
     trains: str = ""
 
     @property
-    def none(self) -> str:
+    def no_interval(self) -> str:
         """Why nothing measured says how far off its prediction may be, without a full stop; empty where something does."""
         what = "of pairs" if self.trains == "pairs" else f"that trains {self.trains}"
         return f"no interval: no run {what} was measured" if self.trains else ""
