@@ -41,7 +41,7 @@ def others(result: Result) -> list[str]:
         apart = f", apart from {n_left_out} {sets} quicker than the answer but less simple, or as quick as one shown"
     if least is None:
         return [f"{words.no_others(given='fixed' in result.answer.extra)}{apart}", ""]
-    text = f"all degrees not shown take at least {format_seconds(least)} ({least / base.value - 1:+.2%}){apart}"
+    text = f"all degrees searched and not shown take at least {format_seconds(least)} ({least / base.value - 1:+.2%}){apart}"
     if entry["proven"]:
         return [f"proven: {text}", ""]
     return [f"not proven to be the next best: {text}", ""]

@@ -199,9 +199,9 @@ def _next_best(result: Result) -> list[str]:
         none = words.no_others(given="fixed" in result.answer.extra) + apart
         return [f"runners-up ({none}):", *found] if found else [none]
     slower = least / base.value - 1
-    text = f"others {slower:+.2%} at least{apart}" if slower >= 0.0 else f"others may be up to {words.slower(slower)}{apart}"
+    text = f"others searched {slower:+.2%} at least{apart}" if slower >= 0.0 else f"others may be up to {words.slower(slower)}{apart}"
     text = f"proven: {text}" if entry["proven"] else f"{text}; not proven to be the next best"
-    return [f"runners-up ({text}):", *found] if found else [f"all other degrees ({text})"]
+    return [f"runners-up ({text}):", *found] if found else [f"all other degrees searched ({text})"]
 
 
 def _runner_up(other: Alternative, base: float) -> str:

@@ -117,7 +117,7 @@ def slower(ratio: float) -> str:
 
 def no_others(*, given: bool) -> str:
     """Return that a search found no plan of other degrees; `given`: whether parts of the plan were."""
-    return "no other degrees give a plan" + (" with what is given" if given else "")
+    return "no other degrees searched give a plan" + (" with what is given" if given else "")
 
 
 def parameters_of(graph: Graph) -> str:
