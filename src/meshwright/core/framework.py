@@ -112,6 +112,8 @@ class FrameworkLimits:
         Whether a forward task may run beside a backward task (schedules ``combined_1f1b``, ``combined_dualpipe_v``).
     tensor_heads : int
         Heads of keys and values that the tensor degree must divide, where it does not copy them; 0 for any degree.
+    split_experts : bool
+        Whether it can split an expert of the model over the tensor axis.
     """
 
     degrees: tuple[str, ...] = AXES
@@ -149,6 +151,7 @@ class FrameworkLimits:
     offload_shards: tuple[int, ...] = (0, 1, 2, 3)
     paired_tasks: bool = True
     tensor_heads: int = 0
+    split_experts: bool = True
 
     def lacks(self, axis: str) -> str:
         """Return what is to be said of an axis that is none of `degrees`, after ``it has`` or ``which has``."""
@@ -168,6 +171,10 @@ class FrameworkLimits:
             found.append(f"a tensor degree of {one.tensor}; it must divide the {self.tensor_heads} heads of keys and values")
         if self.whole_experts and one.tensor > 1 and one.expert > 1 and not one.folded:
             found.append("experts split over the tensor axis; it keeps each whole and spreads them over that axis too")
+        if not self.split_experts and one.tensor > 1 and not one.folded:
+            found.append(
+                "experts with biases split over a tensor axis; an expert degree that is a multiple of it keeps each whole"
+            )
         if one.folded and not self.experts_over_tensor:
             found.append("experts spread over the tensor axis, each whole; it splits each over that axis")
         shard = (one.shard_degree or one.data) if one.shard else 1

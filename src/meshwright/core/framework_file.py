@@ -31,7 +31,7 @@ copy of the model stands beside it as reference."""
 
 _OWN = ("name", "variant", "version", "limits", "base")
 _HANDS_OVER = ("copies_gathered",)  # says where collectives write, and nothing of how long operators take
-_OF_A_MODEL = ("tensor_heads",)  # limits that a framework's module finds of each model
+_OF_A_MODEL = ("tensor_heads", "split_experts")  # limits that a framework's module finds of each model
 
 _KEYS = ("title", "version", "base", "calibrated_on", "how", "limits", "variants")
 

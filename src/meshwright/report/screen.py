@@ -199,7 +199,8 @@ def _next_best(result: Result) -> list[str]:
         none = words.no_others(given="fixed" in result.answer.extra) + apart
         return [f"runners-up ({none}):", *found] if found else [none]
     slower = least / base.value - 1
-    text = f"others searched {slower:+.2%} at least{apart}" if slower >= 0.0 else f"others may be up to {words.slower(slower)}{apart}"
+    least_slower = f"searched {slower:+.2%} at least" if slower >= 0.0 else f"may be up to {words.slower(slower)}"
+    text = f"others {least_slower}{apart}"
     text = f"proven: {text}" if entry["proven"] else f"{text}; not proven to be the next best"
     return [f"runners-up ({text}):", *found] if found else [f"all other degrees searched ({text})"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from meshwright.core.framework import FrameworkLimits
 from meshwright.core.graph import Graph
 from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
@@ -12,7 +13,18 @@ from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks.megatron.limits import FRAMEWORK, VARIANTS
 
-__all__ = ["FRAMEWORK", "VARIANTS", "model_of", "on_devices", "program", "read", "recognises", "refusals", "write"]
+__all__ = [
+    "FRAMEWORK",
+    "VARIANTS",
+    "limits_for",
+    "model_of",
+    "on_devices",
+    "program",
+    "read",
+    "recognises",
+    "refusals",
+    "write",
+]
 
 
 def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
@@ -25,6 +37,13 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
         more = model.told_by_none(plan, spec.spec, problem.graph.sequence_length)
         return (*found, *filter(None, (model.no_decoder(spec.spec), options.grouped_products(problem))), *more)
     return found
+
+
+def limits_for(limits: FrameworkLimits, spec: ModelSpec, optimizer: str) -> FrameworkLimits:
+    """Return its limits for a model, with any optimizer: Megatron-Core does not split experts with biases."""
+    from meshwright.frameworks.megatron import model
+
+    return model.limits_for(limits, spec)
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from meshwright.base.errors import ExportError
+from meshwright.core.framework import FrameworkLimits
 from meshwright.core.graph import Graph
 from meshwright.core.plan import Plan
+from meshwright.core.problem import ModelSpec
 from meshwright.frameworks.megatron import families, positions
 from meshwright.frameworks.megatron.families import LATENT
 from meshwright.models import dense_families, llama_variants
@@ -18,8 +21,8 @@ __all__ = [
     "FAMILIES",
     "OTHER_SCRIPTS",
     "arguments",
-    "biased_experts",
     "layer_windows",
+    "limits_for",
     "no_decoder",
     "refusal",
     "windows_in_parts",
@@ -94,18 +97,25 @@ def windows_in_parts(plan: Plan, spec: str, sequence_length: int) -> str:
     )
 
 
-def biased_experts(plan: Plan, spec: str) -> str:
-    """Return that experts with biases are split over a tensor axis, without a full stop; empty where they are not [1]_.
+def limits_for(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLimits:
+    """Return limits with what Megatron-Core does not split of a model: experts with biases [1]_.
 
     References
     ----------
     .. [1] megatron/core/transformer/transformer_config.py, ``__post_init__``: "Bias in Moe is only supported when ETP==1".
     """
-    if all(stage.strategy.tensor == 1 or stage.strategy.folded for stage in plan.stages):
-        return ""
-    if huggingface.said_of(spec).get("model_type") != "gpt_oss":
-        return ""
-    return "experts with biases split over a tensor axis; an expert degree that is a multiple of it keeps each whole"
+    told = spec.format == "huggingface" and bool(spec.spec)
+    return replace(limits, split_experts=False) if told and _experts_have_biases(spec.spec) else limits
+
+
+def _experts_have_biases(spec: str) -> bool:
+    return huggingface.said_of(spec).get("model_type") == "gpt_oss"
+
+
+def biased_experts(plan: Plan, spec: str) -> tuple[str, ...]:
+    """Return that experts with biases are split over a tensor axis, without a full stop; empty where they are not."""
+    limits = FrameworkLimits(split_experts=not _experts_have_biases(spec))
+    return tuple(dict.fromkeys(why for stage in plan.stages for why in limits.unpaired(stage.strategy)))
 
 
 def missing_module(plan: Plan, spec: str) -> str:
@@ -125,7 +135,7 @@ def missing_module(plan: Plan, spec: str) -> str:
 
 def told_by_none(plan: Plan, spec: str, sequence_length: int) -> tuple[str, ...]:
     """Return what of a plan Megatron-Core does not run with a model, sentences without a full stop."""
-    found = (windows_in_parts(plan, spec, sequence_length), biased_experts(plan, spec), missing_module(plan, spec))
+    found = (windows_in_parts(plan, spec, sequence_length), *biased_experts(plan, spec), missing_module(plan, spec))
     return tuple(one for one in found if one)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshwright.core.framework import FrameworkLimits
 from meshwright.core.graph import Graph
 from meshwright.core.launch import StartCommand
 from meshwright.core.plan import Plan
@@ -11,7 +12,18 @@ from meshwright.core.result import Result
 from meshwright.core.run_config import RunConfig
 from meshwright.frameworks.megatron_bridge.limits import FRAMEWORK, VARIANTS
 
-__all__ = ["FRAMEWORK", "OWN_MODELS", "VARIANTS", "model_of", "program", "read", "recognises", "refusals", "write"]
+__all__ = [
+    "FRAMEWORK",
+    "OWN_MODELS",
+    "VARIANTS",
+    "limits_for",
+    "model_of",
+    "program",
+    "read",
+    "recognises",
+    "refusals",
+    "write",
+]
 
 OWN_MODELS = True
 """It trains models that it has itself: what it cannot be told of a model it does not run."""
@@ -27,6 +39,13 @@ def refusals(plan: Plan, problem: Problem) -> tuple[str, ...]:
     if spec.format != "huggingface" or not spec.spec:
         return found
     return (*found, *model.told_by_none(plan, spec.spec, problem.graph.sequence_length))
+
+
+def limits_for(limits: FrameworkLimits, spec: ModelSpec, optimizer: str) -> FrameworkLimits:
+    """Return its limits for a model, with any optimizer: Megatron-Core does not split experts with biases."""
+    from meshwright.frameworks.megatron import model
+
+    return model.limits_for(limits, spec)
 
 
 def write(result: Result, path: str) -> tuple[str, ...]:

@@ -79,3 +79,14 @@ def test_an_answer_is_exported_and_confirmed(whole: bool, tmp_path: pathlib.Path
     assert run("export", str(plan), "--to", "megatron_args", "--out", str(script))[0] == 0
     assert "--expert-tensor-parallel-size 1" in script.read_text()
     assert "--expert-model-parallel-size 8" in script.read_text()
+
+
+@pytest.mark.parametrize("word", ["megatron", "megatron_bridge"])
+def test_experts_with_biases_are_never_planned_split(word: str) -> None:
+    """Of whatever is found first: a search that is stopped early must not answer with what cannot run."""
+    asked = ["--cluster", "dgx-h100:8", "--global-batch", "8", "--sequence-length", "1024", "--no-what-if", "--for", word]
+    split = ["--set", "tensor=4", "--set", "data=2", "--set", "context=1", "--set", "pipeline=1"]
+    code, _, said = run("plan", "gpt-oss-20b", *asked, *split, "--set", "expert=2")
+    assert code == 2 and "experts with biases split over a tensor axis" in said
+    code, out, said = run("plan", "gpt-oss-20b", *asked, *split, "--set", "expert=2,8")
+    assert code == 0 and "expert 8" in out, said
