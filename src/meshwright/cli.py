@@ -128,6 +128,15 @@ def _told(written: Sequence[str]) -> str:
     return f"written before that: {', '.join(left)}" if left else "nothing was written"
 
 
+def _said(error: Exception) -> str:
+    """Return what a wrong command line is told, and of what is missing what it is."""
+    message = str(error.format_message())  # type: ignore[attr-defined]
+    meaning = str(getattr(getattr(error, "param", None), "help", None) or "")
+    if not message.startswith("Missing ") or not meaning:
+        return message
+    return f"{message.rstrip('.')}: {meaning.removesuffix('[required]').strip()}"
+
+
 def _too_little_memory(error: MemoryError, written: Sequence[str]) -> str:
     """Say that the memory of this machine, not of a device of the plan, did not suffice."""
     what = f" ({error})" if str(error) else ""
@@ -180,7 +189,7 @@ def main() -> None:
             if output is not None:
                 output.flush()
     except usage_error as error:
-        message = str(error.format_message())  # type: ignore[attr-defined]
+        message = _said(error)
         print(message if message.startswith("Usage:") or not message else f"meshwright: {message}", file=sys.stderr)
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):

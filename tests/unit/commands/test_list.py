@@ -44,3 +44,10 @@ def test_every_cluster_figure_has_a_source(meshwright: Any) -> None:
 def test_the_program_says_its_version(meshwright: Any) -> None:
     done = meshwright("--version")
     assert (done.code, done.out, done.err) == (0, f"meshwright {mw.__version__}\n", "")
+
+
+def test_what_is_missing_is_told_with_its_meaning(meshwright: Any) -> None:
+    found = meshwright("list")
+    assert found.code == 2
+    assert "Missing argument 'kind': models, clusters" in found.err and "[required]" not in found.err
+    assert "'--tokens': Tokens of the whole run" in meshwright("size", "gpt2").err
