@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.base import fields, files, units
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.clusters.file_fields import DeviceFile, Figure
+from meshwright.clusters.device_fields import DeviceFile, Figure
 from meshwright.core.cluster import Device, Links
 
 if TYPE_CHECKING:
