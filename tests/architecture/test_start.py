@@ -54,7 +54,7 @@ PLAN = ("--cluster", "dgx-a100:1", "--global-batch", "8", "--json", "--no-what-i
         (("nosuch",), "2", 205, NAMES),
         (("plan", "--help"), "0", 178, NAMES),
         (("plan", "gpt2", "--nosuch"), "2", 178, NAMES),
-        (("list", "models"), "0", 220, NAMES),
+        (("list", "models"), "0", 215, NAMES),
         (("list", "schedules"), "0", 320, (*READING, "email")),
         (("list", "topologies"), "0", 245, NAMES),
         (("list", "clusters"), "0", 245, NAMES),
