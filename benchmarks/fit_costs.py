@@ -53,7 +53,7 @@ import numpy as np
 from meshwright import clusters, frameworks, models, sim
 from meshwright.base import files, registry
 from meshwright.base.identity import ById
-from meshwright.clusters import nodes, wires
+from meshwright.clusters import built_in, wires
 from meshwright.core import framework_file
 from meshwright.core.cluster import Cluster, Device, Links
 from meshwright.core.plan import Plan
@@ -413,7 +413,7 @@ def edited() -> Iterator[Path]:
             shutil.copytree(DATA / part, folder / part)
         lent = {
             (wires, "DATA"): folder / "clusters/data",
-            (nodes, "DATA"): folder / "clusters/data",
+            (built_in, "DATA"): folder / "clusters/data",
             (clusters, "cluster"): (rewired := _rewired(folder / "clusters/data", clusters.cluster)),
             (_domains, "_named"): rewired,
             (huggingface, "graph_of"): _once(huggingface.graph_of),
@@ -540,7 +540,7 @@ def _quicker(simulate: Callable[..., Timeline]) -> Callable[..., SimpleNamespace
 def _rewired(folder: Path, build: Callable[[str], Cluster]) -> Callable[[str], Cluster]:
     """Return what builds clusters from the folder, wires only once for each state of a cluster's file."""
     built: dict[tuple[str, str], Cluster] = {}
-    names, stems = nodes.kinds(), {wires.device(name).name: name for name in wires.device_names()}
+    names, stems = built_in.stems(), {wires.device(name).name: name for name in wires.device_names()}
 
     def cluster(spec: str) -> Cluster:
         name = names.get(spec.partition(":")[0])

@@ -11,12 +11,12 @@ import pytest
 from meshwright import clusters
 from meshwright.base import options, registry
 from meshwright.base.errors import InputError
-from meshwright.clusters import nodes
+from meshwright.clusters import built_in
 from meshwright.clusters.wires import device, device_names
 from meshwright.core.cluster import Cluster
 
 GENERATED = registry.names("topologies")
-KINDS = sorted(set(nodes.kinds().values()))
+KINDS = sorted(set(built_in.stems().values()))
 
 
 def _example(name: str) -> str:

@@ -28,7 +28,7 @@ __all__ = ["Kernel", "KernelPart", "inlined", "kernel", "part"]
 _C_ORDER, _ANY_ORDER = 0x501, 0x503
 """Flags of an array that its type depends on: whether it is aligned, can be written and, unless in C order, its order."""
 
-_SCALARS = MappingProxyType({bool: "|b1", float: np.dtype(float).str, type(None): "none", np.random.Generator: "generator"})
+_SCALARS = MappingProxyType({bool: "|b1", float: np.dtype(float).str, type(None): "none"})
 """How the types of numbers are spelled, those of NumPy's numbers being ``dtype.str``."""
 
 _LOGGER = logging.getLogger(__name__)
@@ -260,6 +260,8 @@ def spelled(value: object) -> object:
         return kind.__qualname__, getattr(kind, "_fields", ()), tuple([spelled(inner) for inner in value])
     if isinstance(value, np.generic):
         return value.dtype.str
+    if "numpy.random" in sys.modules and kind is np.random.Generator:  # there are none before it is loaded, which takes time
+        return "generator"
     raise TypeError(f"kernels take arrays, numbers and tuples of them, not {kind.__module__}.{kind.__qualname__}")
 
 

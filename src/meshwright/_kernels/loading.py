@@ -14,6 +14,7 @@ Numba, ``numba/core/base.py`` and ``numba/core/runtime/nrt.py``: which names it 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import ctypes
 import importlib
 import importlib.machinery
@@ -35,14 +36,14 @@ _UNPICKLE = """
 declare i8* @PyBytes_FromStringAndSize(i8*, i64)
 declare i8* @PyObject_CallFunctionObjArgs(i8*, ...)
 declare void @Py_DecRef(i8*)
-define i8* @unpickle(i8* %data, i32 %size, i8* %digest) {{
+@pickle_loads = external global i8
+define i8* @unpickle(i8* %data, i32 %size, i8* %digest) {
   %wide = sext i32 %size to i64
   %pickled = call i8* @PyBytes_FromStringAndSize(i8* %data, i64 %wide)
-  %loads = inttoptr i64 {loads} to i8*
-  %found = call i8* (i8*, ...) @PyObject_CallFunctionObjArgs(i8* %loads, i8* %pickled, i8* null)
+  %found = call i8* (i8*, ...) @PyObject_CallFunctionObjArgs(i8* @pickle_loads, i8* %pickled, i8* null)
   call void @Py_DecRef(i8* %pickled)
   ret i8* %found
-}}
+}
 """
 """What machine code calls for what it holds pickled: a class of named tuples that it returns, an error that it raises.
 
@@ -101,9 +102,7 @@ def linked(code: kept.Code, module: ModuleType) -> Callable[..., Any]:
     missing = [name for name in code.needs if not llvm.address_of_symbol(name) and not hasattr(ctypes.pythonapi, name)]
     if missing:  # the linker would end the process
         raise ImportError(f"{code.entry} calls {', '.join(missing)}, which is not there")
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code.machine_code))
-    engine.finalize_object()
+    engine = _engine(code.machine_code)
     own: Any = None
     for name, values in code.environments:
         environment = functions.Environment(module.__dict__)
@@ -118,6 +117,14 @@ def linked(code: kept.Code, module: ModuleType) -> Callable[..., Any]:
         raise ImportError(f"{code.entry} is not in its file")
     made: Callable[..., Any] = functions.make_function(module, code.entry, "", entry, own, (engine,))
     return made
+
+
+def _engine(machine_code: bytes) -> Any:
+    """Return what holds machine code that can be called."""
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
+    engine.finalize_object()
+    return engine
 
 
 def _machine() -> Any:
@@ -149,12 +156,24 @@ def _functions() -> Any:
     for kind in vars(builtins).values():
         if isinstance(kind, type) and issubclass(kind, BaseException):
             llvm.add_symbol(f"PyExc_{kind.__name__}", id(kind))
+    unpickle = _unpickle()  # here too if Numba's own is used: runs that cannot write to the folder find it then
     if "numba" not in sys.modules:  # Numba's own imports Numba
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_UNPICKLE.format(loads=id(pickle.loads))), _machine())
-        engine.finalize_object()
+        llvm.add_symbol("pickle_loads", id(pickle.loads))
+        engine = _engine(unpickle)
         _kept_alive().append(engine)
         llvm.add_symbol("numba_unpickle", engine.get_function_address("unpickle"))
     return functions
+
+
+def _unpickle() -> bytes:
+    """Return `_UNPICKLE` as machine code: kept too, as making it reads a tenth of LLVM into memory, for nothing else."""
+    name = kept.file_of(__name__, "unpickle", (_UNPICKLE,))
+    for place in kept.places():
+        with contextlib.suppress(Exception):  # not there or damaged: it is made anew
+            return kept.read(place / name).machine_code
+    made: bytes = _machine().emit_object(llvm.parse_assembly(_UNPICKLE))
+    kept.save(name, kept.Code("unpickle", "", (), (), made))
+    return made
 
 
 def _c_module(name: str) -> ModuleType:

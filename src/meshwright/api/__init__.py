@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwright.api import answers, training_states
+from meshwright.api import training_states
 from meshwright.api.designing import codesign
 from meshwright.api.evaluation import evaluate, simulate
 from meshwright.base import fields, options, registry
@@ -323,6 +323,8 @@ def completed(problem: Problem, search: str, settings: Mapping[str, str]) -> Pro
     if not hasattr(module, "completed"):
         return problem
     question: Problem = module.completed(problem, options.parse(module.Params, dict(settings), f"search {search}"))
+    from meshwright.api import answers
+
     return answers.same_question(problem, question, search)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from meshwright import api
 from meshwright.base.errors import InputError, MeshwrightError
@@ -39,11 +38,10 @@ def describe(kind: str, file_format: str = "") -> dict[str, Any]:
         When it is none of them; the message tells why it is no model and why it is no cluster.
     """
     from meshwright.core.source import Source
-    from meshwright.writers import plan_json
 
     source = Source(kind)
     content = source.json
-    if isinstance(content, dict) and content.get("format") == plan_json.FORMAT:
+    if isinstance(content, dict) and _is_plan(content):
         if source.repeated_key:
             raise InputError(f"{kind}: {source.repeated_key}")
         try:
@@ -66,6 +64,12 @@ def describe(kind: str, file_format: str = "") -> dict[str, Any]:
             if len(kind) > 255 or not kind or Path(kind).exists():
                 raise no_model from None
             raise InputError(f"'{kind}' is no model ({no_model}) and no cluster ({no_cluster})") from None
+
+
+def _is_plan(content: dict[str, Any]) -> bool:
+    from meshwright.writers import plan_json
+
+    return content.get("format") == plan_json.FORMAT
 
 
 def _model(model_spec: ModelSpec) -> dict[str, Any]:
@@ -99,7 +103,7 @@ def _model(model_spec: ModelSpec) -> dict[str, Any]:
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:
     links = cluster.links
-    speeds, counts = np.unique(links.bytes_per_second, return_counts=True)
+    speeds = sorted(Counter(links.bytes_per_second.tolist()).items())
     return {
         "kind": "cluster",
         "name": cluster.name,
@@ -118,8 +122,8 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
             }
             for i, kind in enumerate(cluster.kinds)
         ],
-        "links": [{"bytes_per_second": float(s), "n_links": int(c)} for s, c in zip(speeds, counts, strict=True)],
-        "n_groups": [len(np.unique(level)) for level in cluster.groups],
+        "links": [{"bytes_per_second": speed, "n_links": count} for speed, count in speeds],
+        "n_groups": [len(set(level.tolist())) for level in cluster.groups],
     }
 
 

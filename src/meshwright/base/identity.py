@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import numpy as np
-
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
@@ -33,6 +31,8 @@ class ById(Generic[T]):
 
 def locked(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array closed for writing and contiguous, itself where it is so: kernels are compiled for one kind of array."""
+    import numpy as np
+
     array = np.ascontiguousarray(array)
     array.setflags(write=False)
     return array
@@ -44,6 +44,8 @@ def read_only(values: ArrayLike, dtype: type | None = None) -> NDArray[Any]:
     `values`: an array stays the caller's own, and writable.
     `dtype`: of the result; that of the values where it is not given.
     """
+    import numpy as np
+
     array = np.ascontiguousarray(values, dtype=dtype)
     owner: object = array
     while isinstance(owner, np.ndarray) and not owner.flags.writeable:
@@ -59,5 +61,7 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
 
     `values`, shape (n,): whole numbers. `np.unique` of them loads masked arrays too, a fiftieth of a second.
     """
+    import numpy as np
+
     values = np.sort(values, kind="stable")  # what comes here are a few rising runs, which it merges
     return np.asarray(values[np.diff(values, prepend=values[:1] - 1) != 0])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from fractions import Fraction
 
 from meshwright.base.errors import InputError
 
@@ -89,6 +88,8 @@ def parse_count(text: str | int, *, place: str, binary: bool = False) -> int:
         )
     step = 1024 if binary or match[2].endswith("i") else 1000
     exponent = " kMGT".index(match[2][:1].replace("K", "k") or " ")
+    from fractions import Fraction
+
     value = Fraction(match[1]) * step**exponent
     if value.denominator != 1:
         raise InputError(f"{place} {text}: is {float(value):g}, which is not a whole number")

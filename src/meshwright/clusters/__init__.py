@@ -9,7 +9,7 @@ from pathlib import Path
 
 from meshwright.base import options, registry
 from meshwright.base.errors import InputError, PluginError, UnknownNameError
-from meshwright.clusters import nodes
+from meshwright.clusters import built_in
 from meshwright.clusters.wires import count
 from meshwright.core.cluster import Cluster
 
@@ -45,9 +45,9 @@ def describe(word: str) -> Description:
     wanted = word.strip().lower().replace("_", "-")
     if wanted not in names():
         raise UnknownNameError("cluster", word, names())
-    kinds = nodes.kinds()
-    if wanted in kinds:
-        title, example, found = figures.kind(kinds[wanted])
+    stems = built_in.stems()
+    if wanted in stems:
+        title, example, found = figures.kind(stems[wanted])
     else:
         module = registry.load("topologies", wanted, "topology")
         with registry.blamed("topologies", wanted, "topology"):
@@ -57,9 +57,9 @@ def describe(word: str) -> Description:
 
 def names() -> tuple[str, ...]:
     """Return every word that may stand before the colon: built-in kinds first, then generated topologies."""
-    kinds = nodes.kinds()
-    generated = registry.names("topologies", {kind.replace("-", "_") for kind in kinds})
-    return (*kinds, *(name.replace("_", "-") for name in generated))
+    stems = built_in.stems()
+    generated = registry.names("topologies", {kind.replace("-", "_") for kind in stems})
+    return (*stems, *(name.replace("_", "-") for name in generated))
 
 
 def cluster(spec: str) -> Cluster:
@@ -85,11 +85,14 @@ def cluster(spec: str) -> Cluster:
     wanted = word.strip().lower().replace("_", "-")
     if wanted not in known:
         raise UnknownNameError("cluster", word, known)
-    kinds = nodes.kinds()
-    if wanted in kinds:
+    stems = built_in.stems()
+    if wanted in stems:
         if not colon or not rest.strip():
             raise InputError(f"cluster {spec}: say how many devices: {wanted}:64")
-        return nodes.build(kinds[wanted], count(rest.strip(), f"cluster {spec}"), spec)
+        n_devices = count(rest.strip(), f"cluster {spec}")
+        from meshwright.clusters import nodes
+
+        return nodes.build(stems[wanted], n_devices, spec)
     return _generated(wanted, rest, spec)
 
 

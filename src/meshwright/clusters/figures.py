@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from meshwright.base import files
-from meshwright.clusters import nodes
+from meshwright.clusters import built_in
 from meshwright.clusters.wires import DATA
 
 __all__ = ["generated", "kind"]
@@ -19,7 +19,7 @@ Figures = tuple[tuple[str, str, str], ...]
 
 def kind(stem: str) -> tuple[str, str, Figures]:
     """Return title, example of a number of devices, and figures of a built-in kind and of its device."""
-    data = nodes.figures(stem)
+    data = built_in.figures(stem)
     device = files.read_toml(DATA / "devices" / f"{data['device']}.toml")
     figures = [("devices per node", str(data["devices_per_node"]), data["source"])]
     figures += _entries(data, "")

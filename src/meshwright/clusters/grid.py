@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from meshwright.clusters.wires import Wires
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["Shift", "lay", "lines_of", "no_shift"]
@@ -24,6 +23,8 @@ def no_shift(n_dims: int) -> Shift:
 
 def lines_of(shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Return the grouping of a grid: every device its own node, lines along the last dimension, then planes, ..."""
+    import numpy as np
+
     ids = np.arange(int(np.prod(shape)), dtype=np.int64)
     together = [int(np.prod(shape[len(shape) - k :])) for k in range(len(shape))]
     return np.stack([ids // size for size in together])
@@ -38,6 +39,8 @@ def lay(
     `shift`: by how much the wire that closes a dimension moves along every dimension (a twisted torus).
     `bytes_per_second`, `latency_seconds`: figures of every wire.
     """
+    import numpy as np
+
     ids: NDArray[np.int64] = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
     wires = Wires()
     for dim, size in enumerate(shape):

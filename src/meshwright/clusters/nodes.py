@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshwright.base import files
-from meshwright.clusters.wires import DATA, Wires, device, quantity
+from meshwright.clusters import built_in
+from meshwright.clusters.wires import Wires, device, quantity
 from meshwright.core.cluster import Cluster, Host
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["CUBE_MESH", "LIBRARY", "build", "figures", "kinds"]
+__all__ = ["CUBE_MESH", "LIBRARY", "build"]
 
 CUBE_MESH = (
     (0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2), (2, 6, 1), (3, 7, 1),
@@ -31,28 +29,6 @@ LIBRARY = ("ring", "bidirectional_ring", "packed_rings", "tree", "direct")
 """What NCCL uses without in-switch reduction: rings in several channels, double binary trees, all-to-all by sends."""
 
 
-def kinds() -> dict[str, str]:
-    """Return the built-in cluster kinds and their aliases: name as typed to the stem of its data file, sorted by name."""
-    return dict(_kinds(DATA / "clusters"))
-
-
-@lru_cache(maxsize=2)
-def _kinds(folder: Path) -> tuple[tuple[str, str], ...]:
-    """Return what `kinds` does of the data files of a folder, which do not change while we run."""
-    found: dict[str, str] = {}
-    for path in sorted(folder.glob("*.toml")):
-        found[path.stem.replace("_", "-")] = path.stem
-        if "aliases" in files.read_text(path):  # most have none, and parsing all takes longer than building a cluster
-            for alias in files.read_toml(path).get("aliases", ()):
-                found[alias] = path.stem
-    return tuple(sorted(found.items()))
-
-
-def figures(stem: str) -> dict[str, Any]:
-    """Return the content of a cluster kind's data file."""
-    return files.read_toml(DATA / "clusters" / f"{stem}.toml")
-
-
 def build(stem: str, n_devices: int, name: str) -> Cluster:
     """Return `n_devices` of a built-in kind: full nodes, the last one partly filled where the number asks for it.
 
@@ -64,7 +40,7 @@ def build(stem: str, n_devices: int, name: str) -> Cluster:
     The spine layer is one logical switch: under the even multipath sharing of `meshwright.network.routes` many spines of equal
     cost carry exactly what one spine with the sum of their links carries.
     """
-    data = figures(stem)
+    data = built_in.figures(stem)
     per_node = data["devices_per_node"]
     node = np.arange(n_devices) // per_node
     local = np.arange(n_devices) % per_node

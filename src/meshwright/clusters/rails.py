@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from meshwright.clusters.wires import Wires
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["lay"]
@@ -33,6 +32,8 @@ def lay(
     Returns `wires`: the wires; `n_switches`: switches used; `groups`, shape (n_levels, n_devices), int64: node of each device,
     and pod where there are several.
     """
+    import numpy as np
+
     per_node, nodes_per_pod = sizes
     ids = np.arange(n_devices)
     node = ids // per_node

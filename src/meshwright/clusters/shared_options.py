@@ -6,13 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.clusters.wires import Wires, check_count, device
 from meshwright.core.cluster import Cluster
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["DeviceOptions", "GridOptions", "bandwidth", "generated", "kind", "latency", "launch", "ratio", "sizes", "whole"]
@@ -123,6 +122,8 @@ def generated(
     forwards: bool,
 ) -> Cluster:
     """Return the cluster of one kind of device and generated wires; without groups every device is its own node."""
+    import numpy as np
+
     return Cluster(
         name=name,
         kinds=(device(params.device),),

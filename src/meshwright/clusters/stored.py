@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster
 
@@ -17,6 +15,8 @@ def is_named(cluster: Cluster) -> bool:
 
     Returns: False for a cluster that was read from a file, whatever name the file gives it.
     """
+    import numpy as np
+
     from meshwright import clusters
 
     if cluster.name.partition(":")[0].strip().lower().replace("_", "-") not in clusters.names():

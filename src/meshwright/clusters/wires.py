@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from meshwright.base import fields, files, units
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.clusters.file_fields import DeviceFile, Figure
+from meshwright.clusters.device_fields import DeviceFile, Figure
 from meshwright.core.cluster import Device, Links
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["DATA", "MOST_DEVICES", "Wires", "check_count", "count", "device", "device_names", "quantity"]
@@ -37,6 +36,8 @@ class Wires:
         `bytes_per_second`: bandwidth of each direction.
         `latency_seconds`: time of the first byte.
         """
+        import numpy as np
+
         first, second, rate, latency = np.broadcast_arrays(a, b, bytes_per_second, latency_seconds)
         self._blocks.append(
             (
@@ -49,6 +50,8 @@ class Wires:
 
     def links(self) -> Links:
         """Return the directed links: every wire forward, then every wire backward."""
+        import numpy as np
+
         if not self._blocks:
             none = np.zeros(0)
             return Links(none.astype(np.int64), none.astype(np.int64), none, none)

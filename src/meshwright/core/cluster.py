@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.base.identity import read_only
-from meshwright.core import connected
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["Cluster", "Device", "Host", "Links"]
@@ -156,12 +155,8 @@ _SCALED_BY_TENSOR = ("H100", "H200", "H800", "H20", "GH200", "L4", "L40", "RTX")
 
 def _check_number(value: object, place: str, *, above: bool = False, most: float = math.inf) -> None:
     """Refuse what is no finite number of at least 0 (`above`: above 0) and at most `most`."""
-    if (
-        isinstance(value, (int, float, np.integer, np.floating))
-        and math.isfinite(value)
-        and (value > 0 if above else value >= 0)
-        and value <= most
-    ):
+    number = float(value) if isinstance(value, numbers.Real) else math.nan
+    if math.isfinite(number) and (number > 0 if above else number >= 0) and number <= most:
         return
     up_to = "" if most == math.inf else f" and at most {most:g}"
     raise InputError(f"{place} is {value!r}; it must be a finite number {'above' if above else 'of at least'} 0{up_to}")
@@ -188,10 +183,10 @@ class Links:
 
     def __post_init__(self) -> None:
         for name, dtype in (
-            ("source", np.int64),
-            ("target", np.int64),
-            ("bytes_per_second", np.float64),
-            ("latency_seconds", np.float64),
+            ("source", int),
+            ("target", int),
+            ("bytes_per_second", float),
+            ("latency_seconds", float),
         ):
             object.__setattr__(self, name, read_only(getattr(self, name), dtype))
 
@@ -267,26 +262,27 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in ("kind_of_device", "groups"):
-            object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
+            object.__setattr__(self, name, read_only(getattr(self, name), int))
         self._check_devices()
         for name in ("launch_seconds", "reconfiguration_seconds", "n_switches"):
             _check_number(getattr(self, name), f"cluster {self.name}: {name}")
+        from meshwright.core import connected
+
         n_nodes = self.n_devices + self.n_switches
         links = self.links
-        for i in np.flatnonzero(
-            (links.source < 0) | (links.source >= n_nodes) | (links.target < 0) | (links.target >= n_nodes)
-        )[:1]:
+        bad = (links.source < 0) | (links.source >= n_nodes) | (links.target < 0) | (links.target >= n_nodes)
+        for i in bad.nonzero()[0][:1]:
             raise InputError(
                 f"cluster {self.name}: link {i}: {links.source[i]} -> {links.target[i]}: ends must be 0..{n_nodes - 1}"
             )
-        bad = ~(np.isfinite(links.bytes_per_second) & (links.bytes_per_second > 0))
-        for i in np.flatnonzero(bad)[:1]:
+        bad = ~((links.bytes_per_second > 0) & (links.bytes_per_second < math.inf))
+        for i in bad.nonzero()[0][:1]:
             raise InputError(
                 f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: bytes_per_second is "
                 f"{links.bytes_per_second[i]}; must be > 0"
             )
         bad = ~((links.latency_seconds >= 0) & (links.latency_seconds <= _LONGEST_SECONDS))
-        for i in np.flatnonzero(bad)[:1]:
+        for i in bad.nonzero()[0][:1]:
             raise InputError(
                 f"cluster {self.name}: link {links.source[i]} -> {links.target[i]}: latency_seconds is "
                 f"{links.latency_seconds[i]}; must be from 0 to {_LONGEST_SECONDS:g}"
@@ -302,7 +298,7 @@ class Cluster:
             raise InputError(
                 f"cluster {self.name}: kind_of_device has shape {kind.shape}; it must name the kind of 1 device or more"
             )
-        for i in np.flatnonzero((kind < 0) | (kind >= len(self.kinds)))[:1]:
+        for i in ((kind < 0) | (kind >= len(self.kinds))).nonzero()[0][:1]:
             raise InputError(
                 f"cluster {self.name}: device {i} is of kind {kind[i]}; there are {len(self.kinds)} kinds, from 0 on"
             )
@@ -326,9 +322,10 @@ class Cluster:
     @property
     def homogeneous(self) -> bool:
         """Whether all devices are of one kind."""
-        return bool(np.all(self.kind_of_device == self.kind_of_device[0]))
+        return bool((self.kind_of_device == self.kind_of_device[0]).all())
 
     @property
     def node_of_device(self) -> NDArray[np.int64]:
         """Node (innermost group) of each device; shape (n_devices,), int64."""
-        return np.asarray(self.groups[0])
+        node: NDArray[np.int64] = self.groups[0]
+        return node

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from meshwright.base.units import format_seconds
 from meshwright.core import interval, peaks
 from meshwright.core.cluster import Cluster
@@ -26,6 +24,8 @@ def seen_from(result: Result) -> str:
     timeline = result.timeline
     if timeline is None or dict(timeline.causes).get("imbalance", 0.0) < 0.05 * timeline.step_seconds:
         return ""
+    import numpy as np
+
     mine = np.array(result.plan.rank_of_stage())[timeline.stage]
     n_ranks = len(timeline.peak_bytes)
     ends, busy = np.zeros(n_ranks), np.zeros(n_ranks)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from meshwright.base.errors import ExportError
 from meshwright.base.identity import distinct
 from meshwright.core.cluster import Cluster
@@ -114,6 +112,8 @@ def hosts_of(plan: Plan, cluster: Cluster | None) -> Hosts:
     ExportError
         When hosts take part with different numbers of devices, or with different ones.
     """
+    import numpy as np
+
     used = sorted({device for stage in plan.stages for device in stage.devices})
     if cluster is None:
         return Hosts((tuple(used),), (0,), ("",), (0,))

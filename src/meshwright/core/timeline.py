@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from meshwright.base.identity import read_only
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["PHASES", "PlayedGraph", "Timeline"]
@@ -70,16 +69,14 @@ class Timeline:
     link_busy_ratio: tuple[tuple[int, float], ...] = ()
     allocated_bytes: tuple[float, ...] = ()
     reserved_bytes: tuple[float, ...] = ()
-    link_bytes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    link_bytes: NDArray[np.float64] = field(default_factory=lambda: read_only((), float))
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that arrays of a copy cannot be written to either
         return type(self), tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            value = getattr(self, name)
-            if isinstance(value, np.ndarray):
-                object.__setattr__(self, name, read_only(value))
+        for name in ("stage", "microbatch", "phase", "rank", "start_seconds", "end_seconds", "link_bytes"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
         for name in ("memory_seconds", "memory_bytes"):
             object.__setattr__(self, name, tuple(read_only(array) for array in getattr(self, name)))
 

@@ -83,7 +83,8 @@ def links_alike(cluster: Cluster, pairs: Pairs) -> bool:
     """
     seconds_per_byte, node = pairs(cluster), cluster.node_of_device
     same, others = node[:, np.newaxis] == node, ~np.eye(cluster.n_devices, dtype=bool)
-    return cluster.homogeneous and all(len(np.unique(seconds_per_byte[some & others])) <= 1 for some in (same, ~same))
+    inside, between = seconds_per_byte[same & others], seconds_per_byte[~same]
+    return cluster.homogeneous and bool((inside == inside[:1]).all() and (between == between[:1]).all())
 
 
 def unlike_links(cluster: Cluster, pairs: Pairs) -> tuple[str, ...]:

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from meshwright.base import registry
+from meshwright.base.identity import distinct
 from meshwright.core.cluster import Cluster, Device
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.costs import LAYERS, offers
-from meshwright.costs.analytic.offload import HOST_FILL_RATIO
 from meshwright.schedules import Room
 
 __all__ = [
@@ -134,6 +134,8 @@ def rank_excess_bytes(
         kinds = _kinds(cluster, devices)
         found.append(max(peak + (kind.reserved_bytes - own) - ratio * kind.memory_bytes for kind in kinds))
         if away:
+            from meshwright.costs.analytic.offload import HOST_FILL_RATIO
+
             of_host = min(kind.host.memory_bytes if kind.host else 0.0 for kind in kinds)
             found[-1] = max(found[-1], away - HOST_FILL_RATIO * of_host)
     return tuple(found)
@@ -185,4 +187,4 @@ def _kinds(cluster: Cluster, devices: Sequence[int]) -> list[Device]:
     """Return the different kinds among some devices."""
     if len(cluster.kinds) == 1:
         return [cluster.kinds[0]]
-    return [cluster.kinds[int(kind)] for kind in np.unique(cluster.kind_of_device[list(devices)])]
+    return [cluster.kinds[int(kind)] for kind in distinct(cluster.kind_of_device[list(devices)])]

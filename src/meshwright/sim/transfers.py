@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.identity import distinct
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
@@ -104,7 +105,7 @@ def pairs(
     n_sources, n_targets = len(sources), len(targets)
     if n_sources == n_targets:
         return np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64), np.ones(n_sources)
-    cuts = np.unique(np.concatenate((np.arange(n_sources + 1) * n_targets, np.arange(n_targets + 1) * n_sources)))
+    cuts = distinct(np.concatenate((np.arange(n_sources + 1) * n_targets, np.arange(n_targets + 1) * n_sources)))
     sender, receiver = cuts[:-1] // n_targets, cuts[:-1] // n_sources
     return (
         np.array(sources, dtype=np.int64)[sender],

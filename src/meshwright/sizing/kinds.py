@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.clusters import nodes
+from meshwright.clusters import built_in
 
 __all__ = ["ClusterKind", "kind", "kinds"]
 
@@ -37,7 +37,7 @@ def kind(word: str, option: str) -> ClusterKind:
     InputError
         When several names end so.
     """
-    known = nodes.kinds()
+    known = built_in.stems()
     wanted = word.strip().lower().replace("_", "-").partition(":")[0]
     ending = [name for name in known if name.endswith(f"-{wanted}") and wanted]
     if wanted in known:
@@ -51,7 +51,7 @@ def kind(word: str, option: str) -> ClusterKind:
     else:
         raise UnknownNameError(f"kind of cluster ({option})", word, known)
     stem = known[name]
-    return ClusterKind(stem.replace("_", "-"), stem, int(nodes.figures(stem)["devices_per_node"]))
+    return ClusterKind(stem.replace("_", "-"), stem, int(built_in.figures(stem)["devices_per_node"]))
 
 
 def kinds(words: Sequence[str], option: str = "--kinds") -> tuple[ClusterKind, ...]:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import pathlib
+import tomllib
 
 import numpy as np
 import pytest
 
 from meshwright import clusters
 from meshwright.base.errors import InputError
-from meshwright.clusters import wires
+from meshwright.clusters import built_in, wires
 from meshwright.network import Network, packing, routes
 
 
 def _rate(spec: str, pairs: list[tuple[int, int]]) -> float:
     return 1e-9 / Network.of(clusters.cluster(spec)).transfer(pairs)[1]
+
+
+def test_every_name_in_the_data_files_is_known() -> None:
+    named = {}
+    for path in (wires.DATA / "clusters").glob("*.toml"):
+        for name in (path.stem.replace("_", "-"), *tomllib.loads(path.read_text()).get("aliases", ())):
+            named[name] = path.stem
+    assert built_in.stems() == named and "hgx-h100" in named
 
 
 def test_a_pair_in_a_dgx_h100_has_nvlink_and_across_nodes_one_adapter() -> None:

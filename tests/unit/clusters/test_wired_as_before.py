@@ -11,7 +11,7 @@ import pytest
 
 from meshwright import clusters
 from meshwright.base.errors import InputError
-from meshwright.clusters import nodes
+from meshwright.clusters import built_in, nodes
 from meshwright.core.cluster import Cluster
 from recorded import Recorded
 
@@ -29,7 +29,7 @@ SPECS = (
     "rail-optimised:10,per_node=4", "ring:5", "ring:2", "ring:1", "ring:16", "full-mesh:5", "full-mesh:1", "flat:3",
     "flat:1", "ring:0", "ring:x", "ring:5,colour=red", "torus:4x", "torus:0x3", "torus:4x-1", "nothing:4",
 )  # fmt: skip
-KINDS = sorted(set(nodes.kinds().values()))
+KINDS = sorted(set(built_in.stems().values()))
 
 
 def wired(cluster: Cluster, *, rates: bool) -> list[Any]:
@@ -70,7 +70,7 @@ def test_nodes_are_wired_as_before(stem: str, recorded: Recorded) -> None:
 @pytest.mark.parametrize("stem", ["dgx_v100", "dgx_a100", "pcie_a100", "gb200_nvl72", "g5_a10g"])
 def test_nodes_of_these_figures_have_these_rates(stem: str, monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
     """Every figure of the file is replaced by one of the test's own, so that none of them is asked for twice."""
-    told = copy.deepcopy(nodes.figures(stem))
+    told = copy.deepcopy(built_in.figures(stem))
     for place, table in enumerate(told[key] for key in ("nvlink", "pcie", "network") if key in told):
         for i, (key, entry) in enumerate(sorted(table.items())):
             if isinstance(entry, dict) and "value" in entry:
@@ -78,7 +78,7 @@ def test_nodes_of_these_figures_have_these_rates(stem: str, monkeypatch: pytest.
                 own = {"achievable": 0.5 + step / 20, "latency": f"{step} us", "switch_latency": f"{step / 4} us"}
                 entry["value"] = own.get(key, f"{10 * step} GB/s")
     told["launch"]["value"] = "7 us"
-    monkeypatch.setattr(nodes, "figures", lambda _: told)
+    monkeypatch.setattr(built_in, "figures", lambda _: told)
     found = []
     for n, pods, over in ((8, 2, 1), (20, 2, 1), (40, 2, 2), (37, 1, 4), (150, 1, 1)):
         told["network"].update(nodes_per_pod=pods, oversubscription=over)

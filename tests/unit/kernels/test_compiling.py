@@ -145,9 +145,21 @@ def kept(folder: pathlib.Path) -> list[pathlib.Path]:
 def test_a_kernel_is_compiled_once_and_a_word_is_said_of_it(once: tuple[pathlib.Path, str], compiled: pathlib.Path) -> None:
     assert once[1].count(COMPILING) == 1
     files = kept(compiled / "kept")
-    assert len(files) == 1 and all(path.suffix == ".kernel" for path in files)
+    assert [path.name.partition("-")[0] for path in files] == ["loading.unpickle", "toy.twice.twice"]
+    assert all(path.suffix == ".kernel" for path in files)
     assert said(start(compiled)) == ("42", "")
     assert kept(compiled / "kept") == files
+
+
+def test_what_unpickles_for_kept_code_is_made_anew_where_it_is_gone_or_damaged(compiled: pathlib.Path) -> None:
+    unpickle, _ = kept(compiled / "kept")
+    whole = unpickle.read_bytes()
+    unpickle.unlink()
+    assert said(start(compiled)) == ("42", "")
+    assert unpickle.read_bytes() == whole
+    unpickle.write_bytes(_changed(whole, len(whole) // 2))
+    assert said(start(compiled)) == ("42", "")
+    assert unpickle.read_bytes() == whole
 
 
 def test_a_kernel_is_not_that_of_an_older_source_of_what_it_calls(compiled: pathlib.Path) -> None:
@@ -180,7 +192,7 @@ for file in rubbish:
 
 
 def test_a_file_that_is_damaged_or_needs_what_is_not_there_is_replaced(compiled: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    (path,) = kept(compiled / "kept")
+    _, path = kept(compiled / "kept")
     whole = path.read_bytes()
     pickled = whole[32:].replace(b"PyArg_UnpackTuple", b"PyArg_NoSuchTuple")
     wrong = (

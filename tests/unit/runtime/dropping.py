@@ -1,18 +1,13 @@
-"""Trainings whose dropout is written down: ``python dropping.py FOLDER N_PROCESSES`` runs every case of ``FOLDER/cases.json``.
+"""Trainings whose dropout is written down: ``python dropping.py`` runs every case of the folders that it is told of.
 
-The processes are forked once everything is imported. What each dropped, and the losses, lie in ``FOLDER/rank-R.pt``.
+The processes are forked from one that has imported everything. What each dropped, and the losses, lie in ``FOLDER/rank-R.pt``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import pathlib
-import signal
-import subprocess
 import sys
-import traceback
 from typing import Any
 
 import torch
@@ -21,7 +16,7 @@ from torch import nn
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
 
-WORDS, WIDTH, PATIENCE_SECONDS = 20, 16, 300
+WORDS, WIDTH = 20, 16
 SEEN: list[tuple[str, torch.Tensor]] = []
 GIVEN: dict[str, list[torch.Tensor]] = {}
 """Masks to take in place of drawn ones, by place, in order."""
@@ -165,39 +160,12 @@ def run(cases: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> dict[str, 
 
     folder.mkdir(exist_ok=True)
     (folder / "cases.json").write_text(json.dumps(cases))
-    command = [sys.executable, "-W", "ignore", __file__, str(folder), str(n_ranks)]
-    done = subprocess.run(command, env=runtime_processes.environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    runtime_processes.work(__file__, n_ranks, folder)
     found = [torch.load(folder / f"rank-{rank}.pt") for rank in range(n_ranks)]
     return {name: [one[name] for one in found] for name in cases}
 
 
-def main() -> int:
-    """Fork the processes and wait for them; the number of those that failed is the exit status."""
-    import meshwright.runtime.job.trainer  # noqa: F401
-
-    folder, world = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-    children = []
-    for rank in range(world):
-        children.append(os.fork())
-        if not children[-1]:
-            signal.alarm(PATIENCE_SECONDS)
-            try:
-                one(rank, world, folder)
-            except BaseException:
-                traceback.print_exc()
-                sys.stderr.flush()
-                os._exit(1)
-            os._exit(0)
-    failed = 0
-    for _ in children:
-        _, status = os.wait()
-        failed += status != 0
-        for other in children if status else ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(other, signal.SIGKILL)
-    return failed
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    import runtime_processes
+
+    runtime_processes.serve(one)

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 
 import meshwright
 
@@ -66,9 +67,9 @@ def environment() -> dict[str, str]:
 
 
 @functools.cache
-def _server() -> subprocess.Popen:
+def _server(script: str) -> subprocess.Popen:
     """Return a process that has imported everything, and forks into as many as a run needs; it ends with this one."""
-    command = [sys.executable, "-W", "ignore", __file__]
+    command = [sys.executable, "-W", "ignore", script]
     server = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(server.communicate)  # closes its input, on which it ends
     return server
@@ -80,11 +81,16 @@ def run_all(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path, n_steps:
     `rules`: NCCL's rules that messages keep, see `nccl_rules`; empty for Gloo's own."""
     (folder / "cases.json").write_text(json.dumps({"n_steps": n_steps, "cases": cases, "rules": rules}))
     (folder / "rendezvous").unlink(missing_ok=True)
-    server = _server()
+    work(__file__, n_ranks, folder)
+    return json.loads((folder / "results.json").read_text())
+
+
+def work(script: str, n_ranks: int, folder: pathlib.Path) -> None:
+    """Have so many processes work in a folder, forked from one that runs a script which calls `serve`."""
+    server = _server(script)
     print(n_ranks, folder, file=server.stdin, flush=True)
     failed = json.loads(server.stdout.readline())
     assert not failed, "\n".join((folder / f"log-{rank}").read_text()[-3000:] for rank in failed)
-    return json.loads((folder / "results.json").read_text())
 
 
 def sgd(parameters: list) -> object:
@@ -197,8 +203,8 @@ def alone(case: dict, batches: object, n_steps: int, precision: object) -> tuple
     return model, steps
 
 
-def fork(rank: int, n_ranks: int, folder: pathlib.Path) -> int:
-    """Return the id of a process that trains as one of several."""
+def fork(job: Callable[[int, int, pathlib.Path], None], rank: int, n_ranks: int, folder: pathlib.Path) -> int:
+    """Return the id of a process that works as one of several."""
     child = os.fork()
     if child:
         return child
@@ -207,7 +213,7 @@ def fork(rank: int, n_ranks: int, folder: pathlib.Path) -> int:
     os.dup2(log, 2)
     signal.alarm(_PATIENCE_SECONDS)
     try:
-        train(rank, n_ranks, folder)
+        job(rank, n_ranks, folder)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -216,14 +222,17 @@ def fork(rank: int, n_ranks: int, folder: pathlib.Path) -> int:
     os._exit(0)
 
 
-def main() -> None:
-    """Fork for every line that names a number of processes and a folder; answer with the ranks that failed."""
+def serve(job: Callable[[int, int, pathlib.Path], None]) -> None:
+    """Fork for every line that names a number of processes and a folder; answer with the ranks that failed.
+
+    `job`: what each does, given its rank, their number and the folder.
+    """
     for name in ("meshwright.runtime.job.trainer", "torch._dynamo"):  # what takes longest, once for all
         importlib.import_module(name)
 
     for line in sys.stdin:
         n_ranks, folder = line.split(maxsplit=1)
-        children = [fork(rank, int(n_ranks), pathlib.Path(folder.strip())) for rank in range(int(n_ranks))]
+        children = [fork(job, rank, int(n_ranks), pathlib.Path(folder.strip())) for rank in range(int(n_ranks))]
         failed = []
         for _ in children:
             child, status = os.wait()
@@ -236,4 +245,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(train)

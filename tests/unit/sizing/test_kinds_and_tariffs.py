@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.base import files
 from meshwright.base.errors import InputError, UnknownNameError
-from meshwright.clusters import nodes
+from meshwright.clusters import built_in
 from meshwright.sizing.failures import DATA, figure
 from meshwright.sizing.kinds import kind, kinds
 from meshwright.sizing.points import Outlay
@@ -23,7 +23,7 @@ from meshwright.sizing.tariffs import Tariff, priced_kinds, tariffs, told_of_kin
 )  # fmt: skip
 def test_short_names(word: str, name: str) -> None:
     found = kind(word, "--kinds")
-    assert found.name == name and found.devices_per_node == nodes.figures(found.stem)["devices_per_node"]
+    assert found.name == name and found.devices_per_node == built_in.figures(found.stem)["devices_per_node"]
 
 
 def test_what_is_no_kind() -> None:
@@ -50,11 +50,11 @@ def test_every_figure_has_source_and_date(name: str) -> None:
 
 
 def test_the_data_name_built_in_kinds_and_nodes_are_no_less_than_their_devices() -> None:
-    stems = set(nodes.kinds().values())
+    stems = set(built_in.stems().values())
     power = files.read_toml(DATA / "power.toml")
     assert set(files.read_toml(DATA / "prices.toml")) - {"currency"} <= stems and set(power) - {"pue"} <= stems
     for stem in set(power) - {"pue"}:
-        assert power[stem]["node"]["watts"] >= nodes.figures(stem)["devices_per_node"] * power[stem]["device"]["watts"], stem
+        assert power[stem]["node"]["watts"] >= built_in.figures(stem)["devices_per_node"] * power[stem]["device"]["watts"], stem
 
 
 def test_a_device_costs_its_share_of_the_node() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.clusters import shared_options
 from meshwright.clusters.shared_options import DeviceOptions, generated
@@ -38,6 +36,8 @@ class Params(DeviceOptions):
 
 def build(params: Params, name: str) -> Cluster:
     """Return the cluster."""
+    import numpy as np
+
     n = check_count(params.n_devices, f"cluster {name}")
     k = params.k
     while params.k == 0 and (k < 2 or k**3 // 4 < n):

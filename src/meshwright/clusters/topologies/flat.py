@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from meshwright.clusters.shared_options import DeviceOptions as Params
 from meshwright.clusters.shared_options import generated
 from meshwright.clusters.wires import Wires, check_count
@@ -16,6 +14,8 @@ EXAMPLE = "16"
 
 def build(params: Params, name: str) -> Cluster:
     """Return the cluster."""
+    import numpy as np
+
     n = check_count(params.n_devices, f"cluster {name}")
     wires = Wires()
     wires.join(np.arange(n), n, params.bytes_per_second, params.latency_seconds)

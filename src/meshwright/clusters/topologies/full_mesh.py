@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.clusters.shared_options import DeviceOptions as Params
 from meshwright.clusters.shared_options import generated
@@ -18,6 +16,8 @@ LARGEST = 4096
 
 def build(params: Params, name: str) -> Cluster:
     """Return the cluster."""
+    import numpy as np
+
     n = check_count(params.n_devices, f"cluster {name}")
     if n > LARGEST:
         raise InputError(f"cluster {name}: a full mesh of {n} devices has {n * (n - 1) // 2} wires; at most {LARGEST} devices")

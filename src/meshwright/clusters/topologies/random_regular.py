@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.clusters import shared_options
 from meshwright.clusters.shared_options import DeviceOptions, generated
@@ -14,6 +12,7 @@ from meshwright.clusters.wires import Wires, check_count
 from meshwright.core.cluster import Cluster
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["EXAMPLE", "Params", "build"]
@@ -41,6 +40,8 @@ class Params(DeviceOptions):
 
 def build(params: Params, name: str) -> Cluster:
     """Return the cluster."""
+    import numpy as np
+
     n = check_count(params.n_devices, f"cluster {name}")
     degree = params.degree
     if not 1 <= degree < n or n * degree % 2 or n * degree > MOST_ENDS:
@@ -69,6 +70,8 @@ def _draw(n: int, degree: int, rng: np.random.Generator) -> NDArray[np.int64] | 
     ----------
     .. [1] Steger and Wormald, "Generating random regular graphs quickly", 1999.
     """
+    import numpy as np
+
     taken: set[tuple[int, int]] = set()
     free = np.repeat(np.arange(n), degree)
     while len(free):

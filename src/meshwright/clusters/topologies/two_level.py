@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from meshwright.clusters import shared_options
 from meshwright.clusters.shared_options import DeviceOptions, generated
 from meshwright.clusters.wires import Wires, check_count
@@ -37,6 +35,8 @@ class Params(DeviceOptions):
 
 def build(params: Params, name: str) -> Cluster:
     """Return the cluster."""
+    import numpy as np
+
     n = check_count(params.n_devices, f"cluster {name}")
     node = np.arange(n) // params.per_node
     n_nodes = int(node[-1]) + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 from meshwright.base.units import format_bytes, format_count, format_seconds
@@ -198,6 +197,8 @@ def as_text(entry: Mapping[str, Any], plan: Plan | None) -> str:
 
 def as_html(entry: Mapping[str, Any], plan: Plan | None) -> str:
     """Return an answer as a small table of HTML; `entry` and `plan` as of `as_text`."""
+    from html import escape
+
     facts = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(value)}</td></tr>"
         for name, value in _facts(entry, plan)

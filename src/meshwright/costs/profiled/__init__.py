@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Device
 from meshwright.core.plan import Plan, Stage
@@ -85,6 +83,8 @@ def _spare(profile: Profile, plan: Plan) -> list[dict[int, float]]:
 
 def _stage(problem: Problem, profile: Profile, stage: Stage, rows: float, spare: dict[int, float]) -> StageCost:
     """Return the load of one stage; `spare`: bytes of weights by layer that its rank holds already."""
+    import numpy as np
+
     strategy = stage.strategy
     recompute = stage.recompute or ("none",) * len(stage.ops)
     sums = np.zeros(5)  # forward, input, weight, recomputation seconds; saved bytes
@@ -153,6 +153,8 @@ def _at(profile: Profile, layer: MeasuredLayer, rows: float, tensor: int) -> tup
 
 def _line(measures: Sequence[Measure], name: str, rows: float) -> float:
     """Return a measured figure at any number of rows."""
+    import numpy as np
+
     x = np.array([measure.rows for measure in measures], dtype=float)
     y = np.array([getattr(measure, name) for measure in measures], dtype=float)
     if len(x) == 1:
@@ -206,6 +208,8 @@ def _collective(problem: Problem, profile: Profile, stage: Stage, axis: str, kin
             return measured.latency_seconds + measured.seconds_per_byte * n_bytes
     if problem.cluster is None:
         return 0.0
+    import numpy as np
+
     from meshwright.network import Network
 
     grid = np.array(stage.ring_devices).reshape(strategy.data, strategy.tensor)

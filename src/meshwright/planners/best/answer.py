@@ -14,7 +14,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer
 from meshwright.core.strategy import ON_HOST
-from meshwright.costs import analytic, sharded
+from meshwright.costs import analytic
 from meshwright.planners.best import limits, splits
 from meshwright.planners.best.beside import simplest
 from meshwright.planners.best.beside.runners_up import NextBest, listed
@@ -205,6 +205,8 @@ def _find_others(state: BestFirstSearch) -> None:
 
 def _with_splits(problem: Problem, found: Answer) -> Answer:
     """Say which layers are split otherwise than Megatron does."""
+    from meshwright.costs import sharded
+
     assert found.plan is not None
     return replace(
         found,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright import sim
+from meshwright.base.identity import distinct
 from meshwright.core.cluster import Cluster
 from meshwright.planners.dapple.machines import (
     COLLECTIVE_BYTES_PER_SECOND,
@@ -45,7 +46,7 @@ def orders(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
     own.
     """
     node = cluster.node_of_device
-    machines = [tuple(int(device) for device in np.flatnonzero(node == name)) for name in np.unique(node)]
+    machines = [tuple(int(device) for device in np.flatnonzero(node == name)) for name in distinct(node)]
     ids = range(len(machines))
     ways = [list(ids), sorted(ids, key=lambda i: (-len(machines[i]), i)), sorted(ids, key=lambda i: (len(machines[i]), i))]
     found = [tuple(device for i in way for device in machines[i]) for way in ways]
@@ -122,8 +123,8 @@ def _period(nodes: NDArray[np.int64], unit: int) -> int:
     """Return after how many units an order that goes through equal machines looks the same; 0 where there is no such number."""
     starts = np.flatnonzero(np.concatenate(([True], nodes[1:] != nodes[:-1])))
     lengths = np.diff(np.concatenate((starts, [len(nodes)])))
-    plain = len(starts) == len(np.unique(nodes)) and np.all(lengths == lengths[0])
-    turn = len(np.unique(nodes))
+    plain = len(starts) == len(distinct(nodes)) and np.all(lengths == lengths[0])
+    turn = len(distinct(nodes))
     if not plain and turn < len(nodes) and np.array_equal(nodes[turn:], nodes[:-turn]):
         return math.lcm(turn, unit) // unit  # one device of each machine in turn
     return math.lcm(int(lengths[0]), unit) // unit if plain else 0
@@ -133,7 +134,7 @@ def _pattern(nodes: NDArray[np.int64]) -> tuple[int, ...]:
     """Return the lengths of the runs of devices on one machine, with negative sign where a machine comes back."""
     starts = np.flatnonzero(np.concatenate(([True], nodes[1:] != nodes[:-1])))
     lengths = np.diff(np.concatenate((starts, [len(nodes)])))
-    if len(starts) == len(np.unique(nodes)):
+    if len(starts) == len(distinct(nodes)):
         return tuple(int(length) for length in lengths)
     _, names = np.unique(nodes, return_inverse=True)
     return tuple(-1 - int(name) for name in names)

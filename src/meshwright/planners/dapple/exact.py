@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.base.identity import distinct
 from meshwright.planners.dapple.evaluate import Cut, Evaluator, PlanOutline
 
 __all__ = ["Numbers", "placements", "proven"]
@@ -114,7 +115,7 @@ def _machines(evaluator: Evaluator) -> list[tuple[int, ...]]:
     """Return the devices of each machine."""
     cluster = evaluator.problem.required_cluster
     node = cluster.node_of_device
-    return [tuple(int(device) for device in np.flatnonzero(node == name)) for name in np.unique(node)]
+    return [tuple(int(device) for device in np.flatnonzero(node == name)) for name in distinct(node)]
 
 
 def _longer(

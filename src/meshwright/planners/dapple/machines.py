@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwright.base.errors import InputError
+from meshwright.base.identity import distinct
 from meshwright.clusters.wires import Wires
 from meshwright.core.cluster import Cluster, Device
 
@@ -94,7 +95,7 @@ def send_seconds_per_byte(cluster: Cluster, sources: Sequence[int], targets: Seq
     a, b = len(sources), len(targets)
     slowest = max(1.0 / a, 1.0 / b) / NVLINK_BYTES_PER_SECOND
     node = cluster.node_of_device
-    ends = np.union1d(np.arange(a + 1) * b, np.arange(b + 1) * a)
+    ends = distinct(np.concatenate((np.arange(a + 1) * b, np.arange(b + 1) * a)))
     here, there = node[list(sources)][ends[:-1] // b], node[list(targets)][ends[:-1] // a]
     crossing = np.where(here != there, np.diff(ends) / (a * b), 0.0)
     through = max(float(np.bincount(here, crossing).max()), float(np.bincount(there, crossing).max()))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.core.problem import Problem
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["LinearisedProfile", "PipeDreamProfile", "ProfileNode", "ProfiledTraining", "cleaned", "training_of"]
@@ -96,7 +95,7 @@ class LinearisedProfile:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             for array in value if isinstance(value, tuple) else (value,):
-                if isinstance(array, np.ndarray):
+                if name not in ("descriptions", "profile_batch"):
                     array.setflags(write=False)
 
 

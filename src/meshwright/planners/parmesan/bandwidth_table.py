@@ -6,14 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.clusters import shared_options
 from meshwright.clusters.wires import Wires, check_count
 from meshwright.core.cluster import Cluster
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["GIGABYTES", "MEGABYTES_PER_MICROSECOND", "Drawn", "Grid", "Paired", "by_hops", "check", "hop_table", "pairwise"]
@@ -95,6 +94,8 @@ def hop_table(hops: NDArray[np.int64]) -> NDArray[np.float64]:
     ----------
     .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, Table IX.
     """
+    import numpy as np
+
     first = (
         78.1, 39.0, 24.4, 14.6, 9.77, 7.81, 5.86, 4.4, 2.93, 1.46, 0.88, 0.78, 0.68, 0.59, 0.49, 0.39, 0.29, 0.19, 0.098, 0.098,
     )  # fmt: skip
@@ -106,6 +107,8 @@ def hop_table(hops: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def by_hops(params: Grid, name: str, *, around: bool) -> Cluster:
     """Return a mesh, or a torus whose ends are joined, with the bandwidth of any two devices by their hops."""
+    import numpy as np
+
     n = check(shared_options.sizes(params.shape, (1, 2, 3), name), name)
     place = np.stack(np.unravel_index(np.arange(n), params.shape))
     apart = np.abs(place[:, :, None] - place[:, None, :])
@@ -125,6 +128,8 @@ def pairwise(
     `node`, shape (n,), int64, or None: node of each device; None where each is its own.
     `source`: where the figures are from.
     """
+    import numpy as np
+
     n = len(bytes_per_second)
     wires = Wires()
     upper = np.triu_indices(n, 1)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from meshwright.base.errors import InputError
+from meshwright.base.identity import distinct
 from meshwright.solvers.pipeline import downsets
 from meshwright.solvers.pipeline.floor import least_time
 from meshwright.solvers.pipeline.menu import StageMenu
@@ -43,7 +44,7 @@ def steps(menu: StageMenu, over: str) -> list[tuple[int, float]]:
     below, and its lower bound is the time just proven.
     """
     family = downsets.all_downsets(menu.n_nodes, menu.edge_source, menu.edge_target, MOST_DOWNSETS)
-    n_pairs = PAIR_BYTES // (4 + 8 * len(np.unique(menu.degrees)))
+    n_pairs = PAIR_BYTES // (4 + 8 * len(distinct(menu.degrees)))
     prepared = None if family is None else prepare(menu, family, n_pairs=n_pairs, n_steps=MOST_STEPS)
     if prepared is None:
         raise InputError("the graph has too many downsets for a whole curve; ask for single numbers of devices instead")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwright._kernels.pipeline.choice import Menu, Rules
 from meshwright._kernels.pipeline.pairs import Crossing, Space
-from meshwright.base.identity import locked
+from meshwright.base.identity import distinct, locked
 from meshwright.solvers.pipeline import downsets
 
 __all__ = ["StageMenu", "crossing", "kernel_menu", "rules", "space", "widest"]
@@ -156,7 +156,7 @@ def widest(menu: StageMenu) -> NDArray[np.int64]:
     it has every choice of the others.
     """
     sizes = np.diff(menu.first).reshape(menu.n_nodes, menu.n_degrees).sum(axis=0)
-    return locked(np.array([max(np.flatnonzero(menu.degrees == t), key=lambda i: sizes[i]) for t in np.unique(menu.degrees)]))
+    return locked(np.array([max(np.flatnonzero(menu.degrees == t), key=lambda i: sizes[i]) for t in distinct(menu.degrees)]))
 
 
 def rules(menu: StageMenu, *, optimistic: bool = False) -> Rules:
@@ -176,7 +176,7 @@ def rules(menu: StageMenu, *, optimistic: bool = False) -> Rules:
         int(optimistic),
         locked(np.zeros(menu.n_degrees) if menu.reserve_bytes is None else menu.reserve_bytes),
         locked(np.ones((menu.n_degrees, len(menu.replicas))) if menu.border_ratio is None else menu.border_ratio),
-        locked(np.searchsorted(np.unique(menu.degrees), menu.degrees)),
+        locked(np.searchsorted(distinct(menu.degrees), menu.degrees)),
     )
 
 

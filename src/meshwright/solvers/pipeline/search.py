@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.errors import InputError
+from meshwright.base.identity import distinct
 from meshwright.solvers.pipeline import downsets, fill, orders
 from meshwright.solvers.pipeline.bounds import by_prices, fewer_nodes
 from meshwright.solvers.pipeline.floor import least_time
@@ -104,7 +105,7 @@ def _solve(menu: StageMenu, lower: float, slack_ratio: float) -> Solved:
         known, restricted = _along_orders(menu, lower)
     if family is not None:
         seconds = known.seconds * (1.0 + slack_ratio) if known is not None else math.inf
-        n_pairs = PAIR_BYTES // (4 + 8 * len(np.unique(menu.degrees)))
+        n_pairs = PAIR_BYTES // (4 + 8 * len(distinct(menu.degrees)))
         prepared = prepare(menu, family, seconds=seconds, n_pairs=n_pairs, n_steps=MOST_STEPS)
         if prepared is not None:
             best, proven = minimise(prepared, lower, known)
@@ -215,7 +216,7 @@ def relaxation(menu: StageMenu) -> float:
     n = menu.n_nodes
     node = np.repeat(np.arange(n), np.diff(menu.first).reshape(n, menu.n_degrees).sum(axis=1))
     degree = np.repeat(np.tile(menu.degrees, n), np.diff(menu.first)).astype(np.float64)
-    if len(np.unique(node)) < n:
+    if len(distinct(node)) < n:
         return math.inf
     starts = np.searchsorted(node, np.arange(n))
     alone = np.full(len(node), np.inf)

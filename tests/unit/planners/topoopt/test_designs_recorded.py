@@ -31,8 +31,9 @@ from meshwright.planners.topoopt.design import Design, design, parse
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.readers import flexflow_measures, taskgraph_fbuf, topoopt_workload
 from meshwright.planners.topoopt.step import TRAFFIC, Step, data_parallel
-from meshwright.planners.topoopt.task_graphs import flatbuffer, play
+from meshwright.planners.topoopt.task_graphs import flatbuffer
 from meshwright.planners.topoopt.task_graphs.graph import FlexNetTask, TaskGraph
+from meshwright.planners.topoopt.task_graphs.played import play
 from meshwright.planners.topoopt.workloads import families
 from meshwright.planners.topoopt.workloads.workload import DATA, Operation, Workload, flops, graph_of
 from meshwright.planners.topoopt.writers import (

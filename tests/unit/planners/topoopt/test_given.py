@@ -19,8 +19,8 @@ from meshwright.planners.topoopt.given import strategy as strategy_file
 from meshwright.planners.topoopt.given.task_graph import GivenStep
 from meshwright.planners.topoopt.readers import taskgraph_fbuf
 from meshwright.planners.topoopt.step import Placement, Step, data_parallel
-from meshwright.planners.topoopt.task_graphs import play
 from meshwright.planners.topoopt.task_graphs.graph import FlexNetTask, TaskGraph
+from meshwright.planners.topoopt.task_graphs.played import play
 from meshwright.planners.topoopt.writers import taskgraph_fbuf as writer
 
 A100 = device("a100-sxm-40gb")

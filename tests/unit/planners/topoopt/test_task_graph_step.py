@@ -11,10 +11,9 @@ import pytest
 
 from meshwright import clusters
 from meshwright.base.errors import InputError
-from meshwright.planners.topoopt.task_graphs import play
 from meshwright.planners.topoopt.task_graphs.graph import FlexNetTask, TaskGraph
 from meshwright.planners.topoopt.task_graphs.paths import Paths, fair_rates
-from meshwright.planners.topoopt.task_graphs.played import HEADER_BYTES, PACKET_BYTES
+from meshwright.planners.topoopt.task_graphs.played import HEADER_BYTES, PACKET_BYTES, play
 
 RATE, LATENCY = 1e9, 1e-6
 HEADERS = PACKET_BYTES / (PACKET_BYTES - HEADER_BYTES)

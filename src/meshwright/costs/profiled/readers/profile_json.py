@@ -23,8 +23,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from meshwright.base import fields
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster, Device, Links
@@ -227,6 +225,8 @@ def _cluster(file: _File, measured: _Links, place: str) -> Cluster:
         1e10,
         source="measured profile",
     )
+    import numpy as np
+
     links = Links(
         np.array([pair.source for pair in pairs]),
         np.array([pair.target for pair in pairs]),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.problem import ModelSpec
@@ -14,6 +12,7 @@ from meshwright.core.source import Source
 from meshwright.planners.dapple.profile import LinearisedProfile
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["read", "recognises"]
@@ -63,6 +62,8 @@ def _parse(lines: list[str], place: str, profile_batch: int) -> LinearisedProfil
         raise InputError(
             f"{place}: {len(lines)} lines; {n} states need {n_lines} (states, three tables, cuts, predecessors): cut off?"
         )
+    import numpy as np
+
     cumulative = np.zeros((4, n))
     descriptions = []
     for i in range(n):
@@ -91,19 +92,23 @@ def _parse(lines: list[str], place: str, profile_batch: int) -> LinearisedProfil
 
 def _row(fields: list[str], n: int, place: str, *, sentinel: bool = True) -> NDArray[np.float64]:
     """Read one row of numbers; `sentinel` allows the -1 below the diagonal."""
+    import numpy as np
+
     if len(fields) != n:
         raise InputError(f"{place}: {len(fields)} numbers; expected {n}")
     try:
         row = np.array([float(field) for field in fields])
     except ValueError:
         raise InputError(f"{place}: '{' '.join(fields)[:60]}' is not a row of {n} numbers") from None
-    if not np.all(np.isfinite(row)) or (not sentinel and np.any(row < 0)):
+    if not np.isfinite(row).all() or (not sentinel and (row < 0).any()):
         raise InputError(f"{place}: a number is negative or not finite; times and sizes must be finite and >= 0")
     return row
 
 
 def _states(line: str, i: int, place: str) -> NDArray[np.int64]:
     """Read the predecessors of state `i`."""
+    import numpy as np
+
     if not re.fullmatch(r"[\d\s]*", line):
         raise InputError(f"{place}: '{line[:60]}' is not a list of states")
     states = np.array([int(field) for field in line.split()], dtype=np.int64)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.errors import InputError
+from meshwright.base.identity import distinct
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Bound, Objective
 from meshwright.network.numbering import links_alike, numbered_alike
@@ -184,7 +185,7 @@ def _machines(problem: Problem) -> list[tuple[int, ...]]:
     """Return the devices of each machine; all machines must be alike."""
     cluster = problem.required_cluster
     node = cluster.node_of_device
-    machines = [tuple(int(device) for device in np.flatnonzero(node == name)) for name in np.unique(node)]
+    machines = [tuple(int(device) for device in np.flatnonzero(node == name)) for name in distinct(node)]
     if len({len(machine) for machine in machines}) > 1:
         sizes = ", ".join(str(len(machine)) for machine in machines)
         raise InputError(f"search pipedream: machines of {sizes} devices; PipeDream's planner knows only machines of one size")

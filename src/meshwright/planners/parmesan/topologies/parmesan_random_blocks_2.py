@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from meshwright.core.cluster import Cluster
 from meshwright.planners.parmesan import bandwidth_table
 from meshwright.planners.parmesan.bandwidth_table import Drawn as Params
@@ -20,6 +18,8 @@ def build(params: Params, name: str) -> Cluster:
     ----------
     .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, section VIII-C.
     """
+    import numpy as np
+
     n = bandwidth_table.check(params.n_devices, name)
     random = np.random.default_rng(params.seed)
     sizes = random.integers(2, 9, size=n)  # the paper does not say how large nodes are

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from meshwright.core.cluster import Cluster
 from meshwright.planners.parmesan import bandwidth_table
 
@@ -34,6 +32,8 @@ def build(params: Params, name: str) -> Cluster:
     ----------
     .. [1] L. Liu et al., Parmesan, IEEE TCAD 2024, section VIII, Table I.
     """
+    import numpy as np
+
     n = bandwidth_table.check(params.n_devices, name)
     node = np.arange(n) // 4
     table = np.where(node[:, None] == node[None, :], 11.0, 1.1) * bandwidth_table.GIGABYTES

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from meshwright.base import fields
 from meshwright.base.errors import InputError, UnknownNameError
 from meshwright.core.cluster import Cluster, Device, Links
@@ -142,6 +140,8 @@ def graph_of(instance: PiperInstance, name: str) -> Graph:
 def flat_cluster(instance: PiperInstance) -> Cluster:
     """Return the instance's devices behind one switch, every link at its bandwidth."""
     n = instance.n_devices
+    import numpy as np
+
     devices = np.arange(n, dtype=np.int64)
     switch = np.full(n, n, dtype=np.int64)
     kind = Device("device of a Piper file", (), instance.memory_bytes, 0.0, launch_seconds=0.0, source="the file itself")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Cluster, Links
 from meshwright.core.graph import Graph, Op
@@ -72,15 +70,15 @@ def play(model_spec: ModelSpec, cluster: Cluster | None = None, seed: int = 0) -
     Raises
     ------
     InputError
-        When the file names no network and none is given, or `meshwright.planners.topoopt.task_graphs.play` refuses.
+        When the file names no network and none is given, or `meshwright.planners.topoopt.task_graphs.played.play` refuses.
     """
-    from meshwright.planners.topoopt import task_graphs
+    from meshwright.planners.topoopt.task_graphs import played
 
     graph, place = model_spec.instance, cluster or model_spec.cluster
     assert isinstance(graph, TaskGraph)
     if place is None:
         raise InputError(f"{model_spec.name}: holds no network with a speed; name a cluster with --cluster")
-    return task_graphs.play(graph, place, seed, has_rings=cluster is None)
+    return played.play(graph, place, seed, has_rings=cluster is None)
 
 
 def parse(content: bytes, place: str) -> TaskGraph:
@@ -145,6 +143,8 @@ def _check(graph: TaskGraph, place: str) -> None:
 
 def _cluster(graph: TaskGraph, place: str) -> Cluster | None:
     """Return the network, where the file says its speed."""
+    import numpy as np
+
     from meshwright.clusters import wires
 
     rate = graph.bytes_per_millisecond[2] / MILLISECOND
