@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planners.piper.check.stage import buffer_held, held_bytes, reduce_seconds, replicas_allowed, share_ratio
+from meshwright.planners.piper.check.stage import buffer_held, reduce_seconds, replicas_allowed, share_ratio
 from meshwright.planners.piper.menu import Options, allowed_by
 from meshwright.planners.piper.problem import PiperChoice, PiperInstance
 
@@ -61,17 +59,19 @@ class Kind:
             for v, node in enumerate(instance.nodes)
         ]
         self.lacking = np.array([0.0 if menu else 1.0 for menu in self.menus])
+        self.choices = self._choices()
         self.data = np.array([d for d in replicas_allowed(instance, options) if d * degree <= instance.n_devices], np.int64)
         self.share = np.array([share_ratio(instance, int(d)) for d in self.data])
         self.reduce = np.array([reduce_seconds(instance, int(d), False) for d in self.data])
         self.spared = (1.0 - 1.0 / self.data) * instance.counting.shard_optimizer
-        fastest = [tuple(self._fastest(menu, i) for menu in self.menus) for i in range(len(self.data))]
-        patterns = list(dict.fromkeys(fastest))
-        self.pattern = np.array([patterns.index(one) for one in fastest], np.int64)
-        sizes = np.array([[self._sizes(menu, c) for menu, c in zip(self.menus, one, strict=True)] for one in patterns])
+        seconds, weights, _, _ = self.choices
+        fastest = [np.argmin(seconds * x + weights * y, axis=1) for x, y in zip(self.share, self.reduce, strict=True)]
+        patterns, pattern = np.unique(np.array(fastest), axis=0, return_inverse=True)
+        self.pattern = pattern.reshape(-1)
+        sizes = self._picked(self.choices, patterns)
         self.n_lacking = inside @ self.lacking
-        self.sums = np.einsum("pvi,sv->ips", sizes, inside)
-        seconds, weights, active, static = self._slack(sizes.transpose(2, 0, 1)).max(axis=1)
+        self.sums = np.einsum("ipv,sv->ips", sizes, inside)
+        seconds, weights, active, static = self._slack(sizes).max(axis=1)
         self.slack_seconds = float((self.share * seconds + self.reduce * weights).max(initial=0.0))
         self.slack_bytes = float(active * instance.n_microbatches + static + weights)
         self.into, self.out_of = self._borders()
@@ -85,33 +85,40 @@ class Kind:
         self._make_room()
         if (key := (data, in_flight)) not in self._weighed:
             share, reduce = share_ratio(self.instance, data), reduce_seconds(self.instance, data, False)
-            times, sizes = np.full((2, len(self.menus), max(map(len, self.menus), default=1)), np.inf)
-            for v, menu in enumerate(self.menus):
-                for c, (choice, buffer) in enumerate(menu):
-                    times[v, c] = choice.seconds * share + choice.weight_bytes * reduce
-                    sizes[v, c] = held_bytes(self.instance, choice, data, in_flight) - buffer
+            seconds, weights = self.choices[:2]
+            times, sizes = seconds * share + weights * reduce, self._held(data, in_flight)
             every = np.arange(len(self.menus))
             with np.errstate(invalid="ignore"):
                 swaps = (times - times.min(axis=1)[:, None]) / (sizes[every, np.argmin(times, axis=1)][:, None] - sizes)
             swaps = np.append(0.0, swaps[np.isfinite(swaps) & (swaps > 0.0)])
             prices = np.unique(np.quantile(swaps, np.linspace(0.0, 1.0, N_PRICES)))
             picked = np.array([np.argmin(times + price * np.where(np.isfinite(times), sizes, 0.0), axis=1) for price in prices])
-            both = [np.where(self.lacking < 0.5, x[every, picked], 0.0) for x in (times, sizes)]
+            both = self._picked(np.array([times, sizes]), picked)
             slack = np.array([self._slack(x).max() for x in both])
             self._weighed[key] = prices, *(x @ self.inside.T for x in both), slack
         return self._weighed[key]
 
-    def _fastest(self, menu: Sequence[tuple[PiperChoice, float]], i: int) -> int:
-        """Return a node's fastest choice at the i-th number of replicas."""
-        every = [choice.seconds * self.share[i] + choice.weight_bytes * self.reduce[i] for choice, _ in menu]
-        return min(range(len(menu)), key=every.__getitem__, default=-1)
+    def _choices(self) -> Floats:
+        """Return what every choice of every node takes, its weights, its bytes for each micro-batch in flight, and those that
+        are held in any case; what is no choice takes forever.
+        """
+        most = max(map(len, self.menus), default=1) or 1
+        found = np.zeros((4, len(self.menus), most))
+        found[0] = np.inf
+        for v, menu in enumerate(self.menus):
+            for c, (choice, buffer) in enumerate(menu):
+                found[:, v, c] = choice.seconds, choice.weight_bytes, choice.activation_bytes, choice.static_bytes - buffer
+        return found
 
-    def _sizes(self, menu: Sequence[tuple[PiperChoice, float]], c: int) -> tuple[float, float, float, float]:
-        """Return what a choice takes, its weights, its bytes for each micro-batch in flight, and those whatever is."""
-        if c < 0:
-            return 0.0, 0.0, 0.0, 0.0
-        choice, buffer = menu[c]
-        return choice.seconds, choice.weight_bytes, choice.activation_bytes, choice.static_bytes - buffer
+    def _picked(self, sizes: Floats, picked: Ints) -> Floats:
+        """Return the sizes, on the first axis, of the choices that each row picks; 0 for nodes without any."""
+        return np.where(self.lacking < 0.5, sizes[:, np.arange(len(self.menus)), picked], 0.0)
+
+    def _held(self, data: int, in_flight: int) -> Floats:
+        """Return what every choice of every node holds; infinite where there is none."""
+        seconds, weights, active, static = self.choices
+        held = active * in_flight + static - weights * ((1.0 - 1.0 / data) * self.instance.counting.shard_optimizer)
+        return np.where(np.isfinite(seconds), held, np.inf)
 
     def _slack(self, sizes: Floats) -> Floats:
         """Return what rounding may turn in a difference of sums of these sizes over the nodes, which stand on the last axis."""
@@ -142,9 +149,7 @@ class Kind:
         self._make_room()
         key = (data if self.instance.counting.shard_optimizer else 1, in_flight)
         if key not in self._smallest:
-            held = np.array([
-                min((held_bytes(self.instance, c, *key) - buffer for c, buffer in menu), default=0.0) for menu in self.menus
-            ])  # fmt: skip
+            held = np.where(self.lacking < 0.5, self._held(*key).min(axis=1), 0.0)
             self._smallest[key] = self.inside @ held, float(self._slack(held))
         return self._smallest[key]
 
@@ -156,10 +161,7 @@ class Kind:
 
     def least_of_replica(self, in_flight: int) -> Floats:
         """Return the least that each node holds on a device, times replicas; without a choice more than all devices have."""
-        sharded = self.instance.counting.shard_optimizer
+        seconds, weights, active, static = self.choices
         nothing = 2.0 * self.instance.memory_bytes * (self.instance.n_devices + 1)
-        held = [
-            [(c.activation_bytes, max(c.static_bytes - buffer - c.weight_bytes * sharded, 0.0)) for c, buffer in menu]
-            for menu in self.menus
-        ]
-        return np.array([min((a * in_flight + b for a, b in row), default=nothing) for row in held])
+        held = active * in_flight + np.maximum(static - weights * self.instance.counting.shard_optimizer, 0.0)
+        return np.asarray(np.where(np.isfinite(seconds), held, nothing).min(axis=1))
