@@ -133,6 +133,15 @@ def test_no_prices_refute_a_plan_that_there_is() -> None:
     assert n_tried >= 300
 
 
+def test_a_device_that_is_just_full_is_not_refuted_and_one_that_lacks_a_little_is() -> None:
+    for seed in range(8):
+        instance = replace(some_instance(seed), n_devices=1)
+        least = sum(min(choice.activation_bytes + choice.static_bytes for choice in node.at(1)) for node in instance.nodes)
+        for ratio in (1.0 + 1e-6, 1.0 - 1e-3):
+            menu = menu_of(replace(instance, memory_bytes=least * ratio), Options())
+            assert stage_bound.nothing_fits(menu) == (ratio < 1.0), seed
+
+
 def test_paths_hold_every_node_once_and_lead_along_the_graph() -> None:
     for seed in range(20):
         menu = menu_of(piper_graphs.series_parallel(40, seed=seed), Options())
