@@ -124,11 +124,11 @@ class Kind:
         """Return what rounding may turn in a difference of sums of these sizes over the nodes, which stand on the last axis."""
         return np.asarray(ROUNDED * len(self.menus) * np.abs(sizes).sum(axis=-1))
 
-    def between(self, upper: int, lower: Ints) -> Floats:
-        """Return the sums over the nodes between a downset and smaller ones: seconds, weights, bytes for each micro-batch in
-        flight, bytes whatever is; of each pattern of choices.
+    def between(self, upper: int, lower: Ints, some: slice) -> Floats:
+        """Return sums over the nodes between a downset and smaller ones, for each pattern of choices: some of seconds, weights,
+        bytes for each micro-batch in flight, bytes whatever is.
         """
-        between: Floats = self.sums[:, :, upper, None] - self.sums[:, :, lower]
+        between: Floats = self.sums[some, :, upper, None] - self.sums[some, :, lower]
         return between
 
     def _borders(self) -> tuple[Floats, Floats]:

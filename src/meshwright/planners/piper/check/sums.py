@@ -57,14 +57,25 @@ def exists(
     search = _Reached(instance, options, seconds, sets, work_seconds)
     for upper in range(1, len(sets)):
         search.grow(upper)
-    return bool(search.ways[-1].replicas.size)
+    return bool(search.ways.count[-1])
 
 
-class _Ways(NamedTuple):
-    """Ways to run a downset: replicas, and devices."""
+class _AllWays:
+    """The ways to run every downset so far, one downset's behind the other's: replicas, and devices."""
 
-    replicas: Ints
-    devices: Ints
+    def __init__(self, n_sets: int) -> None:
+        self.first, self.count = np.zeros(n_sets, np.int64), np.zeros(n_sets, np.int64)
+        self.replicas, self.devices = np.zeros(2 * n_sets, np.int64), np.zeros(2 * n_sets, np.int64)
+        self.count[0], self.n_ways = 1, 1  # nothing runs on nothing
+
+    def add(self, at: int, replicas: Ints, devices: Ints) -> None:
+        """Add the ways to run a downset."""
+        n = self.n_ways + len(replicas)
+        if n > len(self.replicas):
+            self.replicas, self.devices = (np.resize(some, 2 * n) for some in (self.replicas, self.devices))
+        self.first[at], self.count[at] = self.n_ways, len(replicas)
+        self.replicas[self.n_ways : n], self.devices[self.n_ways : n] = replicas, devices
+        self.n_ways = n
 
 
 class _Candidates(NamedTuple):
@@ -90,7 +101,6 @@ class _Candidates(NamedTuple):
 
 NONE: Ints = np.zeros(0, np.int64)
 NONE.setflags(write=False)
-NO_WAYS = _Ways(NONE, NONE)
 NO_CANDIDATES = _Candidates(NONE, NONE, NONE, NONE, NONE, NONE.astype(np.float64), NONE.astype(np.float64))
 
 
@@ -123,9 +133,9 @@ class _Reached:
         self.least_in_front = np.maximum((1.0 - self.inside) @ self._held_in_front(1) - self.slack_bytes, 0.0)
         self.menus = NodeMenus(instance, options)
         self.stages: dict[tuple[int, int], CheckedStage | None] = {}
-        start = np.zeros(1, np.int64)
-        self.ways = [_Ways(start, start)]
-        self.border_of_upper: tuple[Ints, Ints, Ints] = (NONE, NONE, NONE)
+        self.ways = _AllWays(len(sets))
+        self.sending = self.inside[:, self.source[self.first]]
+        self.border_of_upper: tuple[Ints, Ints] = (NONE, NONE)
         self.n_steps = 0
 
     def _leaving(self, kind: Kind) -> Floats:
@@ -141,18 +151,14 @@ class _Reached:
         """Add the ways to run the next downset."""
         most_devices = self.instance.n_devices - (self.work[-1] - self.work[upper])
         if self.instance.n_devices - self.least_in_front[upper] / self.instance.memory_bytes < 1.0:
-            self.ways.append(NO_WAYS)
             return
         able = self.fewest[:upper] + (self.work[upper] - self.work[:upper]) <= most_devices
         for word in self.words:
             able &= word[:upper] & ~word[upper] == 0
         lower = np.flatnonzero(able)
         if not lower.size:
-            self.ways.append(NO_WAYS)
             return
-        over = np.flatnonzero(self.crossing[upper])
-        first = np.flatnonzero(np.diff(self.source[over], prepend=-1))
-        self.border_of_upper = over, first, np.flatnonzero(self.inside[upper, self.source[self.first]])
+        self.border_of_upper = np.flatnonzero(self.crossing[upper]), np.flatnonzero(self.sending[upper])
         found = _Front(self.instance.n_devices, self.most_replicas, self.options.exact)
         open_ones = []
         for k, kind in enumerate(self.kinds):
@@ -166,40 +172,39 @@ class _Reached:
             open_ones.append((k, some.take(~surely)))
         for k, some in open_ones:
             self._decide(k, upper, some, found)
-        self.ways.append(found.ways())
-        self.fewest[upper] = self.ways[-1].devices.min(initial=self.instance.n_devices + 1)
+        replicas, devices = found.ways()
+        self.ways.add(upper, replicas, devices)
+        self.fewest[upper] = devices.min(initial=self.instance.n_devices + 1)
 
     def _candidates(self, k: int, upper: int, lower: Ints, most_devices: float) -> _Candidates:
         """Return the stages of a kind in front of ways whose least time keeps the threshold."""
         kind = self.kinds[k]
-        sums = kind.between(upper, lower)
-        quick = kind.share[:, None] * sums[0, kind.pattern] + kind.reduce[:, None] * sums[1, kind.pattern]
+        seconds, weights = kind.between(upper, lower, slice(2))
+        quick = kind.share[:, None] * seconds[kind.pattern] + kind.reduce[:, None] * weights[kind.pattern]
         limit = self.seconds * (1.0 + CLOSE) + kind.slack_seconds
         kept = (quick <= limit) & (kind.n_lacking[upper] - kind.n_lacking[lower] < 0.5)
         kept &= self.fewest[lower] + kind.degree * kind.data[:, None] <= most_devices
         able = kept.any(axis=0)
         if not able.any():
             return NO_CANDIDATES
-        lower, sums, quick, kept = lower[able], sums[:, :, able], quick[:, able], kept[:, able]
+        lower, quick, kept = lower[able], quick[:, able], kept[:, able]
         border = self._border(k, lower)
         kept &= quick + kind.share[:, None] * border[0] <= limit
         at_data, at_lower = np.nonzero(kept)
-        n_ways = np.array([self.ways[i].replicas.size for i in lower])
-        begins = np.cumsum(n_ways) - n_ways
-        each = n_ways[at_lower]
+        each = self.ways.count[lower[at_lower]]
         self.n_steps += int(each.sum())
         if self.n_steps > MOST_STEPS:
             raise TooLarge
         pair = np.repeat(np.arange(len(each)), each)
-        way = np.arange(len(pair)) - np.repeat(np.cumsum(each) - each, each) + begins[at_lower][pair]
+        way = np.arange(len(pair)) - np.repeat(np.cumsum(each) - each, each)
         at_data, at_lower = at_data[pair], at_lower[pair]
+        way += self.ways.first[lower[at_lower]]
         data = kind.data[at_data]
-        replicas = np.concatenate([self.ways[i].replicas for i in lower])[way] + data
-        devices = np.concatenate([self.ways[i].devices for i in lower])[way] + data * kind.degree
+        replicas, devices = self.ways.replicas[way] + data, self.ways.devices[way] + data * kind.degree
         some = np.flatnonzero((replicas <= self.most_replicas) & (devices <= most_devices))
         at_data, at_lower, data, replicas, devices = (field[some] for field in (at_data, at_lower, data, replicas, devices))
         in_flight = -(-replicas // data)
-        _, weights, growing, fixed = sums[:, kind.pattern[at_data], at_lower]
+        _, weights, growing, fixed = kind.between(upper, lower, slice(4))[:, kind.pattern[at_data], at_lower]
         held = growing * in_flight + fixed - weights * kind.spared[at_data]
         most = quick[at_data, at_lower] + kind.share[at_data] * border[1][at_lower]
         return _Candidates(replicas, devices, data, lower[at_lower], in_flight, most, held)
@@ -223,10 +228,11 @@ class _Reached:
         """Return the least and the most seconds of what crosses the borders of the nodes between the set that grows and smaller
         ones, if one replica runs every micro-batch.
         """
-        over, first, within = self.border_of_upper
+        over, within = self.border_of_upper
         into, out_of = self.kinds[k].into[over], self.out_of[k]
         outside = 1.0 - self.inside[lower[:, None], self.target[over]]
         if self.instance.counting.tensor_once and over.size:
+            first = np.flatnonzero(np.diff(self.source[over], prepend=-1))
             entering = np.maximum.reduceat(outside[:, :, None] * into, first, axis=1).sum(axis=1)
         else:
             entering = outside @ into
@@ -304,10 +310,10 @@ class _Front:
         """Return which ways add nothing to those found."""
         return self.least[devices] <= replicas if self.exact else self.found[devices, replicas]
 
-    def ways(self) -> _Ways:
-        """Return those found."""
+    def ways(self) -> tuple[Ints, Ints]:
+        """Return replicas and devices of those found."""
         if not self.exact:
             devices, replicas = np.nonzero(self.found)
-            return _Ways(replicas, devices)
-        better = np.flatnonzero(np.diff(self.least, prepend=self.found.shape[1]) < 0)
-        return _Ways(self.least[better], better)
+            return replicas, devices
+        better = np.flatnonzero(self.least[1:] < self.least[:-1]) + 1  # on no devices runs nothing
+        return self.least[better], better
