@@ -9,7 +9,7 @@ from meshwright.planners.piper.check.stage import buffer_held, reduce_seconds, r
 from meshwright.planners.piper.menu import Options, allowed_by
 from meshwright.planners.piper.problem import PiperChoice, PiperInstance
 
-__all__ = ["Kind"]
+__all__ = ["KindSums"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -24,7 +24,7 @@ MOST_KEPT = 20_000_000
 """Sums over downsets that are kept of a kind."""
 
 
-class Kind:
+class KindSums:
     """What nodes take and hold at a tensor degree, with buffers up to a size, which is kept; added up over downsets.
 
     Parameters

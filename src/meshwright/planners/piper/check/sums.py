@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planners.piper.check.kinds import Kind
+from meshwright.planners.piper.check.kinds import KindSums
 from meshwright.planners.piper.check.stage import CheckedStage, NodeMenus, TooLarge, share_ratio
 from meshwright.planners.piper.menu import Options, rooms
 from meshwright.planners.piper.problem import PiperInstance
@@ -119,7 +119,7 @@ class _Reached:
         self.most_replicas = min(instance.n_devices, instance.n_microbatches)
         n = len(instance.nodes)
         self.inside = np.array([[some >> v & 1 for v in range(n)] for some in sets], np.float64)
-        self.kinds = [Kind(instance, options, t, room, self.inside) for t in degrees for room in rooms(instance, t)]
+        self.kinds = [KindSums(instance, options, t, room, self.inside) for t in degrees for room in rooms(instance, t)]
         self.work = self.inside @ work_seconds / seconds * (1.0 - CLOSE)  # devices, for each downset
         edges = sorted(instance.edges, key=lambda edge: edge.source)
         self.source = np.array([edge.source for edge in edges], np.int64)
@@ -138,7 +138,7 @@ class _Reached:
         self.border_of_upper: tuple[Ints, Ints] = (NONE, NONE)
         self.n_steps = 0
 
-    def _leaving(self, kind: Kind) -> Floats:
+    def _leaving(self, kind: KindSums) -> Floats:
         """Return the least and the most seconds of what each source sends into each downset from outside of it: of all its
         edges there, or the most of them where a tensor crosses once.
         """
