@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.base.errors import InputError
 from meshwright.base.identity import distinct
-from meshwright.solvers.pipeline import downsets, fill, orders
+from meshwright.solvers.pipeline import downsets, drawn_orders, fill, orders
 from meshwright.solvers.pipeline.bounds import by_prices, fewer_nodes
 from meshwright.solvers.pipeline.floor import least_time
 from meshwright.solvers.pipeline.menu import StageMenu
@@ -117,6 +117,7 @@ def _solve(menu: StageMenu, lower: float, slack_ratio: float) -> Solved:
             known, restricted = _along_orders(menu, lower)
     assert restricted is not None
     n_sets = len(family[0]) if family is not None else -most
+    known, restricted = drawn_orders.better(menu, lower, known) or (known, restricted)
     if known is None and by_prices.nothing_fits(menu):
         return Solved(None, math.inf, "exact", restricted, n_sets, along_orders=True)
     if known is not None:

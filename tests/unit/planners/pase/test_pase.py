@@ -70,6 +70,12 @@ def test_no_baseline_inside_the_space_beats_the_optimum_and_the_naive_algorithm_
     assert _value(graph, "data_parallel") >= _value(graph)
 
 
+def test_where_branches_are_narrow_the_naive_algorithm_costs_as_many_combinations_as_the_page_says() -> None:
+    answer = api.plan("pase:resnet101", search="pase_naive", settings={"n_processors": "16"}).answer
+    assert answer.extra["joint_combinations_costed"] == 5_518_604  # 5.5 million
+    assert answer.objective is not None and answer.objective.value == _value("resnet101", n_processors="16")
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_naive_algorithm_counts_every_operator_once_where_branches_meet(seed: int) -> None:
     rng = np.random.default_rng(seed)

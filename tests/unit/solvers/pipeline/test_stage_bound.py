@@ -15,7 +15,7 @@ from meshwright.planners.piper import solve
 from meshwright.planners.piper.costs.piper import evaluate
 from meshwright.planners.piper.menu import Options, menu_of
 from meshwright.planners.piper.problem import PiperInstance
-from meshwright.solvers.pipeline import downsets, fill, filling, orders, search
+from meshwright.solvers.pipeline import downsets, drawn_orders, fill, filling, orders, search
 from meshwright.solvers.pipeline.bounds import by_prices as stage_bound
 from meshwright.solvers.pipeline.bounds import fewer_nodes, path_cover
 from meshwright.solvers.pipeline.bounds.block_prices import BlockPrices, PricedCase, balanced, nodes_of, paid
@@ -133,6 +133,15 @@ def test_no_prices_refute_a_plan_that_there_is() -> None:
     assert n_tried >= 300
 
 
+def test_a_device_that_is_just_full_is_not_refuted_and_one_that_lacks_a_little_is() -> None:
+    for seed in range(8):
+        instance = replace(some_instance(seed), n_devices=1)
+        least = sum(min(choice.activation_bytes + choice.static_bytes for choice in node.at(1)) for node in instance.nodes)
+        for ratio in (1.0 + 1e-6, 1.0 - 1e-3):
+            menu = menu_of(replace(instance, memory_bytes=least * ratio), Options())
+            assert stage_bound.nothing_fits(menu) == (ratio < 1.0), seed
+
+
 def test_paths_hold_every_node_once_and_lead_along_the_graph() -> None:
     for seed in range(20):
         menu = menu_of(piper_graphs.series_parallel(40, seed=seed), Options())
@@ -163,6 +172,30 @@ def test_the_best_of_some_nodes_is_never_slower_than_the_best_of_all_and_of_all_
             else:
                 shares.append(value.found.seconds / best)
     assert n_fewer > 40 and np.mean(shares) > 0.7
+
+
+def test_drawn_orders_lead_along_the_graph_and_cut_along_all_of_them_the_best_plans_of_small_graphs_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "MOST_DOWNSETS", 1)
+    monkeypatch.setattr(search, "FEW_DOWNSETS", 1)
+    n_better = 0
+    for seed in range(40):
+        instance = some_instance(seed)
+        menu, best = menu_of(instance, Options()), oracle.best_counted(instance)
+        for order in drawn_orders.drawn(menu, 9):
+            place = {v: i for i, v in enumerate(order)}
+            assert len(place) == menu.n_nodes
+            assert all(place[u] < place[v] for u, v in zip(menu.edge_source, menu.edge_target, strict=True))
+        if not np.isfinite(best):
+            continue
+        with monkeypatch.context() as without:
+            without.setattr(drawn_orders, "better", lambda *_: None)
+            plain = search.solve(menu)
+        solved = search.solve(menu)
+        assert solved.found is not None and solved.found.seconds == pytest.approx(best), "five nodes have few orders"
+        n_better += plain.found is None or plain.found.seconds > best * (1 + 1e-6)
+    assert n_better >= 2
 
 
 def test_a_graph_too_large_to_search_is_bounded_by_some_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
