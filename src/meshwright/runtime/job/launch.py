@@ -393,7 +393,4 @@ def describe(failure: Failure, plan: Plan) -> str:
     devices = sorted({device for stage in plan.stages for device in stage.devices})
     device = devices[failure.rank]
     stages = ", ".join(str(i) for i, stage in enumerate(plan.stages) if device in stage.devices)
-    return (
-        f"rank {failure.rank} (device {device}, stage {stages}) ended the run: {failure.text.rstrip()}\n"
-        "with --save and --save-every, run again with --resume to go on from the last checkpoint"
-    )
+    return f"rank {failure.rank} (device {device}, stage {stages}) ended the run: {failure.text.rstrip()}"

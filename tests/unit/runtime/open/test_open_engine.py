@@ -193,7 +193,7 @@ def test_a_step_that_is_not_finite_is_refused_or_left_out() -> None:
     engine.step(batch)
     with pytest.raises(NonFiniteError) as ended:
         engine.step(batch, broken)
-    told = "step 2: the loss or a gradient is not finite on rank 0 (stage 0, 1); the step was not taken"
+    told = "step 2: the loss or a gradient is not finite on rank 0 (stages 0, 1); the step was not taken"
     assert str(ended.value) == told
     engine = made(skip_non_finite=True)
     before = engine.state_dict()
