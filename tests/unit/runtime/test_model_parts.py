@@ -342,6 +342,13 @@ class Untraced(nn.Module):
         return self.head(self.norm(x)), x
 
 
+class Beside(Untraced):
+    """Takes a mask, too."""
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> Any:
+        return super().forward(tokens)
+
+
 class Pairs(nn.Module):
     """A layer that takes an option; gives a tuple."""
 
@@ -397,6 +404,9 @@ def test_what_watching_sees_that_cannot_be_cut_is_told(how: str, told: str) -> N
     model = Untraced()
     with pytest.raises(InputError, match="cannot be cut between its layers: its forward"):
         cut(model, ["embed", "scale", "layers.0", "layers.1", "layers.2"], (torch.zeros(1, 3, dtype=torch.long),))
+    two = (torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 3))
+    with pytest.raises(InputError, match=r"cannot be cut .*\. With one input alone \(no mask\) it would be cut by watching"):
+        cut(Beside(), NAMES, two)
 
 
 def test_samples_watched_besides_are_of_the_same_kind() -> None:
