@@ -153,12 +153,10 @@ def _cut(model: nn.Module, names: Sequence[str], sample: Sample, *, hooked: bool
     n_inputs = max(1, len(sample))
     try:
         graph, calm = traced(model, [path for path in paths if path], n_inputs)
-    except InputError as error:
-        if not sample or not stacked.fits(paths):
-            raise
-        if len(sample) > 1:
-            raise InputError(f"{error}. With one input alone (no mask) it would be cut by watching samples pass") from error
-        return stacked.cut(model, paths, sample[0])
+    except InputError:
+        if sample and stacked.fits(paths):
+            return stacked.cut(model, paths, sample)
+        raise
     segments = _segments(graph, _assign(graph, paths, names, model), model, n_inputs)
     if not alike(graph, calm, model):
         _with_evaluation(segments, _segments(calm, _assign(calm, paths, names, model, skips=True), model, n_inputs), model)
