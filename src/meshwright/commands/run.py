@@ -250,12 +250,12 @@ def compare(job: Job, read: PlanFile, measured: Measured, predicted: Result | No
         comparison.write_trace(how.trace, measured, predicted)
     if how.calibrate and predicted is not None:
         calibration.write(how.profile, how.calibrate, predicted, entry)
+    tell(comparison.for_other_devices(predicted, job.backend))
     if how.told is not None:
         how.told(entry)
     elif how.json:
         print(json.dumps(entry))
     elif measured["step_seconds"]:  # else all steps had been trained before
-        tell(comparison.for_other_devices(predicted, job.backend))
         print(comparison.lines(entry))
 
 

@@ -202,6 +202,8 @@ def _start(
         "PYTHONPATH": os.pathsep.join(entry for entry in (os.getcwd(), *sys.path) if entry),
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
     }
+    if not prints:
+        environment.setdefault("KINETO_LOG_LEVEL", "6")  # else PyTorch's profiler tells of every beginning and end
     if not prefix and "GLOO_SOCKET_IFNAME" not in environment and any(name == "lo" for _, name in socket.if_nameindex()):
         environment["GLOO_SOCKET_IFNAME"] = "lo"
     command = [*prefix, sys.executable, "-m", module, str(path)]
