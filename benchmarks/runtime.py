@@ -2,16 +2,17 @@
 
 ``python benchmarks/runtime.py overhead`` trains one model under four plans twice in the same two processes, step by step in
 turn: once by the executor, once by the lines below, as one writes them for this one case: a pipeline of uneven stages under
-1F1B, ``DistributedDataParallel``, ``fully_shard`` and ``parallelize_module``. ``python benchmarks/runtime.py predict``
-profiles two models and the
-links, runs seven plans of each in rounds, each plan once a round, and profiles again; of both profiles the lesser figure
-counts, as of the rounds the best. What disturbs the machine for some seconds then reaches neither. Both take one to two
-minutes.
+1F1B (also with the norm of the whole gradient asked for before the update: all stages wait for the first one then),
+``DistributedDataParallel``, ``fully_shard`` and ``parallelize_module``. ``python benchmarks/runtime.py predict`` profiles two
+models and the links, runs seven plans of each in rounds, each plan once a round, and profiles again; of both profiles the
+lesser figure counts, as of the rounds the best. What disturbs the machine for some seconds then reaches neither. Both take one
+to two minutes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -234,8 +235,11 @@ def predict() -> None:
     print(f"targets: 15 %, rank correlation 0.9; took {time.perf_counter() - began:.0f} s")
 
 
-def pipeline(rank: int, batches: object, n_microbatches: int) -> object:
-    """Return a function that trains one step of two stages under 1F1B, written for this one case."""
+def pipeline(rank: int, batches: object, n_microbatches: int, *, looks: bool = False) -> object:
+    """Return a function that trains one step of two stages under 1F1B, written for this one case.
+
+    `looks`: whether it asks for the norm of the whole gradient before it updates, as ours does, to stop where it is not finite.
+    """
     import torch
     import torch.distributed as dist
 
@@ -282,6 +286,11 @@ def pipeline(rank: int, batches: object, n_microbatches: int) -> object:
                 sent.append((dist.isend(buffers[i].grad, 0, tag=i), buffers[i]))
         for work, _ in sent:
             work.wait()
+        if looks:
+            squared = torch.stack(torch._foreach_norm([p.grad for p in stage.parameters()])).square().sum()
+            dist.all_reduce(squared)
+            if not squared.isfinite():
+                raise ArithmeticError("a gradient is not finite")
         optimizer.step()
 
     return step
@@ -365,6 +374,7 @@ def overhead(folder: pathlib.Path) -> None:
     rank, sizes = join(folder), {"sequence_length": 64, "global_batch": 8}
     cases = {
         "pipeline, 1f1b": (plan_of([(2, [0], {}), (4, [1], {})], **sizes), pipeline),
+        "the same, norm first": (plan_of([(2, [0], {}), (4, [1], {})], **sizes), functools.partial(pipeline, looks=True)),
         "replicas": (plan_of([(6, [0, 1], {})], **sizes), replicas),
         "fully sharded": (plan_of([(6, [0, 1], {"shard": 3})], **sizes), fully_sharded),
         "tensor": (plan_of([(6, [0, 1], {"tensor": 2})], **sizes), tensor),

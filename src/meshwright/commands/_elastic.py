@@ -209,12 +209,13 @@ def _planned_again(
     told.append({"lost_devices": list(lost), "n_devices": n_left, "plan": ""})
     if quiet:
         return found, _legs(leg, found, place, gpus)
+    left = "one device left" if n_left == 1 else f"{n_left} devices left"
     if found.answer.plan is None:
-        _say(f"nothing fits on the {n_left} devices left{f'; nearest: {found.answer.nearest}' if found.answer.nearest else ''}")
+        _say(f"nothing fits on the {left}{f'; nearest: {found.answer.nearest}' if found.answer.nearest else ''}")
     else:
         sizes = ", ".join(str(len(stage.devices)) for stage in found.answer.plan.stages)
         _say(
-            f"planned again for the {n_left} devices left, in {found.planning_seconds:.1f} s: {place}.json (devices by stage: "
+            f"planned again for the {left}, in {found.planning_seconds:.1f} s: {place}.json (devices by stage: "
             f"{sizes}); going on from the newest checkpoint in {leg.job.save}"
         )
     return found, _legs(leg, found, place, gpus)

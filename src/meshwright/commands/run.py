@@ -170,16 +170,13 @@ def told_to_stop(job: Job, measured: Measured, number: int) -> int:
     """Say after which step a signal ended the run, and what is left; return the exit status."""
     import sys
 
-    print(f"meshwright: ended after step {measured['stopped_after']} of {job.n_steps}; {left_of(job)}", file=sys.stderr)
-    return 128 + number
-
-
-def left_of(job: Job) -> str:
-    """Say which checkpoint a run leaves."""
     from meshwright.runtime.job import checkpoints
 
-    newest = checkpoints.last(job.save) if job.save else None
-    return f"the checkpoint is {newest}" if newest else "there is no checkpoint" if job.save else "nothing was saved: no --save"
+    print(
+        f"meshwright: ended after step {measured['stopped_after']} of {job.n_steps}; {checkpoints.left_in(job.save)}",
+        file=sys.stderr,
+    )
+    return 128 + number
 
 
 def attempt(leg: Leg, limits: tuple[int, float], emulate: bool) -> Outcome:
@@ -190,7 +187,7 @@ def attempt(leg: Leg, limits: tuple[int, float], emulate: bool) -> Outcome:
     import signal
     import sys
 
-    from meshwright.runtime.job import preflight
+    from meshwright.runtime.job import checkpoints, preflight
     from meshwright.runtime.ranks.layout import layout
 
     preflight.check_machine(layout(leg.read.plan), leg.job.backend, limits[0], leg.job.plan)
@@ -198,7 +195,7 @@ def attempt(leg: Leg, limits: tuple[int, float], emulate: bool) -> Outcome:
     try:
         return launched(leg, limits[1], emulate)
     except KeyboardInterrupt:
-        print(f"meshwright: ended at once; {left_of(leg.job)}", file=sys.stderr)
+        print(f"meshwright: ended at once; {checkpoints.left_in(leg.job.save)}", file=sys.stderr)
         return 128 + signal.SIGINT
 
 
@@ -207,10 +204,12 @@ def ended(leg: Leg, outcome: Outcome) -> Measured | int:
     import signal
     import sys
 
-    from meshwright.runtime.job import launch
+    from meshwright.runtime.job import checkpoints, launch
 
     if isinstance(outcome, launch.Failure):
         print(f"meshwright: {launch.describe(outcome, leg.read.plan)}", file=sys.stderr)
+        if not outcome.wrong_input:
+            print(f"meshwright: {checkpoints.left_in(leg.job.save)}", file=sys.stderr)
         return outcome.status
     if isinstance(outcome, dict) and "stopped_after" in outcome:
         return told_to_stop(leg.job, outcome, int(outcome.get("signal", signal.SIGTERM)))
@@ -251,10 +250,13 @@ def compare(job: Job, read: PlanFile, measured: Measured, predicted: Result | No
         comparison.write_trace(how.trace, measured, predicted)
     if how.calibrate and predicted is not None:
         calibration.write(how.profile, how.calibrate, predicted, entry)
+    tell(comparison.for_other_devices(predicted, job.backend))
     if how.told is not None:
         how.told(entry)
-    else:
-        print(json.dumps(entry) if how.json else comparison.lines(entry))
+    elif how.json:
+        print(json.dumps(entry))
+    elif measured["step_seconds"]:  # else all steps had been trained before
+        print(comparison.lines(entry))
 
 
 def execute(job: Job, n_machines: int, limits: tuple[int, float], emulate: bool, how: Comparison) -> int:

@@ -11,10 +11,11 @@ transformers = pytest.importorskip("transformers", reason="needs transformers: p
 pytestmark = pytest.mark.torch
 
 from meshwright.base.errors import InputError  # noqa: E402
-from meshwright.runtime.model import causal_lm  # noqa: E402
+from meshwright.runtime.model import causal_lm, routers  # noqa: E402
 from meshwright.runtime.model.arguments import arguments_of  # noqa: E402
 from meshwright.runtime.model.cut import cut  # noqa: E402
 from meshwright.runtime.parallel import shard_equivalence, tensor_parallel  # noqa: E402
+from meshwright.runtime.step.stage import StageModule  # noqa: E402
 
 LLAMA_LIKE: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -165,6 +166,13 @@ class Saved(torch.nn.Module):
         return self.modules_to_save["default"](hidden)
 
 
+class TaskWrapper(Wrapper):
+    """Names some of what it hands on."""
+
+    def forward(self, input_ids: Any = None, task_ids: Any = None, **named: Any) -> Any:
+        return super().forward(input_ids, **named)
+
+
 def test_what_peft_puts_around_a_model_its_table_and_its_head_is_run() -> None:
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA_LIKE)).train()
@@ -174,6 +182,7 @@ def test_what_peft_puts_around_a_model_its_table_and_its_head_is_run() -> None:
     expected = wrapped(tokens).logits
     assert causal_lm.recognises(wrapped) and arguments_of(wrapped)[:3] == ["input_ids", "attention_mask", "position_ids"]
     assert causal_lm.further_inputs(wrapped, 2) == ("attention_mask",)
+    assert arguments_of(TaskWrapper(model))[:3] == ["input_ids", "task_ids", "attention_mask"]
     carried = (tokens,)
     units = causal_lm.cut(wrapped, causal_lm.layer_names(wrapped))
     for unit in units:
@@ -214,6 +223,33 @@ def llama(**changes: Any) -> Any:
     """Return a small model of the kind that most are."""
     torch.manual_seed(0)
     return transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**LLAMA_LIKE | changes))
+
+
+def test_masks_are_made_anew_where_several_micro_batches_wait_to_be_recomputed_selectively() -> None:
+    torch.manual_seed(0)
+    model = llama(num_hidden_layers=2)
+    model.plan_inputs = ("input_ids", "position_ids")
+    generator = torch.Generator().manual_seed(1)
+    batches = [(torch.randint(32, (2, 6), generator=generator), torch.arange(6).roll(shift).expand(2, 6)) for shift in (2, 3)]
+    for tokens, positions in batches:
+        model(input_ids=tokens, position_ids=positions, use_cache=False).logits.square().mean().backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    stage = StageModule(cut(model, ["embed", "layers.0", "layers.1", "head"], batches[0]), ["selective"] * 4, {})
+    results = [stage(*batch)[0].square().mean() for batch in batches]
+    for result in results:
+        result.backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter.grad, expected[name], atol=1e-6), name
+
+
+def test_what_routers_add_is_looked_at_with_the_inputs_by_name() -> None:
+    sizes = LLAMA_LIKE | {"num_local_experts": 4, "output_router_logits": True, "router_aux_loss_coef": 0.5, "use_cache": False}
+    torch.manual_seed(0)
+    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes)).eval()
+    model.plan_inputs = ("input_ids", "position_ids")
+    sample = (torch.randint(64, (2, 6)), torch.tensor([0, 1, 2, 0, 1, 2]).expand(2, 6))
+    routers.check(model, cut(model, ["embed", "layers.0", "layers.1", "head"], sample), sample, "p")
 
 
 def test_every_layer_holds_its_own_weights_and_no_others() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from runtime_processes import plan_of
@@ -133,6 +133,34 @@ def test_after_calibration_the_next_prediction_is_nearer(tmp_path: pathlib.Path)
     text = comparison.lines(entry)
     for row in ("step", "stage 1: compute", "stage 1: communication", "stage 1: peak memory", "not computing"):
         assert row in text
+
+
+def test_the_table_has_no_ratio_of_shares_no_messages_of_one_process_and_no_long_ratios() -> None:
+    table = {
+        "step_seconds": {"measured": 0.2, "predicted": 1e-4}, "losses": [2.0, 1.5], "n_ranks": 1,
+        "bubble_ratio": {"measured": 0.035, "predicted": 0.001},
+        "stages": [{"compute_seconds": {"measured": 0.1, "predicted": 0.05}, "peak_bytes": {"measured": None, "predicted": 9.0},
+                    "communication_seconds": {"measured": 6e-5, "predicted": 0.0}}],
+    }  # fmt: skip
+    rows = [line.split("  ") for line in comparison.lines(table).splitlines()]
+    assert {row[0]: row[-1].strip() for row in rows[1:-1]} == {
+        "step": "2,000", "stage 0: compute": "2.00", "stage 0: peak memory": "-", "not computing": "-"
+    }  # fmt: skip
+    assert rows[-1] == ["loss: 2.0000 in the first step, 1.5000 in the last of 2; one process"]
+    assert "stage 0: communication" in comparison.lines({**table, "n_ranks": 2})
+
+
+def test_a_prediction_for_other_devices_is_told_where_processors_train() -> None:
+    def told(backend: str, costs: str) -> list[str]:
+        problem = SimpleNamespace(
+            cluster=SimpleNamespace(kinds=(SimpleNamespace(name="H100"),)), model_spec=SimpleNamespace(costs=costs)
+        )
+        return comparison.for_other_devices(cast("Any", SimpleNamespace(problem=problem)), backend)
+
+    assert told("gloo", "analytic") == [
+        "predicted is for H100, measured on CPUs here; 'meshwright profile' measures them for --profile"
+    ]
+    assert told("nccl", "analytic") == told("gloo", "profiled") == comparison.for_other_devices(None, "gloo") == []
 
 
 def test_without_a_prediction_only_the_measured_column_is_filled() -> None:

@@ -83,7 +83,7 @@ def test_sigterm_saves_and_the_newest_whole_checkpoint_goes_on(tmp_path: pathlib
     assert run.returncode == 128 + signal.SIGTERM and not run.stdout
     assert "holds no whole checkpoint: training begins at step 1" in err
     steps = sorted(int(path.name.removeprefix("step-")) for path in saved.glob("step-*"))
-    assert f"ended after step {steps[-1]} of 5000; the checkpoint is {saved / f'step-{steps[-1]}'}" in err
+    assert f"ended after step {steps[-1]} of 5000; --resume goes on from {saved / f'step-{steps[-1]}'}" in err
     assert len(steps) <= 3 and steps[-2] < steps[-1]
     victim = next((saved / f"step-{steps[-1]}").glob("*.distcp"))
     content = bytearray(victim.read_bytes())
@@ -116,7 +116,7 @@ def test_a_loss_that_is_no_number_leaves_the_weights_as_they_were(what: str, tmp
     done = _done(tmp_path, *words, "--non-finite", what, "--json")
     if what == "stop":
         assert (done.returncode, done.stdout) == (1, "")
-        assert "step 3: the loss or a gradient is not finite on rank 0, 1 (stage 0, 1); the step was not taken" in done.stderr
+        assert "step 3: the loss or a gradient is not finite on ranks 0, 1 (stages 0, 1); the step was not taken" in done.stderr
         assert f"the newest checkpoint is {saved / 'step-2'}" in done.stderr and "Traceback" not in done.stderr
         return
     assert done.returncode == 0, done.stderr

@@ -244,7 +244,7 @@ def test_a_process_is_told_its_place(interfaces: list, prefix: list[str], monkey
     monkeypatch.setattr(launch.socket, "if_nameindex", lambda: interfaces)
     monkeypatch.setattr(launch.sys, "stderr", SimpleNamespace(fileno=lambda: 7))
     monkeypatch.setattr(launch.sys, "path", ["/one", "", "/two"])
-    for name in ("GLOO_SOCKET_IFNAME", "TORCH_CPP_LOG_LEVEL", "OMP_NUM_THREADS"):
+    for name in ("GLOO_SOCKET_IFNAME", "TORCH_CPP_LOG_LEVEL", "KINETO_LOG_LEVEL", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     launch._start("a.module", 2, 5, pathlib.Path("/there/job.json"), prefix)
     told = given["env"]
@@ -252,13 +252,15 @@ def test_a_process_is_told_its_place(interfaces: list, prefix: list[str], monkey
     assert (given["stdout"], given["stdin"]) == (7, subprocess.PIPE)
     assert (told["RANK"], told["LOCAL_RANK"], told["WORLD_SIZE"]) == ("2", "2", "5")
     assert told["MESHWRIGHT_RENDEZVOUS"] == "file:///there/rendezvous"
-    assert (told["OMP_NUM_THREADS"], told["TORCH_CPP_LOG_LEVEL"]) == ("1", "ERROR")
+    assert (told["OMP_NUM_THREADS"], told["TORCH_CPP_LOG_LEVEL"], told["KINETO_LOG_LEVEL"]) == ("1", "ERROR", "6")
     assert told["PYTHONPATH"] == os.pathsep.join([os.getcwd(), "/one", "/two"])
     assert ("GLOO_SOCKET_IFNAME" in told) == (not prefix and len(interfaces) == 2)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     launch._start("a.module", 2, 5, pathlib.Path("/there/job.json"), prefix)
     assert (given["env"]["GLOO_SOCKET_IFNAME"], given["env"]["OMP_NUM_THREADS"]) == ("eth7", "3")
+    launch._start("a.script", 2, 5, pathlib.Path("/there/job.json"), prefix, prints=True)
+    assert "KINETO_LOG_LEVEL" not in given["env"], "what a script's own profiler says is left to it"
 
 
 def test_torchrun_is_known_by_all_of_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,10 +323,7 @@ def test_who_ended_a_run_is_told_with_its_device_and_stages() -> None:
     plan = Plan((Stage((0,), (7, 3)), Stage((1,), (5,)), Stage((2,), (7, 3))))
     assert launch.describe(Failure(-1, "the time given is up", False), plan) == "the run was ended: the time given is up"
     assert launch.describe(Failure(0, "no such file", True), plan) == "no such file"
-    assert launch.describe(Failure(2, "Traceback\n\n", False), plan) == (
-        "rank 2 (device 7, stage 0, 2) ended the run: Traceback\n"
-        "with --save and --save-every, run again with --resume to go on from the last checkpoint"
-    )
+    assert launch.describe(Failure(2, "Traceback\n\n", False), plan) == "rank 2 (device 7, stage 0, 2) ended the run: Traceback"
     assert launch.describe(Failure(1, "x", False), plan).startswith("rank 1 (device 5, stage 1) ended")
 
 

@@ -24,6 +24,7 @@ from meshwright.runtime.model import data, naming, source, stacked  # noqa: E402
 from meshwright.runtime.model.cut import cut  # noqa: E402
 from meshwright.runtime.model.data import batches_of, default_loss, example_of, repeated, rows_of_inputs  # noqa: E402
 from meshwright.runtime.model.sequence import in_order, part_of_sequence, ranges_of  # noqa: E402
+from meshwright.runtime.step.stage import StageModule  # noqa: E402
 
 
 def linears(n: int, width: int = 2) -> list[nn.Module]:
@@ -342,6 +343,33 @@ class Untraced(nn.Module):
         return self.head(self.norm(x)), x
 
 
+class Beside(nn.Module):
+    """Takes a mask, which layers are handed; cannot be traced."""
+
+    def __init__(self, how: str = "") -> None:
+        super().__init__()
+        self.embed, self.head, self.how = nn.Embedding(7, 4), nn.Linear(4, 7), how
+        self.layers = nn.ModuleList(Masked() for _ in range(3))
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> Any:
+        x = self.embed(tokens)
+        seen = mask.cumsum(1)[..., None].float() if mask.sum() > 0 else mask[..., None].float()
+        for layer in self.layers:
+            x = layer(x, weight=seen + x.mean() if self.how else seen)[0]
+        return self.head(x), mask
+
+
+class Masked(nn.Module):
+    """A layer that weighs tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> Any:
+        return x + torch.tanh(self.line(x)) * weight, None
+
+
 class Pairs(nn.Module):
     """A layer that takes an option; gives a tuple."""
 
@@ -397,6 +425,25 @@ def test_what_watching_sees_that_cannot_be_cut_is_told(how: str, told: str) -> N
     model = Untraced()
     with pytest.raises(InputError, match="cannot be cut between its layers: its forward"):
         cut(model, ["embed", "scale", "layers.0", "layers.1", "layers.2"], (torch.zeros(1, 3, dtype=torch.long),))
+    two = (torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 3, dtype=torch.long))
+    with pytest.raises(InputError, match=r"Beside: hands 'layers\.0' more tensors .* not make of its further inputs alone"):
+        cut(Beside("looks"), NAMES, two)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+def test_masks_go_along_where_a_model_is_cut_by_watching(recompute: str) -> None:
+    torch.manual_seed(0)
+    model, generator = Beside(), torch.Generator().manual_seed(1)
+    batches = [(torch.randint(5, (2, 3), generator=generator), torch.tensor([[1, 1, 1], [1, a, 0]])) for a in (0, 1)]
+    expected = [model(*batch)[0] for batch in batches]
+    assert not torch.allclose(expected[0], model(batches[0][0], torch.ones(2, 3))[0])
+    stage = StageModule(cut(model, NAMES, tuple(value[:1] for value in batches[0])), [recompute] * 5, {})
+    found = [stage(*batch)[0] for batch in batches]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other)
+    wanted = torch.autograd.grad(sum(one.square().sum() for one in expected), list(model.parameters()))
+    sum(one.square().sum() for one in found).backward()
+    assert all(torch.allclose(weight.grad, other) for weight, other in zip(model.parameters(), wanted, strict=True))
 
 
 def test_samples_watched_besides_are_of_the_same_kind() -> None:

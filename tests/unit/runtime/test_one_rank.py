@@ -459,7 +459,7 @@ def test_a_checkpoint_of_another_plan_is_taken_with_a_word(
     assert checkpoints.load(trainer, str(folder)) == 3
     place = folder / "step-3"
     assert capsys.readouterr().err.splitlines() == [
-        f"meshwright: {place} was written under another plan (1 processes, now 1): weights and state are dealt anew",
+        f"meshwright: {place} was written under another plan: weights and state are dealt anew",
         f"meshwright: {place} is of steps of 8 samples; this plan has 4",
     ]
 
@@ -550,7 +550,7 @@ def test_what_is_not_a_number_ends_the_run_before_it_reaches_the_weights(
         worker.train(job(plan, n_steps=4, data=f"{__name__}:broken", **told))
     left = f"; the newest checkpoint is {saved / 'step-2'}" if with_checkpoints else ""
     assert str(ended.value) == (
-        f"step 3: the loss or a gradient is not finite on rank 0 (stage 0, 1); the step was not taken{left}"
+        f"step 3: the loss or a gradient is not finite on rank 0 (stages 0, 1); the step was not taken{left}"
     )
 
 

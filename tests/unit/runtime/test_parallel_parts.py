@@ -720,6 +720,8 @@ def test_precisions_are_told_apart() -> None:
         == told({"precision": "x"}, nn.ReLU(), "")
         == []
     )
+    profiled: Any = SimpleNamespace(entry={"training": {"precision": "bf16"}, "costs": "profiled"})
+    assert autocast.difference(profiled, plain, "") == [], "its layers were measured as they are"
     assert told({"precision": "bf16"}, plain, "") == [
         "the plan was made for bf16, but products run in fp32; give --precision bf16 for the plan's"
     ]

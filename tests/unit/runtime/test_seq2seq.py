@@ -17,6 +17,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(_
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.runtime.model import seq2seq  # noqa: E402
 from meshwright.runtime.model.cut import cut  # noqa: E402
+from meshwright.runtime.step.stage import StageModule  # noqa: E402
 
 NAMES = ["embed", "encoder.0", "encoder.1", "encoder.norm", "decoder.0", "decoder.1", "decoder.2", "head"]
 
@@ -55,6 +56,20 @@ def test_layers_one_after_the_other_are_the_model(names: tuple[str, ...]) -> Non
     held = [id(p) for layer in layers for p in layer.parameters() if id(p) not in shared]
     assert len(held) == len(set(held)) and {*held, *shared} == {id(p) for p in whole.parameters()}
     assert list(whole.state_dict()) == list(model().state_dict()), "the model is not changed"
+
+
+def test_masks_are_made_anew_where_several_micro_batches_wait_to_be_recomputed_selectively() -> None:
+    whole, given = model(), inputs(*seq2seq.INPUTS[:3])
+    batches = [tuple(value[:2] for value in given.values()), tuple(value[1:] for value in given.values())]
+    for batch in batches:
+        whole(**dict(zip(given, batch, strict=True))).logits.square().mean().backward()
+    expected = {name: p.grad.clone() for name, p in whole.named_parameters()}
+    whole.zero_grad()
+    stage = StageModule(cut(whole, NAMES, batches[0]), ["selective"] * len(NAMES), {})
+    for result in [stage(*batch)[0].square().mean() for batch in batches]:
+        result.backward()
+    for name, parameter in whole.named_parameters():
+        assert torch.allclose(parameter.grad, expected[name], atol=1e-6), name
 
 
 def test_plans_of_other_layers_and_inputs_without_tokens_of_the_decoder_are_refused() -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "damage",
     "is_as_written",
     "last",
+    "left_in",
     "newest_first",
     "nothing",
     "step_of",
@@ -50,6 +51,14 @@ _LOCK = ".lock"
 def last(folder: str) -> Path | None:
     """Return the newest complete checkpoint of a folder, or None."""
     return next(iter(newest_first(folder)), None)
+
+
+def left_in(folder: str) -> str:
+    """Say what a run that ended before its time leaves in its folder, which is empty where it has none."""
+    newest = last(folder) if folder else None
+    if newest is not None:
+        return f"--resume goes on from {newest}"
+    return "there is no checkpoint" if folder else "nothing was saved: no --save"
 
 
 def newest_first(folder: str) -> list[Path]:

@@ -32,6 +32,7 @@ from meshwright.runtime.job.checkpoint_folders import (
     damage,
     is_as_written,
     last,
+    left_in,
     newest_first,
     nothing,
     step_of,
@@ -45,7 +46,7 @@ from meshwright.runtime.job.slices import Slice, begin_overwriting, flat_parts, 
 if TYPE_CHECKING:
     from meshwright.runtime.job.trainer import Trainer
 
-__all__ = ["check", "claim", "last", "load", "load_newest_whole", "save"]
+__all__ = ["check", "claim", "last", "left_in", "load", "load_newest_whole", "save"]
 
 _RANDOM = "random"
 _CYCLED = ("momentum", "betas")
@@ -337,7 +338,8 @@ def _tell_changes(trainer: Trainer, path: Path, content: dict[str, Any]) -> None
     told = []
     if content["plan"] != _signature(plan):
         there, here = content["n_ranks"], trainer.layout.n_ranks
-        told.append(f"{path} was written under another plan ({there} processes, now {here}): weights and state are dealt anew")
+        sizes = "" if there == here else f" ({there} process{'es' * (there > 1)}, now {here})"
+        told.append(f"{path} was written under another plan{sizes}: weights and state are dealt anew")
     if content["global_batch"] != plan.global_batch:
         told.append(f"{path} is of steps of {content['global_batch']} samples; this plan has {plan.global_batch}")
     for sentence in told:

@@ -202,6 +202,8 @@ def _start(
         "PYTHONPATH": os.pathsep.join(entry for entry in (os.getcwd(), *sys.path) if entry),
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
     }
+    if not prints:
+        environment.setdefault("KINETO_LOG_LEVEL", "6")  # else PyTorch's profiler tells of every beginning and end
     if not prefix and "GLOO_SOCKET_IFNAME" not in environment and any(name == "lo" for _, name in socket.if_nameindex()):
         environment["GLOO_SOCKET_IFNAME"] = "lo"
     command = [*prefix, sys.executable, "-m", module, str(path)]
@@ -393,7 +395,4 @@ def describe(failure: Failure, plan: Plan) -> str:
     devices = sorted({device for stage in plan.stages for device in stage.devices})
     device = devices[failure.rank]
     stages = ", ".join(str(i) for i, stage in enumerate(plan.stages) if device in stage.devices)
-    return (
-        f"rank {failure.rank} (device {device}, stage {stages}) ended the run: {failure.text.rstrip()}\n"
-        "with --save and --save-every, run again with --resume to go on from the last checkpoint"
-    )
+    return f"rank {failure.rank} (device {device}, stage {stages}) ended the run: {failure.text.rstrip()}"

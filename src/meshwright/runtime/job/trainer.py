@@ -190,9 +190,11 @@ class Trainer:
         dist.all_gather_object(everyone, finite)
         ranks = [rank for rank, fine in enumerate(everyone) if not fine]
         stages = sorted({stage for rank in ranks for stage in self.layout.stages_of(rank)})
-        return (
-            f"the loss or a gradient is not finite on rank {', '.join(map(str, ranks))} (stage {', '.join(map(str, stages))})"
+        told = (
+            f"{word}{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
+            for word, found in (("rank", ranks), ("stage", stages))
         )
+        return "the loss or a gradient is not finite on {} ({})".format(*told)
 
     def _update(self) -> None:
         """Let the optimizer update what this rank holds, and hand on what other ranks need of it."""

@@ -12,9 +12,13 @@ _HANDED_ON = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def arguments_of(model: nn.Module) -> list[str]:
-    """Return the names of the arguments of a model's ``forward``; of what a wrapper of ``peft`` wraps where it hands on all."""
+    """Return the names of the arguments of a model's ``forward``; behind those of a wrapper of ``peft``, which hands others on,
+    those of what it wraps.
+    """
     parameters = inspect.signature(model.forward).parameters.values()
     wrapped = getattr(model, "get_base_model", None)
-    if wrapped is not None and all(parameter.kind in _HANDED_ON for parameter in parameters):
-        return arguments_of(wrapped())
-    return [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    if wrapped is None:
+        return [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    own = [parameter.name for parameter in parameters if parameter.kind not in _HANDED_ON]
+    handed_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return [*own, *(name for name in arguments_of(wrapped()) if handed_on and name not in own)]

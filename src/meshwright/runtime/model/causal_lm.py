@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from meshwright.base.errors import InputError
@@ -258,7 +259,10 @@ class _Context:
             self.inputs = inputs
         key = (*hidden.shape, hidden.dtype, hidden.device, length_factor)
         if key not in self.known:
-            with torch.no_grad():
+            with (
+                torch.no_grad(),
+                _disable_current_modes(),
+            ):  # selective recomputation counts operators; this runs in some passes
                 sizes = (hidden.shape[0], hidden.shape[1] * length_factor, self.width)
                 whole = torch.zeros(sizes, dtype=hidden.dtype, device=hidden.device)
                 named = dict(zip(self.further, inputs, strict=False))

@@ -154,8 +154,8 @@ def _cut(model: nn.Module, names: Sequence[str], sample: Sample, *, hooked: bool
     try:
         graph, calm = traced(model, [path for path in paths if path], n_inputs)
     except InputError:
-        if len(sample) == 1 and stacked.fits(paths):
-            return stacked.cut(model, paths, sample[0])
+        if sample and stacked.fits(paths):
+            return stacked.cut(model, paths, sample)
         raise
     segments = _segments(graph, _assign(graph, paths, names, model), model, n_inputs)
     if not alike(graph, calm, model):

@@ -140,7 +140,8 @@ def check(model: nn.Module, units: Sequence[nn.Module], sample: Sequence[torch.T
     Raises `InputError`.
     """
     with torch.no_grad(), evaluating(model, *units):
-        wanted = float(own_loss(model, model(*sample)))
+        named = dict(zip(getattr(units[0], "further", ()), sample[1:], strict=False))
+        wanted = float(own_loss(model, model(sample[0], **named)))
         carried: Any = tuple(sample)
         for unit in units:
             carried = unit(*carried)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.model.arguments import arguments_of
@@ -220,8 +221,9 @@ class _Masks:
         more: dict[str, Any] = {"attention_mask": named.get(own)}
         if encoded is not None:
             more |= {"encoder_hidden_states": encoded.detach(), "encoder_attention_mask": named.get("attention_mask")}
+        drawn = torch.random.fork_rng([hidden.device] if hidden.device.type == "cuda" else [])
         try:
-            with torch.no_grad(), torch.random.fork_rng([hidden.device] if hidden.device.type == "cuda" else []):
+            with torch.no_grad(), _disable_current_modes(), drawn:  # modes: see `causal_lm._Context`
                 self.stack(inputs_embeds=hidden.detach(), use_cache=False, **more)
         except _Recorded as told:
             self.known = (told.handed[1], told.handed[4])

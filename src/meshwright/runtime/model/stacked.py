@@ -6,18 +6,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from meshwright.base.errors import InputError
 from meshwright.runtime.model.as_given import evaluating, untouched
-from meshwright.runtime.model.data import repeated
+from meshwright.runtime.model.data import Sample, repeated
 from meshwright.runtime.model.naming import first_tensor
 from meshwright.runtime.model.tracing import autocast_state
 
 __all__ = ["cut", "fits"]
+
+_Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 _MORE_SAMPLES = 4
 """Samples watched besides the one given."""
@@ -28,24 +33,74 @@ def fits(paths: Sequence[str]) -> bool:
     return len(paths) > 2 and all(paths[1:-1]) and len({path.rpartition(".")[0] for path in paths[1:-1]}) == 1
 
 
-def cut(model: nn.Module, paths: Sequence[str], row: torch.Tensor) -> list[nn.Module]:
+def cut(model: nn.Module, paths: Sequence[str], sample: Sample) -> list[nn.Module]:
     """Return one module per layer: what runs before the list, its layers, what runs after it.
 
     `paths`: paths of the plan's layers; `fits` them.
-    `row`: one sample.
-    Raises `InputError` when layers get more tensors than the one that the layer before returns, or do not run once each, in
-    order.
+    `sample`: one sample of every input: those after the first are handed on from layer to layer, and layers may be handed
+    what the model makes of them alone (masks).
+    Raises `InputError` when layers get other tensors than these and the one that the layer before returns, or do not run once
+    each, in order.
     """
-    for sample in _others(model, row):  # a forward that goes by values shows it on some sample, and is refused
-        _watch(model, paths[1:-1], sample)
-    _watch(model, paths[1:-1], repeated((row,))[0], evaluated=False)  # for what it does if self.training, and around layers
-    seen = _watch(model, paths[1:-1], row)
-    first = _part(model, {**_unused(model, seen.before), **dict.fromkeys(paths[1:-1], _Stop)})
+    layers = paths[1:-1]
+    others = _samples(model, sample)  # a forward that goes by values shows it on some sample, and is refused
+    watched = [_watch(model, layers, other) for other in others]
+    _watch(model, layers, repeated(sample), evaluated=False)  # for what it does if self.training, and around layers
+    seen = _watch(model, layers, sample)
+    first = _part(model, {**_unused(model, seen.before), **dict.fromkeys(layers, _Stop)})
+    blanks = {path: _Blank(model.get_submodule(path), shape) for path, shape in seen.made.items()}
+    handed = None
+    if any(_holds_tensors(one.handed) for one in (seen, *watched)):
+        shell = _part(model, {**_unused(model, seen.before), **blanks, **dict.fromkeys(layers, _Keep)})
+        handed = _Handed(copy.deepcopy(shell), layers, sample[0], seen.tuples)
+        _check_handed(model, handed, [(seen, sample), *zip(watched, others, strict=True)])
     blanks = {path: _Blank(model.get_submodule(path), shape) for path, shape in seen.made.items()}
     last = _part(model, {**_unused(model, seen.after), **blanks, **dict.fromkeys(paths[1:-1], _Pass)})
     last.get_submodule(paths[-2]).__dict__["gives"] = True
-    layers = [_Layer(model.get_submodule(path), *seen.handed[path]) for path in paths[1:-1]]
-    return [_First(first), *layers, _Last(last, row, {path: seen.tuples[path] for path in paths[1:-1]})]
+    parts = [_Layer(model.get_submodule(path), path, seen.handed[path], handed) for path in layers]
+    return [_First(first), *parts, _Last(last, sample[0], {path: seen.tuples[path] for path in layers})]
+
+
+def _samples(model: nn.Module, sample: Sample) -> list[Sample]:
+    """Return a few more samples of the same shapes; of inputs after the first, those of whole numbers are ones and zeros, as
+    masks are.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(value: torch.Tensor) -> torch.Tensor:
+        if value.is_floating_point():
+            return value
+        found = torch.randint(2, value.shape, generator=generator).to(value)
+        found.reshape(len(found), -1)[:, 0] = 1  # who sees nothing is no number
+        return found
+
+    return [(other, *map(drawn, sample[1:])) for other in _others(model, sample[0])]
+
+
+def _holds_tensors(value: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value))
+
+
+def _check_handed(model: nn.Module, handed: _Handed, watched: Sequence[tuple[_Seen, Sample]]) -> None:
+    """Refuse layers that are handed tensors which the model makes of more than its inputs after the first.
+
+    Raises `InputError`.
+    """
+    for seen, sample in watched:
+        again = handed.of(sample[1:], seen.entering[0])
+        for path, found in seen.handed.items():
+            pairs = zip(tree_leaves(found), tree_leaves(again[path]), strict=False)
+            if len(tree_leaves(found)) != len(tree_leaves(again[path])) or not all(_same(a, b) for a, b in pairs):
+                raise InputError(
+                    f"{type(model).__name__}: hands '{path}' more tensors than the one of the layer before, which it does not "
+                    "make of its further inputs alone; it cannot be cut between its layers"
+                )
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and bool((one == other).all())
+    return type(one) is type(other) and not isinstance(one, torch.Tensor)
 
 
 def _others(model: nn.Module, row: torch.Tensor) -> list[torch.Tensor]:
@@ -58,21 +113,23 @@ def _others(model: nn.Module, row: torch.Tensor) -> list[torch.Tensor]:
 
 
 class _Seen:
-    """What was seen while a sample passed: modules run before and after the layers, and what the layers got."""
+    """What was seen while a sample of so many inputs passed: modules run before and after the layers, and what these got."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_inputs: int) -> None:
+        self.n_inputs = n_inputs
         self.before: set[str] = set()
         self.after: set[str] = set()
         self.made: dict[str, tuple[int, ...]] = {}
-        self.handed: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self.handed: dict[str, _Arguments] = {}
         self.tuples: dict[str, bool] = {}
         self.carried: list[Any] = []
+        self.entering: list[torch.Tensor] = []
         self.around: tuple[Any, ...] = ()
 
 
-def _watch(model: nn.Module, layers: Sequence[str], row: torch.Tensor, *, evaluated: bool = True) -> _Seen:
+def _watch(model: nn.Module, layers: Sequence[str], sample: Sample, *, evaluated: bool = True) -> _Seen:
     """Send a sample through the model and return what happens around its layers."""
-    seen, order = _Seen(), list(layers)
+    seen, order = _Seen(len(sample)), list(layers)
 
     handles = []
     for path, module in model.named_modules():
@@ -82,7 +139,7 @@ def _watch(model: nn.Module, layers: Sequence[str], row: torch.Tensor, *, evalua
     try:
         with torch.set_grad_enabled(not evaluated), evaluating(model) if evaluated else untouched(model):
             seen.around = (torch.is_grad_enabled(), autocast_state())
-            model(row)
+            model(*sample)
     finally:
         for handle in handles:
             handle.remove()
@@ -105,6 +162,7 @@ def _entering(model: nn.Module, path: str, order: Sequence[str], seen: _Seen) ->
         expected = order[len(seen.handed)] if len(seen.handed) < len(order) else ""
         if path in order:
             _check(model, path, expected, arguments, named, seen)
+            seen.entering.append(arguments[0].detach())
             seen.handed[path] = (arguments[1:], named)
         elif not inside:
             (seen.before if expected else seen.after).add(path)
@@ -144,7 +202,7 @@ def _check(model: nn.Module, path: str, expected: str, arguments: tuple[Any, ...
             f"{type(model).__name__}: runs '{path}' without gradients, or under autocast; do that inside its layers, or plan "
             "with a single stage of one layer"
         )
-    if any(isinstance(value, torch.Tensor) for value in (*arguments[1:], *named.values())):
+    if seen.n_inputs == 1 and _holds_tensors((arguments[1:], named)):
         raise InputError(
             f"{type(model).__name__}: hands '{path}' more tensors than the one of the layer before; it cannot be cut between "
             "its layers"
@@ -247,26 +305,74 @@ class _First(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor]:
-        """Return what reaches the first layer."""
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return what reaches the first layer, and the further inputs."""
         try:
-            self.model(inputs)
+            self.model(*inputs)
         except _Stopped as stopped:
-            return (stopped.hidden,)
+            return (stopped.hidden, *inputs[1:])
         raise InputError("the model runs none of its layers")
 
 
+class _Keep(_StandIn):
+    """Keeps what a layer is handed besides the tensor; the last one ends the forward."""
+
+    in_tuple, ends = False, False
+
+    def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        """Return the input, in a tuple where the layer returns one."""
+        self.__dict__["kept"] = (rest, named)
+        if self.ends:
+            raise _Stopped(hidden)
+        return (hidden,) if self.in_tuple else hidden
+
+
+class _Handed:
+    """What a model hands its layers besides the tensor, made of its inputs after the first; of the last ones it is known.
+
+    `shell`: the model without what has weights; its own. `layers`: paths. `row`: one sample of the first input.
+    `tuples`: by path, whether a layer returns a tuple.
+    """
+
+    def __init__(self, shell: nn.Module, layers: Sequence[str], row: torch.Tensor, tuples: dict[str, bool]) -> None:
+        self.shell, self.kept = shell, {path: shell.get_submodule(path) for path in layers}
+        for path, layer in self.kept.items():
+            layer.__dict__["in_tuple"], layer.__dict__["ends"] = tuples[path], path == layers[-1]
+        self.blanks = [module for module in shell.modules() if isinstance(module, _Blank)]
+        self.sizes, self.kind = tuple(row.shape[1:]), row.dtype
+        self.key: tuple[Any, ...] = ()
+        self.inputs: tuple[torch.Tensor, ...] = ()
+        self.known: dict[str, _Arguments] = {}
+
+    def of(self, inputs: tuple[torch.Tensor, ...], hidden: torch.Tensor) -> dict[str, _Arguments]:
+        """Return what every layer is handed, by its path; `hidden`: tells the number of samples, and where they are."""
+        key = (len(hidden), hidden.dtype, hidden.device, *map(id, inputs))
+        if key != self.key:
+            with torch.no_grad(), _disable_current_modes(), suppress(_Stopped):  # modes: see `causal_lm._Context`
+                like = hidden.new_zeros(len(hidden))
+                for blank in self.blanks:
+                    blank.__dict__["like"] = like
+                first = torch.zeros(len(hidden), *self.sizes, dtype=self.kind, device=hidden.device)
+                self.shell.to(hidden.device)(first, *inputs)
+            self.known = {path: layer.__dict__["kept"] for path, layer in self.kept.items()}
+            self.key, self.inputs = key, inputs  # kept, so that no other tensor has their ids
+        return self.known
+
+
 class _Layer(nn.Module):
-    """One layer, with what it is handed besides the tensor."""
+    """One layer, with what it is handed besides the tensor: always the same, or made of further inputs."""
 
-    def __init__(self, layer: nn.Module, rest: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def __init__(self, layer: nn.Module, path: str, rest: _Arguments, handed: _Handed | None) -> None:
         super().__init__()
-        self.layer, self.rest, self.named = layer, rest, named
+        self.layer, self.path, self.rest = layer, path, rest
+        self.handed = (handed,)  # in a tuple, so that its modules are not the layer's
 
-    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor]:
-        """Return the tensor after the layer."""
-        output = self.layer(hidden, *self.rest, **self.named)
-        return (output[0] if isinstance(output, tuple) else output,)
+    def forward(self, hidden: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the tensor after the layer, and the further inputs."""
+        made = self.handed[0]
+        rest, named = self.rest if made is None else made.of(inputs, hidden)[self.path]
+        output = self.layer(hidden, *rest, **named)
+        return (output[0] if isinstance(output, tuple) else output, *inputs)
 
 
 class _Last(nn.Module):
@@ -281,13 +387,14 @@ class _Last(nn.Module):
         self.given = (list(stand_ins.values())[-1],)
         self.blanks = tuple(module for module in model.modules() if isinstance(module, _Blank))
 
-    def forward(self, hidden: torch.Tensor) -> tuple[Any]:
+    def forward(self, hidden: torch.Tensor, *inputs: torch.Tensor) -> tuple[Any]:
         """Return the model's first tensor."""
         for blank in self.blanks:
             blank.__dict__["like"] = hidden
         self.given[0].__dict__["value"] = hidden
         try:
-            return (first_tensor(self.model(torch.zeros(len(hidden), *self.sizes, dtype=self.kind, device=hidden.device))),)
+            first = torch.zeros(len(hidden), *self.sizes, dtype=self.kind, device=hidden.device)
+            return (first_tensor(self.model(first, *inputs)),)
         finally:
             for stand_in, name in ((self.given[0], "value"), *((blank, "like") for blank in self.blanks)):
                 stand_in.__dict__[name] = None

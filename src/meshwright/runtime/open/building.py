@@ -77,12 +77,13 @@ def build(
     empty = meta.on_meta(module)
     named = _in_order(module, example) if isinstance(example, Mapping) else {}
     given = tuple(named.values()) if named else () if example is None else _tuple(example)
+    packed = _packed(module, named)
     sample = example_of(module, rows_of_inputs(given, 0, 1), read.sequence_length)
     reader = BatchReader(module, tuple(named), sample, places.n_stages)
     names = Names(module)
     units = preflight.check_model(module, read.names, read.plan, sample, place)
     of_stages = names.of_stages(units, places)
-    notes = (*read.notes(), *effects_of(module, units, read.names, read.plan, sample, place))
+    notes = (*read.notes(), *packed, *effects_of(module, units, read.names, read.plan, sample, place))
     tp_plan = tensor_parallel.wishes_of(module)
     if read.entry.get("costs") == "analytic":
         notes += tuple(vocabulary.left_whole(units, read.plan, tp_plan))
@@ -204,6 +205,17 @@ def _in_order(model: nn.Module, example: Mapping[str, torch.Tensor]) -> dict[str
             )
         model.plan_inputs = tuple(named)  # type: ignore[assignment]
     return named
+
+
+def _packed(model: nn.Module, named: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+    """Return a note where packed sequences may be kept apart that are not in a loop that leaves the model's cache on."""
+    on = causal_lm.recognises(model) and getattr(model.config, "use_cache", False)
+    if not on or "position_ids" not in named or "attention_mask" in named:
+        return ()
+    return (
+        "the model runs with use_cache=False: sequences of a sample whose position_ids begin anew do not see each other then "
+        "in most models of transformers; in a loop that leaves use_cache on, they do",
+    )
 
 
 def _tuple(example: Any) -> Sample:

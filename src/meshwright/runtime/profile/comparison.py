@@ -16,7 +16,7 @@ from meshwright.core.plan import Plan
 from meshwright.core.result import Result
 from meshwright.runtime.profile import exposed
 
-__all__ = ["as_json", "lines", "write_trace"]
+__all__ = ["as_json", "for_other_devices", "lines", "write_trace"]
 
 FORMAT = "meshwright/run/1"
 
@@ -105,19 +105,21 @@ def _bubble(plan: Plan, measured: dict[str, Any], predicted: Result | None, step
 
 def lines(entry: dict[str, Any]) -> str:
     """Return the comparison as a person reads it."""
-    rows = [("", "measured", "predicted", "measured / predicted")]
+    rows: list[tuple[str, ...]] = [("", "measured", "predicted", "measured / predicted")]
 
     def add(name: str, pair: dict[str, Any], form: Any) -> None:
         found, said = pair["measured"], pair["predicted"]
-        ratio = f"{found / said:.2f}" if found is not None and said else "-"
+        ratio = "-" if found is None or not said else f"{found / said:.2f}" if found < 100.0 * said else f"{found / said:,.0f}"
         rows.append((name, "-" if found is None else form(found), "-" if said is None else form(said), ratio))
 
     add("step", entry["step_seconds"], format_seconds)
     for i, stage in enumerate(entry["stages"]):
         add(f"stage {i}: compute", stage["compute_seconds"], format_seconds)
-        add(f"stage {i}: communication", stage["communication_seconds"], format_seconds)
+        if entry["n_ranks"] > 1:
+            add(f"stage {i}: communication", stage["communication_seconds"], format_seconds)
         add(f"stage {i}: peak memory", stage["peak_bytes"], format_bytes)
-    add("not computing", entry["bubble_ratio"], lambda ratio: f"{ratio:.1%}")
+    shares = ["-" if share is None else f"{share:.1%}" for share in entry["bubble_ratio"].values()]
+    rows.append(("not computing", *shares, "-"))  # of shares near nothing a ratio says nothing
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     text = [
         "  ".join(
@@ -128,14 +130,23 @@ def lines(entry: dict[str, Any]) -> str:
     losses = entry["losses"]
     if losses and None not in (losses[0], losses[-1]):
         text.append(
-            f"loss: {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}; {entry['n_ranks']} "
-            "processes"
+            f"loss: {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}; "
+            + ("one process" if entry["n_ranks"] == 1 else f"{entry['n_ranks']} processes")
         )
     if losses and entry.get("reference_losses"):
         pairs = zip(losses, entry["reference_losses"][-len(losses) :], strict=False)
         furthest = max((abs(a - b) for a, b in pairs if None not in (a, b)), default=math.nan)
         text.append(f"one process, trained from the same weights: losses differ by at most {furthest:.1e}")
     return "\n".join(text)
+
+
+def for_other_devices(predicted: Result | None, backend: str) -> list[str]:
+    """Return a sentence where a step was predicted for other devices than the CPUs of this machine, on which it ran."""
+    cluster = None if predicted is None else predicted.problem.cluster
+    if predicted is None or cluster is None or backend != "gloo" or predicted.problem.model_spec.costs == "profiled":
+        return []
+    kinds = ", ".join(kind.name for kind in cluster.kinds)
+    return [f"predicted is for {kinds}, measured on CPUs here; 'meshwright profile' measures them for --profile"]
 
 
 def write_trace(path: str, measured: dict[str, Any], predicted: Result | None) -> None:

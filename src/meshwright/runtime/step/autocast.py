@@ -47,7 +47,8 @@ def difference(read: PlanFile, model: torch.nn.Module, word: str) -> list[str]:
     `word`: of ``--precision``.
     """
     training = read.entry.get("training")
-    planned = training.get("precision", "") if isinstance(training, dict) else ""
+    measured = read.entry.get("costs") == "profiled"  # of layers as they are
+    planned = training.get("precision", "") if isinstance(training, dict) and not measured else ""
     own = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
     found = word or next((own.get(p.dtype, str(p.dtype)) for p in model.parameters() if p.is_floating_point()), planned)
     if not planned or planned == found:

@@ -49,7 +49,7 @@ def test_a_run_goes_on_with_the_devices_that_are_left_and_its_losses_are_those_o
     found = json.loads(done.stdout)
     assert [told["n_devices"] for told in found["restarts"]] == [2, 1] and (found["first_step"], found["n_ranks"]) == (4, 1)
     assert "rank 2 (device 2) is lost: killed by signal 9 (SIGKILL)" in done.stderr
-    assert "planned again for the 2 devices left" in done.stderr and "planned again for the 1 devices left" in done.stderr
+    assert "planned again for the 2 devices left" in done.stderr and "planned again for the one device left" in done.stderr
     whole = _meshwright("run", plan, *common, "--data", "perishing:tokens", folder=tmp_path)
     assert whole.returncode == 0, whole.stderr
     expected = json.loads(whole.stdout)["losses"]

@@ -29,7 +29,7 @@ import meshwright  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
 from meshwright.runtime.job import recording  # noqa: E402
 from meshwright.runtime.job.trainer import NonFiniteError  # noqa: E402
-from meshwright.runtime.open.building import build  # noqa: E402
+from meshwright.runtime.open.building import _packed, build  # noqa: E402
 from meshwright.runtime.open.grouping import groups_of  # noqa: E402
 
 NAMES = ["embed", "layers.0", "layers.1", "head"]
@@ -193,7 +193,7 @@ def test_a_step_that_is_not_finite_is_refused_or_left_out() -> None:
     engine.step(batch)
     with pytest.raises(NonFiniteError) as ended:
         engine.step(batch, broken)
-    told = "step 2: the loss or a gradient is not finite on rank 0 (stage 0, 1); the step was not taken"
+    told = "step 2: the loss or a gradient is not finite on rank 0 (stages 0, 1); the step was not taken"
     assert str(ended.value) == told
     engine = made(skip_non_finite=True)
     before = engine.state_dict()
@@ -514,3 +514,14 @@ def test_a_recorded_step_is_the_step_with_its_tasks_marked(tmp_path: pathlib.Pat
     middles = [p["ts"] + 0.5 * p["dur"] for p in products]
     inside = [at for at in middles if any(t["ts"] - slack <= at <= t["ts"] + t["dur"] + slack for t in wards)]
     assert len(inside) == len(products), "tasks stand where their operators do"
+
+
+def test_packed_sequences_that_a_plain_loop_may_not_keep_apart_are_told_of() -> None:
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'meshwright[huggingface]'")
+    import own_loops
+
+    model, positions = own_loops.llama(), torch.arange(4)[None]
+    model.config.use_cache = True
+    assert "use_cache=False" in _packed(model, {"input_ids": positions, "position_ids": positions})[0]
+    masked = {"input_ids": positions, "attention_mask": positions, "position_ids": positions}
+    assert _packed(model, masked) == _packed(model, {}) == _packed(torch.nn.ReLU(), masked) == ()
