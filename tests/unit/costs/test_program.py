@@ -95,7 +95,7 @@ def test_a_program_may_scatter_after_the_backward_pass_and_at_its_own_rate() -> 
 
 def test_a_ring_of_plain_chunks_waits_for_the_rank_that_attends_to_all() -> None:
     from meshwright.core.graph import Operator
-    from meshwright.costs.analytic.layer import _slower
+    from meshwright.costs.analytic.passes import _slower
     from meshwright.costs.analytic.roofline import Shape
 
     attention = Operator("core", "causal_attention", (("sequence", SEQUENCE), ("heads", 8), ("head", 128)), "heads")
