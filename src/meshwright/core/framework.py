@@ -216,8 +216,8 @@ class Framework:
     memory_passes_ratio : float
         How often norms, softmax and elementwise operators move their bytes, compared with fused kernels.
     softmax_heads : float
-        Of how many heads, over all samples of a device, the fused kernel of masked softmax takes a multiple; others are widened,
-        scaled, masked, normalised and narrowed one after another. 0 for any number. Of attention that is not fused only.
+        Where attention is not fused: of how many heads, over all samples of a device, the kernel of masked softmax takes a
+        multiple. Others are widened, scaled, masked, normalised and narrowed one after another. 0 for any number.
     ring_imbalance_ratio : float
         Share of the imbalance of a causal ring that cuts the sequence into plain chunks: 0 where every rank has an early and a
         late chunk, 1 where the last rank attends to everything.

@@ -17,8 +17,8 @@ APART = 5
 (``forward_torch_softmax`` of Megatron-LM's ``fused_softmax.py``)."""
 
 APART_BYTES = (32.0, 34.0)
-"""Bytes of an element that they move more than the fused kernel, which reads and writes two each: forward (6 + 8 + 8 + 8 + 6) - 4,
-backward (6 + 12 + 8 + 8 + 6) - 6."""
+"""Bytes of an element that they move more than the fused kernel in half precision: forward (6 + 8 + 8 + 8 + 6) - 4, backward
+(6 + 12 + 8 + 8 + 6) - 6."""
 
 
 def operator_times(
@@ -41,12 +41,14 @@ def operator_times(
             elements = shape.tokens(body[i]) / shape.split(body[i]) * body[i].size("hidden")
             rate = device.memory_bytes_per_second * device.memory_ratio / framework.compute_ratio
             more = [elements * n_bytes / rate for n_bytes in APART_BYTES]
-            times[i] = OperatorSeconds(times[i].forward + more[0], times[i].backward_input + more[1] * body[i].has_backward, 0.0)
+            times[i] = OperatorSeconds(
+                times[i].forward + more[0], times[i].backward_input + more[1] * body[i].has_backward, 0.0
+            )
     return times
 
 
 def n_kernels(body: tuple[Operator, ...], shape: Shape, framework: Framework) -> list[int]:
-    """Return how many kernels each operator is where the program has one for it, if shapes allow (`Framework.softmax_heads`)."""
+    """Return how many kernels each operator is: one, but for softmax apart (`Framework.softmax_heads`)."""
     counts = [1] * len(body)
     for i, operator in enumerate(body[1:], 1):
         if framework.softmax_heads and operator.kind == "softmax" and body[i - 1].kind == "attention":
