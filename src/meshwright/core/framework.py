@@ -29,7 +29,7 @@ SHARES = ("tensor_overlap_ratio", "ring_imbalance_ratio")
 
 _FIGURES = (
     "issue_seconds", "expert_issue_seconds", "memory_passes_ratio", "shard_bytes_per_second", "logit_bytes", "loss_bytes",
-    "split_loss_bytes", "buffer_bytes", "gradient_copy_bytes", "n_gathered_weights", "compute_ratio", "softmax_heads",
+    "split_loss_bytes", "buffer_bytes", "gradient_copy_bytes", "n_gathered_weights", "compute_ratio", "n_softmax_heads",
     *SHARES,
 )  # fmt: skip
 
@@ -215,7 +215,7 @@ class Framework:
         faults): issuing then adds to computing, instead of running beside it.
     memory_passes_ratio : float
         How often norms, softmax and elementwise operators move their bytes, compared with fused kernels.
-    softmax_heads : float
+    n_softmax_heads : float
         Where attention is not fused: of how many heads, over all samples of a device, the kernel of masked softmax takes a
         multiple. Others are widened, scaled, masked, normalised and narrowed one after another. 0 for any number.
     ring_imbalance_ratio : float
@@ -321,7 +321,7 @@ class Framework:
     expert_issue_seconds: float = 0.0
     blocks_launches: bool = False
     memory_passes_ratio: float = 1.0
-    softmax_heads: float = 0.0
+    n_softmax_heads: float = 0.0
     ring_imbalance_ratio: float = 0.0
     tensor_overlap_ratio: float = 0.0
     shard_bytes_per_second: float = 0.0

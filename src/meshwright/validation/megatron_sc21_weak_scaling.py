@@ -35,7 +35,7 @@ COLUMNS = (
 
 MICRO_BATCH = 4
 """Not told by the table: assumed without a pipeline; with one, where a small micro-batch fills it, it is the smallest whose
-samples times heads of a device the fused softmax takes (`Framework.softmax_heads`): 1, or 2 for 10 heads."""
+samples times heads of a device the fused softmax takes (`Framework.n_softmax_heads`): 1, or 2 for 10 heads."""
 
 
 def step_seconds(*, batch: int, sequence: int, layers: int, hidden: int, vocabulary: int, flops_per_second: float) -> float:
@@ -72,12 +72,12 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Fra
             vocabulary=vocabulary,
         )  # fmt: skip
         data, tensor = count(fields, "dp_INFERRED"), count(fields, "tp_INFERRED")
-        block = int(trained_by.softmax_heads) or 1
-        fused = block // math.gcd(block, heads // tensor)
+        block = int(trained_by.n_softmax_heads) or 1
+        micro_batch = MICRO_BATCH if pipeline == 1 else block // math.gcd(block, heads // tensor)
         run = Run(
             graph, place(f"dgx-a100:{gpus}"), (Strategy(data=data, tensor=tensor),), pipeline=pipeline,
-            virtual=_virtual(layers, pipeline, batch // data), micro_batch=MICRO_BATCH if pipeline == 1 else fused,
-            global_batch=batch, recompute="full", training=MixedPrecision("fp16"), framework=trained_by,
+            virtual=_virtual(layers, pipeline, batch // data // micro_batch), micro_batch=micro_batch, global_batch=batch,
+            recompute="full", training=MixedPrecision("fp16"), framework=trained_by,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:

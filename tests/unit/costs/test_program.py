@@ -46,7 +46,7 @@ def test_a_host_that_waits_for_every_kernel_issues_after_computing_not_beside_it
 
 
 def test_softmax_whose_heads_no_fused_kernel_takes_is_five_kernels_through_memory() -> None:
-    blocks = Framework(softmax_heads=4)
+    blocks = Framework(n_softmax_heads=4)
     for fits in (Strategy(), Strategy(tensor=4)):  # 16 and 4 heads of one sample
         assert _row(fits, blocks) == _row(fits)
     apart = Strategy(tensor=8)  # two heads
@@ -62,13 +62,13 @@ def test_softmax_whose_heads_no_fused_kernel_takes_is_five_kernels_through_memor
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_each_kernel_of_a_softmax_apart_is_issued_and_launched(recompute: str) -> None:
     posed = dataclasses.replace(problem(8), cluster=cluster(8, device(launch_seconds=1.0)))
-    apart, blocks = Strategy(tensor=8), Framework(softmax_heads=4)
+    apart, blocks = Strategy(tensor=8), Framework(n_softmax_heads=4)
     plain, found = _row(apart, None, posed, recompute), _row(apart, blocks, posed, recompute)
     assert found.forward_seconds == pytest.approx(plain.forward_seconds + 4.0, rel=1e-4)
     assert found.backward_input_seconds == pytest.approx(plain.backward_input_seconds + 4.0, rel=1e-4)
     assert found.recompute_seconds == pytest.approx(plain.recompute_seconds + 4.0 * (recompute != "none"), rel=1e-4)
     slow = Framework(issue_seconds=1.0)
-    plain, found = _row(apart, slow), _row(apart, dataclasses.replace(slow, softmax_heads=4))
+    plain, found = _row(apart, slow), _row(apart, dataclasses.replace(slow, n_softmax_heads=4))
     assert found.forward_seconds == pytest.approx(plain.forward_seconds + 4.0)
     assert found.backward_input_seconds == pytest.approx(plain.backward_input_seconds + 4.0)
 
@@ -76,7 +76,7 @@ def test_each_kernel_of_a_softmax_apart_is_issued_and_launched(recompute: str) -
 def test_a_setting_of_the_frameworks_own_repeats_a_softmax_apart_kernel_by_kernel() -> None:
     posed = dataclasses.replace(problem(8), cluster=cluster(8, device(launch_seconds=1.0)))
     own = Framework(limits=FrameworkLimits(recompute=("none", "core_attn")))
-    apart = dataclasses.replace(own, softmax_heads=4)
+    apart = dataclasses.replace(own, n_softmax_heads=4)
     plain, found = (_row(Strategy(tensor=8), one, posed, "core_attn") for one in (own, apart))
     assert found.recompute_seconds == pytest.approx(plain.recompute_seconds + 4.0, rel=1e-4)
 

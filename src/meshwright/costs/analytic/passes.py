@@ -48,12 +48,12 @@ def operator_times(
 
 
 def n_kernels(body: tuple[Operator, ...], shape: Shape, framework: Framework) -> list[int]:
-    """Return how many kernels each operator is: one, but for softmax apart (`Framework.softmax_heads`)."""
+    """Return how many kernels each operator is: one, but for softmax apart (`Framework.n_softmax_heads`)."""
     counts = [1] * len(body)
     for i, operator in enumerate(body[1:], 1):
-        if framework.softmax_heads and operator.kind == "softmax" and body[i - 1].kind == "attention":
+        if framework.n_softmax_heads and operator.kind == "softmax" and body[i - 1].kind == "attention":
             heads = shape.micro_batch * body[i - 1].size("heads") // (shape.split(body[i - 1]) * shape.head_ranks)
-            counts[i] = APART if heads % framework.softmax_heads else 1
+            counts[i] = APART if heads % framework.n_softmax_heads else 1
     return counts
 
 
