@@ -168,7 +168,6 @@ GROUPS = (
                 300,
                 "megatron#variants.eager.how.issue_seconds",
             ),
-            _framework("megatron_deepspeed", "variants.launch_blocking.how.issue_seconds", EAGER_MICROSECONDS, 2, 300),
             _framework(
                 "fsdp2",
                 "variants.fsdp1_2023.how.memory_passes_ratio",
