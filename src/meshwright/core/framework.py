@@ -29,7 +29,8 @@ SHARES = ("tensor_overlap_ratio", "ring_imbalance_ratio")
 
 _FIGURES = (
     "issue_seconds", "expert_issue_seconds", "memory_passes_ratio", "shard_bytes_per_second", "logit_bytes", "loss_bytes",
-    "split_loss_bytes", "buffer_bytes", "gradient_copy_bytes", "n_gathered_weights", "compute_ratio", *SHARES,
+    "split_loss_bytes", "buffer_bytes", "gradient_copy_bytes", "n_gathered_weights", "compute_ratio", "n_softmax_heads",
+    *SHARES,
 )  # fmt: skip
 
 
@@ -221,6 +222,9 @@ class Framework:
         faults): issuing then adds to computing, instead of running beside it.
     memory_passes_ratio : float
         How often norms, softmax and elementwise operators move their bytes, compared with fused kernels.
+    n_softmax_heads : float
+        Where attention is not fused: of how many heads, over all samples of a device, the kernel of masked softmax takes a
+        multiple. Others are widened, scaled, masked, normalised and narrowed one after another. 0 for any number.
     ring_imbalance_ratio : float
         Share of the imbalance of a causal ring that cuts the sequence into plain chunks: 0 where every rank has an early and a
         late chunk, 1 where the last rank attends to everything.
@@ -324,6 +328,7 @@ class Framework:
     expert_issue_seconds: float = 0.0
     blocks_launches: bool = False
     memory_passes_ratio: float = 1.0
+    n_softmax_heads: float = 0.0
     ring_imbalance_ratio: float = 0.0
     tensor_overlap_ratio: float = 0.0
     shard_bytes_per_second: float = 0.0

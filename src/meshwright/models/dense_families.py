@@ -55,8 +55,8 @@ def llama_block(config: ModelConfig, sequence: int, fused: bool) -> Block:
         feed_forward_bias=config.flag("mlp_bias", "whether feed-forward products have biases", False),
         head_norms=family in ("qwen3", "qwen3_moe", "gemma3_text", "gemma3"),
         post_norms=gemma and family != "gemma",
-        dropout=_drops(config, "resid_pdrop|residual_dropout|hidden_dropout"),
-        attention_dropout=_drops(config, "attention_dropout"),
+        dropout=drops(config, "resid_pdrop|residual_dropout|hidden_dropout"),
+        attention_dropout=drops(config, "attention_dropout"),
         fused=fused,
     )  # fmt: skip
 
@@ -133,7 +133,7 @@ def gpt2(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
         sequence, hidden, heads, heads, config.integer("head_dim", "size of a head", even_head(config, hidden, heads)),
         config.integer("n_inner", "width of the feed-forward network", 4 * hidden),
         gated=False, norm_weights=2, query_bias=True, output_bias=True, feed_forward_bias=True, rotary=False,
-        dropout=_drops(config, "resid_pdrop", 0.1), attention_dropout=_drops(config, "attn_pdrop", 0.1), fused=fused,
+        dropout=drops(config, "resid_pdrop", 0.1), attention_dropout=drops(config, "attn_pdrop", 0.1), fused=fused,
     )  # fmt: skip
     words = vocabulary(config)
     body = dense_blocks.layer(block)
@@ -154,7 +154,7 @@ def gpt_neo(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph
         sequence, hidden, heads, heads, even_head(config, hidden, heads),
         config.integer("intermediate_size", "width of the feed-forward network", 4 * hidden),
         gated=False, norm_weights=2, output_bias=True, feed_forward_bias=True, rotary=False,
-        dropout=_drops(config, "resid_dropout"), attention_dropout=_drops(config, "attention_dropout"), fused=fused,
+        dropout=drops(config, "resid_dropout"), attention_dropout=drops(config, "attention_dropout"), fused=fused,
     )  # fmt: skip
     words, layers = vocabulary(config), n_layers(config, "num_layers|num_hidden_layers")
     if config.given("attention_layers"):
@@ -180,7 +180,7 @@ def gpt_neox(config: ModelConfig, name: str, sequence: int, fused: bool) -> Grap
         config.integer("intermediate_size", "width of the feed-forward network"),
         gated=False, norm_weights=2, query_bias=attention_bias, output_bias=attention_bias, feed_forward_bias=True,
         parallel=config.flag("use_parallel_residual", "whether both branches read the same stream", True),
-        dropout=_drops(config, "hidden_dropout"), attention_dropout=_drops(config, "attention_dropout"), fused=fused,
+        dropout=drops(config, "hidden_dropout"), attention_dropout=drops(config, "attention_dropout"), fused=fused,
     )  # fmt: skip
     words = vocabulary(config)
     body = dense_blocks.layer(block)
@@ -198,8 +198,8 @@ def opt(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
         sequence, hidden, heads, heads, even_head(config, hidden, heads),
         config.integer("ffn_dim", "width of the feed-forward network"),
         gated=False, norm_weights=2, query_bias=True, output_bias=True, feed_forward_bias=True, rotary=False,
-        norm_after=not before, dropout=_drops(config, "dropout", 0.1),
-        attention_dropout=_drops(config, "attention_dropout"), fused=fused,
+        norm_after=not before, dropout=drops(config, "dropout", 0.1),
+        attention_dropout=drops(config, "attention_dropout"), fused=fused,
     )  # fmt: skip
     words, width = vocabulary(config), config.integer("word_embed_proj_dim", "width of the word table", hidden)
     # OPT's position table has two rows that no token uses
@@ -244,6 +244,6 @@ def even_head(config: ModelConfig, hidden: int, heads: int) -> int:
     return max(1, hidden // heads)
 
 
-def _drops(config: ModelConfig, name: str, default: float = 0.0) -> bool:
+def drops(config: ModelConfig, name: str, default: float = 0.0) -> bool:
     """Whether a drop-out probability is above zero."""
     return config.ratio(name, "drop-out probability", default) > 0

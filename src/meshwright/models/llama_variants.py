@@ -10,7 +10,7 @@ from meshwright.core.graph import Graph
 from meshwright.models import dense_blocks, ends
 from meshwright.models.config import ModelConfig
 from meshwright.models.dense_blocks import Block
-from meshwright.models.dense_families import even_head, layer_windows, llama_block, n_layers, vocabulary
+from meshwright.models.dense_families import drops, even_head, layer_windows, llama_block, n_layers, vocabulary
 
 __all__ = ["FAMILIES", "TIED", "bloom", "falcon", "gptj", "phi", "variant"]
 
@@ -127,11 +127,12 @@ def bloom(config: ModelConfig, name: str, sequence: int, fused: bool) -> Graph:
     block = Block(
         sequence, hidden, heads, heads, even_head(config, hidden, heads), 4 * hidden, gated=False, norm_weights=2,
         query_bias=True, output_bias=True, feed_forward_bias=True, rotary=False, fused=fused,
+        dropout=drops(config, "hidden_dropout"), attention_dropout=drops(config, "attention_dropout"),
     )  # fmt: skip
     bodies = [dense_blocks.layer(block)] * n_layers(config, "n_layer|num_hidden_layers")
     graph = _whole(config, name, bodies, block, tied=_tied(config, True))
     first = graph.ops[0]
-    behind = dense_blocks.norm("norm", block, saved=2, selective=False)
+    behind = dense_blocks.norm("norm", block, saved=1, selective=False)
     return replace(graph, ops=(replace(first, body=(*first.body, behind)), *graph.ops[1:]))
 
 

@@ -6,7 +6,7 @@ from meshwright.core.cluster import Device
 from meshwright.core.flops import forward_flops
 from meshwright.core.graph import Graph, Operator
 from meshwright.core.problem import Framework, MixedPrecision
-from meshwright.costs.analytic.layer import PASSES
+from meshwright.costs.analytic.passes import PASSES
 from meshwright.costs.analytic.roofline import (
     ATTENTION_BACKWARD_FLOPS,
     ATTENTION_BACKWARD_RATIO,

@@ -232,17 +232,21 @@ def _verdicts(points: Sequence[Point]) -> dict[str, int]:
 
 
 def _regret(points: Sequence[Point]) -> dict[str, float | int] | None:
-    """Return what choosing by our prediction costs: measured time of our first choice over the best measured, less one."""
-    groups: dict[str, list[Point]] = {}
+    """Return what choosing by our prediction costs: measured time of our first choice over the best measured, less one.
+
+    Runs of one plan, which are predicted alike, are one choice and take their mean: which of them to start is no question.
+    """
+    groups: dict[str, dict[tuple[object, ...], list[Point]]] = {}
     for point in points:
         if point.group and point.measured_seconds > 0.0:
-            groups.setdefault(point.group, []).append(point)
+            plan = (point.predicted_seconds, point.memory_causes)
+            groups.setdefault(point.group, {}).setdefault(plan, []).append(point)
     regrets = []
-    for members in groups.values():
-        best = min(point.measured_seconds for point in members)
-        if len(members) > 1 and math.isfinite(best):
-            chosen = min(members, key=lambda point: (not point.fits, point.predicted_seconds, point.row))
-            regrets.append(chosen.measured_seconds / best - 1.0)
+    for plans in groups.values():
+        runs = sorted(plans.values(), key=lambda same: (not same[0].fits, same[0].predicted_seconds, same[0].row))
+        taken = [float(np.mean([run.measured_seconds for run in same])) for same in runs]
+        if len(runs) > 1 and math.isfinite(min(taken)):
+            regrets.append(taken[0] / min(taken) - 1.0)
     if not regrets:
         return None
     finite = [regret for regret in regrets if math.isfinite(regret)]

@@ -8,6 +8,7 @@ References
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from meshwright import frameworks
@@ -33,7 +34,8 @@ COLUMNS = (
 )
 
 MICRO_BATCH = 4
-"""Not told by the table: assumed without a pipeline; with one, where a small micro-batch fills it, it is 1."""
+"""Not told by the table: assumed without a pipeline; with one, where a small micro-batch fills it, it is the smallest whose
+samples times heads of a device the fused softmax takes (`Framework.n_softmax_heads`): 1, or 2 for 10 heads."""
 
 
 def step_seconds(*, batch: int, sequence: int, layers: int, hidden: int, vocabulary: int, flops_per_second: float) -> float:
@@ -60,20 +62,22 @@ def _point(row: int, fields: Mapping[str, str], place: Clusters, trained_by: Fra
     try:
         hidden, layers, batch = count(fields, "hidden"), count(fields, "layers"), count(fields, "gbs")
         sequence, vocabulary = count(fields, "seq", 2048), count(fields, "vocab", 51200)
-        gpus, pipeline = count(fields, "gpus"), count(fields, "pp_INFERRED")
+        heads, gpus, pipeline = count(fields, "heads_INFERRED"), count(fields, "gpus"), count(fields, "pp_INFERRED")
         measured = step_seconds(
             batch=batch, sequence=sequence, layers=layers, hidden=hidden, vocabulary=vocabulary,
             flops_per_second=ratio(fields, "tflops_per_gpu") * 1e12 * gpus,
         )  # fmt: skip
         graph = gpt(
-            f"gpt-{fields['params_b']}b", hidden=hidden, layers=layers, heads=count(fields, "heads_INFERRED"), sequence=sequence,  # noqa: E501
+            f"gpt-{fields['params_b']}b", hidden=hidden, layers=layers, heads=heads, sequence=sequence,
             vocabulary=vocabulary,
         )  # fmt: skip
-        data = count(fields, "dp_INFERRED")
+        data, tensor = count(fields, "dp_INFERRED"), count(fields, "tp_INFERRED")
+        block = int(trained_by.n_softmax_heads) or 1
+        micro_batch = MICRO_BATCH if pipeline == 1 else block // math.gcd(block, heads // tensor)
         run = Run(
-            graph, place(f"dgx-a100:{gpus}"), (Strategy(data=data, tensor=count(fields, "tp_INFERRED")),), pipeline=pipeline,
-            virtual=_virtual(layers, pipeline, batch // data), micro_batch=MICRO_BATCH if pipeline == 1 else 1,
-            global_batch=batch, recompute="full", training=MixedPrecision("fp16"), framework=trained_by,
+            graph, place(f"dgx-a100:{gpus}"), (Strategy(data=data, tensor=tensor),), pipeline=pipeline,
+            virtual=_virtual(layers, pipeline, batch // data // micro_batch), micro_batch=micro_batch, global_batch=batch,
+            recompute="full", training=MixedPrecision("fp16"), framework=trained_by,
         )  # fmt: skip
         predicted = predict(run)
     except InputError as error:

@@ -289,4 +289,4 @@ def test_an_answer_of_a_published_model_has_no_intervals(result: Result) -> None
     published = replace(result, problem=replace(result.problem, costs="pase"))
     written = plan_json.interval_json(published)
     assert set(written.values()) == {None} and step_interval(published) is None
-    assert "80%" not in explain(published) and "may not fit" not in explain(published)
+    assert "(80%" not in explain(published) and "may not fit" not in explain(published)

@@ -15,7 +15,7 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, Framework, MixedPrecision
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
-from meshwright.costs.analytic import device_mesh, layer, layer_transfers
+from meshwright.costs.analytic import device_mesh, layer, layer_transfers, passes
 from meshwright.costs.analytic.layer_transfers import Transfer
 from meshwright.costs.analytic.roofline import OperatorSeconds, Shape, operator_seconds, unfused_attention_seconds
 
@@ -156,7 +156,7 @@ def test_by_heads_attention_computes_as_much_and_evenly_and_unfused_reads_whole_
     both = [operator_seconds(fused, shape, device(), BF16) for shape in (ring, heads)]
     assert both[1].forward <= both[0].forward
     uneven = Framework(ring_imbalance_ratio=1.0)
-    assert layer._slower(fused, heads, uneven) == 1.0 < layer._slower(fused, ring, uneven)
+    assert passes._slower(fused, heads, uneven) == 1.0 < passes._slower(fused, ring, uneven)
     one = operator("attention", "heads", **{**dims, "heads": 8, "kv_heads": 8})
     assert unfused_attention_seconds(plain, heads, device(), BF16) == unfused_attention_seconds(one, Shape(), device(), BF16)
 
@@ -176,7 +176,7 @@ def test_neighbours_exchange_heads_and_keys_of_their_heads_go_round_between() ->
     assert [one.hidden_seconds for one in (*there, *back)] == [0.0, 6.0, 0.0, 0.0, 7.5, 7.5, 0.0]
     assert layer_transfers.exchange_buffer_bytes(core, shape, 2) == entering
     uneven = Framework(ring_imbalance_ratio=1.0)
-    assert layer._slower(core, shape, uneven) == layer._slower(core, Shape(context=4), uneven)
+    assert passes._slower(core, shape, uneven) == passes._slower(core, Shape(context=4), uneven)
     plain = operator("attention", "heads", **dims)
     one = operator("attention", "heads", **{**dims, "heads": 4, "kv_heads": 2})
     split, alone = (unfused_attention_seconds(*asked, device(), BF16) for asked in ((plain, shape), (one, Shape(context=4))))

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from meshwright.core.framework import FrameworkLimits
 from meshwright.core.problem import Framework, MixedPrecision, Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import Strategy
@@ -42,6 +43,42 @@ def test_a_host_that_waits_for_every_kernel_issues_after_computing_not_beside_it
     assert _row(Strategy(), dataclasses.replace(alike, blocks_launches=True)).forward_seconds == pytest.approx(
         _row(Strategy(), alike).forward_seconds, rel=1e-6
     )
+
+
+def test_softmax_whose_heads_no_fused_kernel_takes_is_five_kernels_through_memory() -> None:
+    blocks = Framework(n_softmax_heads=4)
+    for fits in (Strategy(), Strategy(tensor=4)):  # 16 and 4 heads of one sample
+        assert _row(fits, blocks) == _row(fits)
+    apart = Strategy(tensor=8)  # two heads
+    plain, found = _row(apart), _row(apart, blocks)
+    elements = 2 * SEQUENCE * SEQUENCE
+    assert found.forward_seconds == pytest.approx(plain.forward_seconds + 32.0 * elements / 1e12)
+    assert found.backward_input_seconds == pytest.approx(plain.backward_input_seconds + 34.0 * elements / 1e12)
+    assert found.backward_weight_seconds == plain.backward_weight_seconds
+    two = analytic.row_costs(dataclasses.replace(problem(8), framework=blocks), apart, range(8), 2)[1, "none"]  # four heads
+    assert two == analytic.row_costs(problem(8), apart, range(8), 2)[1, "none"]
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_each_kernel_of_a_softmax_apart_is_issued_and_launched(recompute: str) -> None:
+    posed = dataclasses.replace(problem(8), cluster=cluster(8, device(launch_seconds=1.0)))
+    apart, blocks = Strategy(tensor=8), Framework(n_softmax_heads=4)
+    plain, found = _row(apart, None, posed, recompute), _row(apart, blocks, posed, recompute)
+    assert found.forward_seconds == pytest.approx(plain.forward_seconds + 4.0, rel=1e-4)
+    assert found.backward_input_seconds == pytest.approx(plain.backward_input_seconds + 4.0, rel=1e-4)
+    assert found.recompute_seconds == pytest.approx(plain.recompute_seconds + 4.0 * (recompute != "none"), rel=1e-4)
+    slow = Framework(issue_seconds=1.0)
+    plain, found = _row(apart, slow), _row(apart, dataclasses.replace(slow, n_softmax_heads=4))
+    assert found.forward_seconds == pytest.approx(plain.forward_seconds + 4.0)
+    assert found.backward_input_seconds == pytest.approx(plain.backward_input_seconds + 4.0)
+
+
+def test_a_setting_of_the_frameworks_own_repeats_a_softmax_apart_kernel_by_kernel() -> None:
+    posed = dataclasses.replace(problem(8), cluster=cluster(8, device(launch_seconds=1.0)))
+    own = Framework(limits=FrameworkLimits(recompute=("none", "core_attn")))
+    apart = dataclasses.replace(own, n_softmax_heads=4)
+    plain, found = (_row(Strategy(tensor=8), one, posed, "core_attn") for one in (own, apart))
+    assert found.recompute_seconds == pytest.approx(plain.recompute_seconds + 4.0, rel=1e-4)
 
 
 def test_experts_issued_one_by_one_cost_their_number_on_the_device() -> None:
@@ -95,7 +132,7 @@ def test_a_program_may_scatter_after_the_backward_pass_and_at_its_own_rate() -> 
 
 def test_a_ring_of_plain_chunks_waits_for_the_rank_that_attends_to_all() -> None:
     from meshwright.core.graph import Operator
-    from meshwright.costs.analytic.layer import _slower
+    from meshwright.costs.analytic.passes import _slower
     from meshwright.costs.analytic.roofline import Shape
 
     attention = Operator("core", "causal_attention", (("sequence", SEQUENCE), ("heads", 8), ("head", 128)), "heads")

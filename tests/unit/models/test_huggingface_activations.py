@@ -6,6 +6,7 @@ import pytest
 
 from meshwright import models
 from meshwright.core.graph import Op
+from meshwright.models.readers import huggingface
 
 
 def kept_bytes(op: Op, *, tensor: int = 1, sequence_parallel: bool = False, selective: bool = False) -> float:
@@ -60,3 +61,15 @@ def test_a_llama_layer_keeps_less_than_unfused_eager_operators() -> None:
     # 906.5 MB per layer were measured with PyTorch's saved-tensor hooks on unfused eager operators
     layer = models.read("llama-3.1-8b", sequence_length=4096).graph.ops[1]
     assert 500e6 < kept_bytes(layer) < 906.5e6
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_bloom_keeps_what_its_word_norm_reads_and_masks_where_elements_are_dropped(dropped: bool) -> None:
+    s, h, a = 2048, 1024, 16
+    config = {"model_type": "bloom", "hidden_size": h, "n_head": a, "n_layer": 2, "vocab_size": 1003, "seq_length": s}
+    if dropped:
+        config |= {"hidden_dropout": 0.1, "attention_dropout": 0.1}
+    graph = huggingface.graph_of({**config, "_attn_implementation": "eager"}, "bloom", sequence_length=s)
+    # what the norm puts out is the first layer's input, which that layer counts
+    assert kept_bytes(graph.ops[0]) == 2 * s * h + dropped * s * h
+    assert kept_bytes(graph.ops[1]) == 32 * s * h + 2 * a * s * s + dropped * (2 * s * h + 3 * a * s * s)

@@ -104,6 +104,15 @@ def test_errors_are_those_of_a_case_computed_by_hand() -> None:
     }
 
 
+def test_runs_of_one_plan_are_one_choice_that_takes_their_mean() -> None:
+    points = (Point(1, 1.0, 0.9, group="a"), Point(2, 3.0, 0.9, group="a"), Point(3, 1.6, 1.5, group="a"))
+    again = (Point(4, 1.0, 2.0, group="b"), Point(5, 9.0, 2.0, group="b"))  # one plan twice: nothing to choose
+    (found,) = validation.as_json([Report("x.csv", "vtrain", (*points, *again), ())])["sets"]  # type: ignore[misc]
+    assert found["regret"] == {
+        "mean_ratio": pytest.approx(0.25), "max_ratio": pytest.approx(0.25), "n_groups": 1, "n_failed_choices": 0,
+    }  # fmt: skip
+
+
 def test_what_a_set_does_not_measure_is_null() -> None:
     (found,) = validation.as_json([Report("x.csv", "vtrain", (Point(1, 1.0, 1.0),), ())])["sets"]  # type: ignore[misc]
     assert found["memory"] is None and found["regret"] is None and found["time"]["spearman"] is None

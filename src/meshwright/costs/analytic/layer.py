@@ -15,20 +15,12 @@ from meshwright.core.problem import Framework, MixedPrecision
 from meshwright.core.strategy import OFFLOAD, RECOMPUTE
 from meshwright.costs.analytic import recomputation
 from meshwright.costs.analytic.layer_transfers import Transfer, exchange_buffer_bytes, gathered_bytes, transfers
-from meshwright.costs.analytic.roofline import (
-    OperatorSeconds,
-    Shape,
-    operand_bytes,
-    operator_seconds,
-    unfused_attention_seconds,
-)
+from meshwright.costs.analytic.passes import layer_passes, n_kernels, operator_times, pass_seconds
+from meshwright.costs.analytic.roofline import OperatorSeconds, Shape, operand_bytes
 from meshwright.costs.analytic.update import UpdateWork, update_work
 
 __all__ = ["LayerWork", "Repeat", "Transfer", "layer_work"]
 
-
-PASSES = ("norm", "elementwise", "softmax", "dispatch", "combine")
-"""Kinds of operators that move bytes and do little else."""
 
 HANDING_ON = ("norm", "elementwise", "dispatch")
 """Kinds of operators that keep what they put out, where a product takes it."""
@@ -157,7 +149,7 @@ def layer_work(
 
     `input_elements`, `output_elements`: elements per sample of the tensors that enter and leave the layer.
     """
-    times = _times(body, shape, device, training, framework)
+    times, kernels = operator_times(body, shape, device, training, framework), n_kernels(body, shape, framework)
     forward: list[Transfer] = []
     backward: list[Transfer] = []
     selective: list[Transfer] = []
@@ -177,14 +169,14 @@ def layer_work(
         kept_of.append(n_bytes)
         if operator.selective:
             selective += there
-            selective_seconds += times[i].forward + device.launch_seconds
+            selective_seconds += times[i].forward + kernels[i] * device.launch_seconds
             dropped += n_bytes
         widest = max(widest, _working_bytes(operator, shape, training, framework))
     packed = [_frozen(operator, shape) if operator.frozen_weight_bytes else 0.0 for operator in body]
     share = shape.micro_batch / shape.context
     residual = share * training.activation_bytes / (shape.tensor if shape.sequence_parallel else 1)
     n_rerun = recomputation.n_rerun(body, framework.stops_early)
-    passes = _passes(body, times, n_rerun, shape, device, framework)
+    passes = layer_passes(body, times, n_rerun, shape, device, framework)
     return LayerWork(
         forward_seconds=passes[0],
         backward_input_seconds=passes[1],
@@ -217,38 +209,12 @@ def layer_work(
     )
 
 
-def _passes(
-    body: tuple[Operator, ...],
-    times: list[OperatorSeconds],
-    n_rerun: int,
-    shape: Shape,
-    device: Device,
-    framework: Framework,
-) -> list[float]:
-    """Return the seconds of the forward pass, of the two parts of the backward pass, and of a forward pass of the first
-    operators, of which no expert's product is left out.
-    """
-    issue_seconds = framework.compute_ratio * (framework.issue_seconds or device.issue_seconds)
-    held = framework.compute_ratio * framework.expert_issue_seconds * _n_held_experts(body, shape)
-    columns = [*zip(*times, strict=True), [seconds.forward for seconds in times[:n_rerun]]]
-    n_operators = [sum(seconds > 0.0 for seconds in column) for column in columns]
-    return [
-        _pass_seconds(sum(column) + n * device.launch_seconds, n * issue_seconds + held, framework)
-        for column, n in zip(columns, n_operators, strict=True)
-    ]
-
-
 def _rerun(there_of: list[list[Transfer]], n_rerun: int) -> tuple[Transfer, ...]:
     """Return the collectives that run again: a row-split product left out is not summed up, but the block that it closes has
     gathered its input.
     """
     left_out = [transfer for there in there_of[n_rerun:] for transfer in there if transfer.kind == "all_gather"]
     return tuple([transfer for there in there_of[:n_rerun] for transfer in there] + left_out)
-
-
-def _n_held_experts(body: tuple[Operator, ...], shape: Shape) -> float:
-    """Return the experts that a device holds, counted at each of their products."""
-    return sum(operator.size("experts") / shape.expert for operator in body if operator.kind == "grouped_matmul")
 
 
 def _repeats(
@@ -284,52 +250,19 @@ def _repeat(
     device, training, framework = asked
     computed = kept = issued = 0.0
     transfers: list[Transfer] = []
-    parts = zip(body, repeated, *found, strict=True)
-    for operator, part, seconds, there, n_bytes in parts:
+    parts = zip(body, repeated, n_kernels(body, shape, framework), *found, strict=True)
+    for operator, part, n, seconds, there, n_bytes in parts:
         transfers += [transfer for transfer in there if transfer.kind in part.collectives]
         kept += n_bytes * part.kept_ratio
         if part.extra_elements:
             besides = replace(operator, saved_elements=part.extra_elements, saved_extra_bytes=0, saved_axis="sequence")
             kept += saved_bytes(besides, shape, float(training.activation_bytes))
         if part.work_ratio > 0.0 and seconds.forward > 0.0:
-            computed += part.work_ratio * seconds.forward + device.launch_seconds
-            issued += framework.issue_seconds or device.issue_seconds
+            computed += part.work_ratio * seconds.forward + n * device.launch_seconds
+            issued += n * (framework.issue_seconds or device.issue_seconds)
             if operator.kind == "grouped_matmul":
                 issued += framework.expert_issue_seconds * operator.size("experts") / shape.expert
-    return Repeat(_pass_seconds(computed, framework.compute_ratio * issued, framework), tuple(transfers), kept)
-
-
-def _pass_seconds(computed: float, issued: float, framework: Framework) -> float:
-    """Return the seconds of a pass from what the device computes and what the host needs to issue it."""
-    return computed + issued if framework.blocks_launches else max(computed, issued)
-
-
-def _times(
-    body: tuple[Operator, ...], shape: Shape, device: Device, training: MixedPrecision, framework: Framework
-) -> list[OperatorSeconds]:
-    """Return the seconds of each operator; attention followed by a softmax of its own is not fused."""
-    times = [
-        unfused_attention_seconds(operator, shape, device, training)
-        if operator.kind == "attention" and i + 1 < len(body) and body[i + 1].kind == "softmax"
-        else operator_seconds(operator, shape, device, training, framework.attention)
-        for i, operator in enumerate(body)
-    ]
-    slower = [_slower(operator, shape, framework) for operator in body]
-    return [
-        seconds if factor == 1.0 else OperatorSeconds(*(part * factor for part in seconds))
-        for seconds, factor in zip(times, slower, strict=True)
-    ]
-
-
-def _slower(operator: Operator, shape: Shape, framework: Framework) -> float:
-    """Return how much longer than alone and fused an operator runs in a program.
-
-    The last rank of a causal ring cut into plain chunks attends to all c chunks, an even share is (c + 1) / 2 of them.
-    """
-    if operator.kind == "causal_attention" and shape.query_ranks > 1:
-        ring = 1.0 + framework.ring_imbalance_ratio * (shape.query_ranks - 1) / (shape.query_ranks + 1)
-        return framework.compute_ratio * ring
-    return framework.compute_ratio * (framework.memory_passes_ratio if operator.kind in PASSES else 1.0)
+    return Repeat(pass_seconds(computed, framework.compute_ratio * issued, framework), tuple(transfers), kept)
 
 
 def parameters(operator: Operator, shape: Shape) -> float:
