@@ -9,14 +9,7 @@ from meshwright.base.errors import InputError
 from meshwright.core.graph import Graph
 from meshwright.core.strategy import CONTEXT_EXCHANGES, ON_HOST, RECOMPUTE, Strategy
 
-__all__ = [
-    "AXES",
-    "SCOPES",
-    "SHARES",
-    "Framework",
-    "FrameworkLimits",
-    "listed",
-]
+__all__ = ["AXES", "SCOPES", "SHARES", "Framework", "FrameworkLimits", "listed"]
 
 AXES = ("tensor", "context", "pipeline", "expert")
 """Degrees that a framework may lack; data parallelism is in all of them."""
@@ -165,17 +158,14 @@ class FrameworkLimits:
         if one.context > 1 and one.shard not in self.context_shards:
             found.append(f"sharding level {one.shard} beside a context axis; weights are always sharded over it")
         if one.offload != "none" and one.data * one.context > 1 and one.shard not in self.offload_shards:
-            found.append(
-                f"{one.offload} state on the host with sharding level {one.shard}; it has {listed(self.offload_shards)}"
-            )
+            known = listed(self.offload_shards)
+            found.append(f"{one.offload} state on the host with sharding level {one.shard}; it has {known}")
         if self.tensor_heads and self.tensor_heads % one.tensor:
             found.append(f"a tensor degree of {one.tensor}; it must divide the {self.tensor_heads} heads of keys and values")
         if self.whole_experts and one.tensor > 1 and one.expert > 1 and not one.folded:
             found.append("experts split over the tensor axis; it keeps each whole and spreads them over that axis too")
         if not self.split_experts and one.tensor > 1 and not one.folded:
-            found.append(
-                "experts with biases split over a tensor axis; an expert degree that is a multiple of it keeps each whole"
-            )
+            found.append("experts with biases split over a tensor axis; an expert degree of a multiple of it keeps each whole")
         if one.folded and not self.experts_over_tensor:
             found.append("experts spread over the tensor axis, each whole; it splits each over that axis")
         shard = (one.shard_degree or one.data) if one.shard else 1
@@ -223,8 +213,8 @@ class Framework:
     memory_passes_ratio : float
         How often norms, softmax and elementwise operators move their bytes, compared with fused kernels.
     n_softmax_heads : float
-        Where attention is not fused: of how many heads, over all samples of a device, the kernel of masked softmax takes a
-        multiple. Others are widened, scaled, masked, normalised and narrowed one after another. 0 for any number.
+        Of how many heads, over all samples of a device, the kernel of masked softmax takes a multiple, where attention is not
+        fused; others are widened, scaled, masked, normalised and narrowed by five. 0 for any number.
     ring_imbalance_ratio : float
         Share of the imbalance of a causal ring that cuts the sequence into plain chunks: 0 where every rank has an early and a
         late chunk, 1 where the last rank attends to everything.

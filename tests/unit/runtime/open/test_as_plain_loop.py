@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from torch import nn  # noqa: E402
 
 import meshwright  # noqa: E402
 from meshwright.base.errors import InputError  # noqa: E402
+from meshwright.runtime.model import stacked  # noqa: E402
 from meshwright.runtime.model.cut import cut  # noqa: E402
 
 NAMES = ["embed", "layers.0", "layers.1", "head"]
@@ -244,7 +246,7 @@ def test_what_runs_without_gradients_between_layers_still_does() -> None:
 
 
 class Two(Model):
-    """Takes a second input, so that its forward must be traced."""
+    """Takes a second input."""
 
     n_passes = 0
 
@@ -297,11 +299,25 @@ def hooked() -> nn.Module:
         (hooked, "the model as a whole has hooks, which would not be called"),
     ],
 )
-def test_what_one_trace_of_the_forward_does_not_repeat_is_refused(build: Any, told: str) -> None:
+def test_what_one_trace_of_the_forward_does_not_repeat_is_refused(
+    build: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacked, "fits", lambda _: False)
     model = build()
     with pytest.raises(InputError, match=told):
         cut(model, NAMES, (torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 1, 1)))
     assert model.training and model.n_passes == 0
+
+
+def test_a_list_of_layers_is_watched_instead_and_counts_as_in_a_loop_with_a_second_input_too() -> None:
+    model, scale = Stepping(), torch.rand(2, 1, 1)
+    own, tokens = copy.deepcopy(model), batch(0)[0][:2]
+    units = cut(model, NAMES, (tokens[:1], scale[:1]))
+    for _ in range(3):
+        carried: Any = (tokens, scale)
+        for unit in units:
+            carried = unit(*carried)
+        assert torch.equal(carried[0] if isinstance(carried, tuple) else carried, own(tokens, scale))
 
 
 class Choosing(Model):
