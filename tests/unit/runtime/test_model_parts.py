@@ -430,6 +430,36 @@ def test_what_watching_sees_that_cannot_be_cut_is_told(how: str, told: str) -> N
         cut(Beside("looks"), NAMES, two)
 
 
+class Gathering(Beside):
+    """Goes by all that its layers return, in tuples of two."""
+
+    def __init__(self, needs: bool) -> None:
+        super().__init__()
+        self.needs = needs
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> Any:
+        x, found = self.embed(tokens), []
+        seen = mask[..., None].float() if mask.sum() > 0 else mask[..., None].float() * 2
+        for layer in self.layers:
+            x, more = layer(x, weight=seen)
+            found.append(more)
+        return self.head(x) + (found[0].sum() if self.needs else 0.0)
+
+
+def test_layers_that_return_more_than_the_tensor_are_cut_where_the_model_does_not_need_it() -> None:
+    two = (torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 3, dtype=torch.long))
+    model = Gathering(needs=False)
+    carried: Any = two
+    for unit in cut(model, NAMES, two):
+        carried = unit(*carried)
+    assert torch.equal(carried[0], model(*two))
+    needy = Gathering(needs=True)
+    for layer in needy.layers:
+        layer.register_forward_hook(lambda *given: (given[2][0], given[2][0]))
+    with pytest.raises(InputError, match=r"Gathering: needs more of its layers than the tensor .* cannot be cut"):
+        cut(needy, NAMES, two)
+
+
 @pytest.mark.parametrize("recompute", ["none", "selective"])
 def test_masks_go_along_where_a_model_is_cut_by_watching(recompute: str) -> None:
     torch.manual_seed(0)

@@ -5,8 +5,8 @@ cut by watching one sample pass.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -18,6 +18,7 @@ from meshwright.base.errors import InputError
 from meshwright.runtime.model.as_given import evaluating, untouched
 from meshwright.runtime.model.data import Sample, repeated
 from meshwright.runtime.model.naming import first_tensor
+from meshwright.runtime.model.stand_ins import Blank, Ending, Keep, Pass, Stopped
 from meshwright.runtime.model.tracing import autocast_state
 
 __all__ = ["cut", "fits"]
@@ -47,18 +48,45 @@ def cut(model: nn.Module, paths: Sequence[str], sample: Sample) -> list[nn.Modul
     watched = [_watch(model, layers, other) for other in others]
     _watch(model, layers, repeated(sample), evaluated=False)  # for what it does if self.training, and around layers
     seen = _watch(model, layers, sample)
-    first = _part(model, {**_unused(model, seen.before), **dict.fromkeys(layers, _Stop)})
-    blanks = {path: _Blank(model.get_submodule(path), shape) for path, shape in seen.made.items()}
+    first = _part(model, {**_unused(model, seen.before), **dict.fromkeys(layers, Ending)})
+    blanks = {path: Blank(model.get_submodule(path), shape) for path, shape in seen.made.items()}
     handed = None
     if any(_holds_tensors(one.handed) for one in (seen, *watched)):
-        shell = _part(model, {**_unused(model, seen.before), **blanks, **dict.fromkeys(layers, _Keep)})
+        shell = _part(model, {**_unused(model, seen.before), **blanks, **dict.fromkeys(layers, Keep)})
         handed = _Handed(copy.deepcopy(shell), layers, sample[0], seen.tuples)
         _check_handed(model, handed, [(seen, sample), *zip(watched, others, strict=True)])
-    blanks = {path: _Blank(model.get_submodule(path), shape) for path, shape in seen.made.items()}
-    last = _part(model, {**_unused(model, seen.after), **blanks, **dict.fromkeys(paths[1:-1], _Pass)})
+    blanks = {path: Blank(model.get_submodule(path), shape) for path, shape in seen.made.items()}
+    last = _part(model, {**_unused(model, seen.after), **blanks, **dict.fromkeys(paths[1:-1], Pass)})
     last.get_submodule(paths[-2]).__dict__["gives"] = True
     parts = [_Layer(model.get_submodule(path), path, seen.handed[path], handed) for path in layers]
-    return [_First(first), *parts, _Last(last, sample[0], {path: seen.tuples[path] for path in layers})]
+    units = [_First(first), *parts, _Last(last, sample[0], {path: seen.tuples[path] for path in layers})]
+    _check_runs(model, units, sample)
+    return units
+
+
+def _check_runs(model: nn.Module, units: Sequence[nn.Module], sample: Sample) -> None:
+    """Refuse a model whose parts do not run.
+
+    Raises `InputError`.
+    """
+    carried: tuple[Any, ...] = sample
+    with torch.no_grad(), evaluating(model, *units), _refused(model):
+        for unit in units:
+            carried = unit(*carried)
+
+
+@contextmanager
+def _refused(model: nn.Module) -> Iterator[None]:
+    """Tell what stops a part of a model: it needs more of its layers than the tensor that each hands to the next."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{type(model).__name__}: needs more of its layers than the tensor that each returns ({type(error).__name__}: "
+            f"{error}); it cannot be cut between its layers"
+        ) from error
 
 
 def _samples(model: nn.Module, sample: Sample) -> list[Sample]:
@@ -87,7 +115,8 @@ def _check_handed(model: nn.Module, handed: _Handed, watched: Sequence[tuple[_Se
     Raises `InputError`.
     """
     for seen, sample in watched:
-        again = handed.of(sample[1:], seen.entering[0])
+        with _refused(model):
+            again = handed.of(sample[1:], seen.entering[0])
         for path, found in seen.handed.items():
             pairs = zip(tree_leaves(found), tree_leaves(again[path]), strict=False)
             if len(tree_leaves(found)) != len(tree_leaves(again[path])) or not all(_same(a, b) for a, b in pairs):
@@ -99,7 +128,7 @@ def _check_handed(model: nn.Module, handed: _Handed, watched: Sequence[tuple[_Se
 
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.shape == other.shape and bool((one == other).all())
+        return (one.shape, one.device) == (other.shape, other.device) and bool((one == other).all())
     return type(one) is type(other) and not isinstance(one, torch.Tensor)
 
 
@@ -121,7 +150,7 @@ class _Seen:
         self.after: set[str] = set()
         self.made: dict[str, tuple[int, ...]] = {}
         self.handed: dict[str, _Arguments] = {}
-        self.tuples: dict[str, bool] = {}
+        self.tuples: dict[str, int] = {}
         self.carried: list[Any] = []
         self.entering: list[torch.Tensor] = []
         self.around: tuple[Any, ...] = ()
@@ -175,7 +204,7 @@ def _leaving(path: str, order: Sequence[str], seen: _Seen) -> Any:
 
     def hook(_: nn.Module, __: Any, output: Any) -> None:
         if path in order:
-            seen.tuples[path] = isinstance(output, tuple)
+            seen.tuples[path] = len(output) if isinstance(output, tuple) else 0
             seen.carried[:] = [output[0] if isinstance(output, tuple) else output]
         elif not seen.handed and isinstance(output, torch.Tensor):
             for inner in [other for other in seen.made if other.startswith(f"{path}.")]:
@@ -222,7 +251,7 @@ def _unused(model: nn.Module, used: set[str]) -> dict[str, Any]:
             and any(True for _ in module.parameters())
             and not isinstance(module, nn.ModuleList)
         ):
-            found[path] = _Pass
+            found[path] = Pass
     return found
 
 
@@ -243,61 +272,6 @@ def _twin(module: nn.Module) -> nn.Module:
     return twin
 
 
-class _StandIn(nn.Module):
-    """Answers for the attributes of a module without holding its weights."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.__dict__["stands_for"] = (copy.deepcopy(layer).to("meta"),)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what the layer has."""
-        return getattr(self.__dict__["stands_for"][0], name)
-
-
-class _Stopped(Exception):
-    """Carries what reaches the first layer."""
-
-    def __init__(self, hidden: torch.Tensor) -> None:
-        super().__init__()
-        self.hidden = hidden
-
-
-class _Stop(_StandIn):
-    """Ends the forward."""
-
-    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> Any:
-        """Raise with the input."""
-        raise _Stopped(hidden)
-
-
-class _Pass(_StandIn):
-    """Returns its input, or, in place of the last layer, what it was given beforehand;
-    as a tuple where its layer returns one.
-    """
-
-    gives, in_tuple = False, False
-    value: Any = None
-
-    def forward(self, hidden: Any, *_: Any, **__: Any) -> Any:
-        """Return a tensor."""
-        found = self.__dict__["value"] if self.gives else hidden
-        return (found,) if self.in_tuple else found
-
-
-class _Blank(_StandIn):
-    """Stands for what runs before the layers: zeros of its result's shape."""
-
-    def __init__(self, module: nn.Module, shape: tuple[int, ...]) -> None:
-        super().__init__(module)
-        self.__dict__["shape"], self.__dict__["like"] = shape, None
-
-    def forward(self, *_: Any, **__: Any) -> torch.Tensor:
-        """Return zeros."""
-        like: torch.Tensor = self.__dict__["like"]
-        return torch.zeros(len(like), *self.__dict__["shape"], device=like.device, dtype=like.dtype)
-
-
 class _First(nn.Module):
     """From the sample to the input of the first layer."""
 
@@ -309,36 +283,23 @@ class _First(nn.Module):
         """Return what reaches the first layer, and the further inputs."""
         try:
             self.model(*inputs)
-        except _Stopped as stopped:
+        except Stopped as stopped:
             return (stopped.hidden, *inputs[1:])
         raise InputError("the model runs none of its layers")
-
-
-class _Keep(_StandIn):
-    """Keeps what a layer is handed besides the tensor; the last one ends the forward."""
-
-    in_tuple, ends = False, False
-
-    def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        """Return the input, in a tuple where the layer returns one."""
-        self.__dict__["kept"] = (rest, named)
-        if self.ends:
-            raise _Stopped(hidden)
-        return (hidden,) if self.in_tuple else hidden
 
 
 class _Handed:
     """What a model hands its layers besides the tensor, made of its inputs after the first; of the last ones it is known.
 
     `shell`: the model without what has weights; its own. `layers`: paths. `row`: one sample of the first input.
-    `tuples`: by path, whether a layer returns a tuple.
+    `tuples`: by path, of how many values a layer returns a tuple.
     """
 
-    def __init__(self, shell: nn.Module, layers: Sequence[str], row: torch.Tensor, tuples: dict[str, bool]) -> None:
+    def __init__(self, shell: nn.Module, layers: Sequence[str], row: torch.Tensor, tuples: dict[str, int]) -> None:
         self.shell, self.kept = shell, {path: shell.get_submodule(path) for path in layers}
         for path, layer in self.kept.items():
-            layer.__dict__["in_tuple"], layer.__dict__["ends"] = tuples[path], path == layers[-1]
-        self.blanks = [module for module in shell.modules() if isinstance(module, _Blank)]
+            layer.__dict__["n_values"], layer.__dict__["ends"] = tuples[path], path == layers[-1]
+        self.blanks = [module for module in shell.modules() if isinstance(module, Blank)]
         self.sizes, self.kind = tuple(row.shape[1:]), row.dtype
         self.key: tuple[Any, ...] = ()
         self.inputs: tuple[torch.Tensor, ...] = ()
@@ -348,7 +309,7 @@ class _Handed:
         """Return what every layer is handed, by its path; `hidden`: tells the number of samples, and where they are."""
         key = (len(hidden), hidden.dtype, hidden.device, *map(id, inputs))
         if key != self.key:
-            with torch.no_grad(), _disable_current_modes(), suppress(_Stopped):  # modes: see `causal_lm._Context`
+            with torch.no_grad(), _disable_current_modes(), suppress(Stopped):  # modes: see `causal_lm._Context`
                 like = hidden.new_zeros(len(hidden))
                 for blank in self.blanks:
                     blank.__dict__["like"] = like
@@ -378,14 +339,14 @@ class _Layer(nn.Module):
 class _Last(nn.Module):
     """From the output of the last layer to what the model returns."""
 
-    def __init__(self, model: nn.Module, row: torch.Tensor, tuples: dict[str, bool]) -> None:
+    def __init__(self, model: nn.Module, row: torch.Tensor, tuples: dict[str, int]) -> None:
         super().__init__()
         self.model, self.sizes, self.kind = model, tuple(row.shape[1:]), row.dtype
         stand_ins = {path: model.get_submodule(path) for path in tuples}
         for path, stand_in in stand_ins.items():
-            stand_in.__dict__["in_tuple"] = tuples[path]
+            stand_in.__dict__["n_values"] = tuples[path]
         self.given = (list(stand_ins.values())[-1],)
-        self.blanks = tuple(module for module in model.modules() if isinstance(module, _Blank))
+        self.blanks = tuple(module for module in model.modules() if isinstance(module, Blank))
 
     def forward(self, hidden: torch.Tensor, *inputs: torch.Tensor) -> tuple[Any]:
         """Return the model's first tensor."""
