@@ -190,10 +190,8 @@ class BestFirstSearch:
             full = bounds.of_config(costs, config, self.n_microbatches(config.mesh), limit)
             if math.isfinite(full):
                 self._push(max(bound, full), _FULL, pool, config)
-            elif self.found:
-                self.later.append((max(bound, limit), _LIGHT, pool, config, None))
             else:
-                self.too_large.append((pool, config, False))
+                self._set_aside(pool, config, _LIGHT, max(bound, limit))
         elif level == _FULL:
             (self._spread if config.fewer == ANY_SPREAD else self._send)(pool, config, bound)
         elif level == _SENT:
@@ -232,9 +230,8 @@ class BestFirstSearch:
         """Put the schedules of a mesh on the heap, each with a bound on all its shardings and layouts: `Costs.rows` has the lemma."""
         n_microbatches, n_layers = self.n_microbatches(mesh), len(self.chain.layers)
         for schedule, chunks in schedules_of(mesh, n_microbatches, n_layers, self.params.schedules):
-            if self.params.uniform and n_layers % (mesh.pipeline * chunks):
-                continue
-            if in_pairs(schedule) and costs.repeats_dispatch:
+            uneven = self.params.uniform and n_layers % (mesh.pipeline * chunks)
+            if uneven or (in_pairs(schedule) and costs.repeats_dispatch):
                 continue
             fewer = ANY_SPREAD if chunks > 1 and not self.params.uniform else (0, 0)
             config = Config(mesh, ANY, 0, schedule, chunks, "", fewer=fewer)
@@ -242,8 +239,7 @@ class BestFirstSearch:
 
     def _vary(self, costs: Costs, config: Config, pool: int, least: float) -> None:
         """Put the shardings, layouts and exchanges of a schedule on the heap."""
-        exchanges = self.exchanges.of(config.mesh)
-        own = (self.params.shard, exchanges, self.params.state_offloads)
+        own = (self.params.shard, self.exchanges.of(config.mesh), self.params.state_offloads)
         for variant in limits.variants(config, self.problem, costs.pool, *own):
             if reasons := self.problem.framework.limits.unpaired(variant.strategy):
                 self.refused[reasons[0]] = self.refused.get(reasons[0], 0) + 1
@@ -255,11 +251,15 @@ class BestFirstSearch:
         limit = self._limit_of_bound(config)
         bound = bounds.of_config(costs, config, self.n_microbatches(config.mesh), limit, light=True)
         if math.isfinite(bound):
-            self._push(max(bound, least), level, pool, config)
-        elif not self.found:
-            self.too_large.append((pool, config, True))
-        else:
-            self.later.append((max(least, limit), _UNLIT, pool, config, None))
+            return self._push(max(bound, least), level, pool, config)
+        return self._set_aside(pool, config, _UNLIT, max(least, limit))
+
+    def _set_aside(self, pool: int, config: Config, level: int, least: float) -> None:
+        """Put a configuration that fits nothing below the limit aside; one of virtual stages, whose bounds have no limit, for good."""
+        if not self.found:
+            self.too_large.append((pool, config, level == _UNLIT))
+        elif config.chunks == 1:
+            self.later.append((least, level, pool, config, None))
 
     def _spread(self, pool: int, config: Config, least: float) -> None:
         """Put every spread of the layers over virtual stages on the heap, each with its own bound; what never fits is left out."""

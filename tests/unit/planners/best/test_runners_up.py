@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import pathlib
 
 import numpy as np
@@ -10,12 +11,14 @@ import pytest
 
 from meshwright import api
 from meshwright.core.plan import Plan, Stage
-from meshwright.core.problem import Batch
+from meshwright.core.problem import Batch, Stop
 from meshwright.core.timeline import Timeline
-from meshwright.planners.best import incumbents
+from meshwright.planners.best import bounds, incumbents
 from meshwright.planners.best.beside import runners_up
+from meshwright.planners.best.branch_and_bound import BestFirstSearch
 from meshwright.planners.best.incumbents import Incumbent
-from meshwright.planners.best.space import Config, MeshDegrees
+from meshwright.planners.best.limits import Limits
+from meshwright.planners.best.space import Config, MeshDegrees, pools
 
 TINY = str(pathlib.Path(__file__).resolve().parents[3] / "data" / "tiny_llama.json")
 
@@ -118,3 +121,35 @@ def test_the_goal_looks_at_other_degrees_up_to_their_best_and_the_last_one_wante
     assert goal.limit(unseen) == goal.cutoff_seconds == 12.0
     new_only = runners_up.NextBest(found, answer, 2, new_only=True)
     assert new_only.limit(second.config) == 0.0 and new_only.limit(unseen) == 12.0
+
+
+def test_virtual_stages_that_fit_nothing_are_not_looked_at_again() -> None:
+    """Their bound has no limit: it is infinite only where nothing fits, and what is aside may fit for another goal."""
+    small = api.make_problem(TINY, "dgx-h100:8", batch=Batch(64))
+    state = BestFirstSearch(
+        small, Limits(schedules=("1f1b", "interleaved_1f1b", "zb_v"), alternatives=3, memory_ratio=0.035), Stop()
+    )
+    for pool in pools(small.required_cluster):
+        state.add(pool)
+    n_dropped, put = 0, state._set_aside
+
+    def counted(pool: int, config: Config, level: int, least: float) -> None:
+        nonlocal n_dropped
+        before = len(state.later)
+        put(pool, config, level, least)
+        if state.found and len(state.later) == before:
+            n_dropped += 1
+            own = bounds.of_config(state.costs[pool], config, state.n_microbatches(config.mesh), math.inf, light=True)
+            assert own == math.inf
+
+    state._set_aside = counted  # type: ignore[method-assign]
+    state.allow(50)
+    state.run()
+    state.pursue(runners_up.NextBest(state.found, min(state.found, key=incumbents.rank), 20, new_only=False))
+    state.allow(50)
+    state.run()
+    assert state.found and n_dropped
+    for _, _, pool, item, plan in state.later:
+        if isinstance(item, Config) and item.chunks > 1 and plan is None:
+            n_microbatches = state.n_microbatches(item.mesh)
+            assert math.isfinite(bounds.of_config(state.costs[pool], item, n_microbatches, math.inf, light=True))
