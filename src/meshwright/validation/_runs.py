@@ -342,14 +342,14 @@ def laid_out(run: Run) -> Plan:
     for strategy in strategies:
         devices.append(tuple(_device(run, i) for i in range(first, first + strategy.n_devices)))
         first += strategy.n_devices
-    placement = schedules.looped(run.pipeline, run.virtual).tolist()
+    schedule = run.schedule or ("interleaved_1f1b" if run.virtual > 1 else "1f1b")
+    placement = schedules.load(schedule).placement(run.pipeline, run.virtual).tolist()
     stages = []
     for stage, ops in enumerate(_cut(run.graph, layers_of_stages(run))):
         rank = placement[stage]
         inner = iter(run.recompute_of_stage[stage] if run.recompute_of_stage else (run.recompute,) * len(ops))
         recompute = tuple("none" if run.graph.ops[op].kind in ("embedding", "head") else next(inner) for op in ops)
         stages.append(Stage(ops, devices[rank], strategies[rank], recompute))
-    schedule = run.schedule or ("interleaved_1f1b" if run.virtual > 1 else "1f1b")
     n_microbatches = run.global_batch // (run.micro_batch * replicas)
     return Plan(tuple(stages), n_microbatches, run.micro_batch, schedule, run.global_batch)
 

@@ -106,6 +106,15 @@ def test_a_schedule_is_named_as_on_the_command_line(word: str) -> None:
     assert found == schedules.word(word) and found in schedules.words()
 
 
+@pytest.mark.parametrize("word", schedules.words())
+def test_a_run_under_any_schedule_is_predicted(word: str) -> None:
+    """Virtual stages lie where the schedule has them: round the ranks, or in a V."""
+    one_each = word in ("1f1b", "early_backward_a", "early_backward_b", "gpipe", "zb_h1", "zb_h2")
+    found = _point(data="2", pipeline="4", virtual="1" if one_each else "2", schedule=word)
+    assert isinstance(found, Point), found
+    assert found.predicted_seconds > 0.0
+
+
 def test_rows_of_one_job_are_one_group() -> None:
     groups = {getattr(_point(job=job), "group", None) for job in ("a", "a", "")}
     assert groups == {"a", f"('gpt2', 0) {RUN['cluster']} {RUN['global_batch']} bf16"}
