@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Tests start hundreds of processes: each would translate the package's Python anew
 unexport PYTHONDONTWRITEBYTECODE
+# Each process takes a file at a time, in their order: what a file's tests share is made once, and the last files are quick
+BY_FILE := --dist loadfile --no-loadscope-reorder
 # Tests that run kernels as plain Python within two minutes, for their coverage: compiled lines are not counted
 PLAIN := tests/oracle tests/property/test_codesign_steps.py tests/unit/planners/topoopt/test_step.py tests/unit/network/test_routes.py \
 	tests/unit/planners/parmesan/test_partition.py tests/unit/planners/dapple/test_pipedream.py
@@ -34,14 +36,14 @@ demo: .venv/installed
 
 test: .venv/installed-test
 	$(BIN)/python -m meshwright compile
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n auto $(BY_FILE) -m "not slow"
 
 check: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n auto $(BY_FILE) -m "not slow"
 
 # Real consumers of exported files; some of their dependencies are older than ours, so they have a place of their own
 .venv-frameworks/installed: pyproject.toml

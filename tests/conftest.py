@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import pathlib
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the processes of a run: threads that wait for each other take a core
 
 import pytest
 

@@ -23,8 +23,6 @@ from meshwright.core.problem import Batch, Problem, Stop
 from meshwright.core.result import Result
 from meshwright.writers import plan_json
 
-pytestmark = pytest.mark.xdist_group("contract of searches")  # which ask each question once
-
 NAMES = registry.names("search")
 SPECS = [spec for name in registry.names("readers") for spec in samples.of_reader(name)]
 SIMULATED = ("step_seconds", "simulated_seconds_per_sample")

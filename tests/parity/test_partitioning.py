@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import reference
 from meshwright import api
+
+LONGEST = ("layer/gnmt_training", "layer/gnmt_training-8")
+"""Rows that take as long as all others together."""
 
 
 def graph(name: str) -> str:
     return str(reference.path(f"partitioning/{name}.json"))
 
 
-@pytest.mark.parametrize("row", reference.rows("partitioning/partitioning_ideal_dp.csv"), ids=lambda row: row["graph"])
+def rows(file: str, *columns: str) -> list[Any]:
+    """Return the rows of a file, named by some columns."""
+    found = []
+    for row in reference.rows(f"partitioning/{file}.csv"):
+        name = "-".join(row[column] for column in columns)
+        found.append(pytest.param(row, id=name, marks=[pytest.mark.slow] * (name in LONGEST)))
+    return found
+
+
+@pytest.mark.parametrize("row", rows("partitioning_ideal_dp", "graph"))
 def test_accelerators_host_and_memory_as_in_the_file_give_the_published_optimum(row: dict[str, str]) -> None:
     result = api.plan(graph(row["graph"]), search="partition", settings={"n_cpus": "1"})
     answer = result.answer
@@ -21,9 +35,7 @@ def test_accelerators_host_and_memory_as_in_the_file_give_the_published_optimum(
     assert answer.bound.method == "exact"
 
 
-@pytest.mark.parametrize(
-    "row", reference.rows("partitioning/partitioning_stages.csv"), ids=lambda row: f"{row['graph']}-{row['n_stages']}"
-)
+@pytest.mark.parametrize("row", rows("partitioning_stages", "graph", "n_stages"))
 def test_stages_are_at_least_as_good_as_the_best_known(row: dict[str, str]) -> None:
     settings = {"n_stages": row["n_stages"], "memory_limit": "none"}
     answer = api.plan(graph(row["graph"]), search="partition", settings=settings).answer

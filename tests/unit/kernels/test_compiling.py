@@ -17,7 +17,7 @@ from meshwright._kernels import compiling
 from meshwright._kernels import kept as keeping
 
 PLAIN = not isinstance(compiling.kernel(lambda: 0), compiling.Kernel)
-pytestmark = [pytest.mark.skipif(PLAIN, reason="nothing is compiled"), pytest.mark.xdist_group("compiling")]
+pytestmark = pytest.mark.skipif(PLAIN, reason="nothing is compiled")
 
 ADD = """
 from typing import NamedTuple

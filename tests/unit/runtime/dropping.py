@@ -1,4 +1,4 @@
-"""Trainings whose dropout is written down: ``python dropping.py`` runs every case of the folders that it is told of.
+"""Trainings whose dropout is written down.
 
 The processes are forked from one that has imported everything. What each dropped, and the losses, lie in ``FOLDER/rank-R.pt``.
 """
@@ -160,12 +160,6 @@ def run(cases: dict[str, Any], n_ranks: int, folder: pathlib.Path) -> dict[str, 
 
     folder.mkdir(exist_ok=True)
     (folder / "cases.json").write_text(json.dumps(cases))
-    runtime_processes.work(__file__, n_ranks, folder)
+    runtime_processes.work(one, n_ranks, folder)
     found = [torch.load(folder / f"rank-{rank}.pt") for rank in range(n_ranks)]
     return {name: [one[name] for one in found] for name in cases}
-
-
-if __name__ == "__main__":
-    import runtime_processes
-
-    runtime_processes.serve(one)

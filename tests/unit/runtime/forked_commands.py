@@ -5,9 +5,7 @@ All that is ours runs as it would, but for the start of a Python; `test_faults` 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import importlib
 import json
 import os
@@ -20,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from runtime_processes import environment
+from runtime_processes import begin, ended
 
 
 class Child:
@@ -90,78 +88,44 @@ def _end(main: Callable[[], Any]) -> None:
     os._exit(code if isinstance(code, int) else 1)
 
 
-@functools.cache
-def _server() -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "ignore", __file__]
-    server = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    atexit.register(server.communicate)  # closes its input, on which it ends
-    return server
-
-
 @contextlib.contextmanager
 def started(*words: str, timeout_seconds: int = 200) -> Iterator[tuple[int, Callable[[], subprocess.CompletedProcess[str]]]]:
     """Start the program; yield its process, and what waits for its end. What it prints goes by way of files."""
-    with tempfile.TemporaryDirectory() as folder:
-        server, out, err = _server(), pathlib.Path(folder) / "out", pathlib.Path(folder) / "err"
-        told = {"words": words, "out": str(out), "err": str(err), "timeout": timeout_seconds}
-        print(json.dumps(told), file=server.stdin, flush=True)
-        pid = int(server.stdout.readline())  # type: ignore[union-attr]
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "told.json").write_text(json.dumps({"words": words, "timeout": timeout_seconds}))
+        (pid,) = begin(run_forked, 1, folder)
         codes: list[int] = []
 
-        def ended() -> subprocess.CompletedProcess[str]:
-            codes.append(int(server.stdout.readline()))  # type: ignore[union-attr]
-            assert codes[0] != -signal.SIGALRM, err.read_text()
-            return subprocess.CompletedProcess(words, codes[0], out.read_text(), err.read_text())
+        def wait() -> subprocess.CompletedProcess[str]:
+            codes.extend(ended())
+            out, err = ((folder / file).read_text() for file in ("out", "err"))
+            assert codes[0] != -signal.SIGALRM, err
+            return subprocess.CompletedProcess(words, codes[0], out, err)
 
         try:
-            yield pid, ended
+            yield pid, wait
         finally:
             if not codes:  # a test has failed meanwhile
                 os.kill(pid, signal.SIGKILL)
-                server.stdout.readline()  # type: ignore[union-attr]
+                ended()
 
 
 def meshwright(*words: str, timeout_seconds: int = 200) -> subprocess.CompletedProcess[str]:
     """Run the program to its end."""
-    with started(*words, timeout_seconds=timeout_seconds) as (_, ended):
-        return ended()
+    with started(*words, timeout_seconds=timeout_seconds) as (_, wait):
+        return wait()
 
 
-def preload() -> None:
-    """Import what a run takes longest to."""
-    for name in (
-        "meshwright.runtime.job.worker",
-        "meshwright.runtime.job.reference",
-        "meshwright.commands.run",
-        "torch._dynamo",
-    ):
-        importlib.import_module(name)
-
-
-def run_forked(words: list[str]) -> None:
+def run_forked(_rank: int, _n_ranks: int, folder: pathlib.Path) -> None:
     """Be the program in this forked process, and end with its status; its workers are forked too."""
     from meshwright import cli
     from meshwright.runtime.job import launch
 
+    told = json.loads((folder / "told.json").read_text())
+    signal.alarm(told["timeout"])
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     launch.subprocess.Popen = Forked  # type: ignore[misc, assignment]
-    sys.argv = ["meshwright", *words]
+    sys.argv = ["meshwright", *told["words"]]
     _end(cli.main)
-
-
-def main() -> None:
-    """Fork for every line that says what is to be run; answer with its process, and at its end with its exit status."""
-    preload()
-    for line in sys.stdin:
-        told = json.loads(line)
-        child = os.fork()
-        if not child:
-            signal.alarm(told["timeout"])
-            for number, path in ((1, told["out"]), (2, told["err"])):
-                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-            run_forked(told["words"])
-        print(child, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-
-
-if __name__ == "__main__":
-    main()

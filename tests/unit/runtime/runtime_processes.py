@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import copy
 import functools
+import gc
 import importlib
 import json
 import os
@@ -20,6 +21,7 @@ import meshwright
 
 SOURCE = pathlib.Path(meshwright.__file__).parents[1]  # the package that is tested, wherever it lies
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+Job = Callable[[int, int, pathlib.Path], None]  # of a process, told its rank, their number and the folder
 _PATIENCE_SECONDS = 500
 
 
@@ -67,9 +69,9 @@ def environment() -> dict[str, str]:
 
 
 @functools.cache
-def _server(script: str) -> subprocess.Popen:
+def _server() -> subprocess.Popen:
     """Return a process that has imported everything, and forks into as many as a run needs; it ends with this one."""
-    command = [sys.executable, "-W", "ignore", script]
+    command = [sys.executable, "-W", "ignore", __file__]
     server = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(server.communicate)  # closes its input, on which it ends
     return server
@@ -81,16 +83,28 @@ def run_all(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path, n_steps:
     `rules`: NCCL's rules that messages keep, see `nccl_rules`; empty for Gloo's own."""
     (folder / "cases.json").write_text(json.dumps({"n_steps": n_steps, "cases": cases, "rules": rules}))
     (folder / "rendezvous").unlink(missing_ok=True)
-    work(__file__, n_ranks, folder)
+    work(train, n_ranks, folder)
     return json.loads((folder / "results.json").read_text())
 
 
-def work(script: str, n_ranks: int, folder: pathlib.Path) -> None:
-    """Have so many processes work in a folder, forked from one that runs a script which calls `serve`."""
-    server = _server(script)
-    print(n_ranks, folder, file=server.stdin, flush=True)
-    failed = json.loads(server.stdout.readline())
+def work(job: Job, n_ranks: int, folder: pathlib.Path) -> None:
+    """Have so many forked processes do a job in a folder."""
+    begin(job, n_ranks, folder)
+    failed = [rank for rank, status in enumerate(ended()) if status]
     assert not failed, "\n".join((folder / f"log-{rank}").read_text()[-3000:] for rank in failed)
+
+
+def begin(job: Job, n_ranks: int, folder: pathlib.Path) -> list[int]:
+    """Fork so many processes for a job, a function of a module of tests; return their numbers. `ended` comes next."""
+    server, script = _server(), sys.modules[job.__module__].__file__
+    told = {"script": script, "job": job.__name__, "n_ranks": n_ranks, "folder": str(folder)}
+    print(json.dumps(told), file=server.stdin, flush=True)
+    return json.loads(server.stdout.readline())
+
+
+def ended() -> list[int]:
+    """Return how the processes ended, by rank; where one fails, the others are killed."""
+    return json.loads(_server().stdout.readline())
 
 
 def sgd(parameters: list) -> object:
@@ -203,17 +217,19 @@ def alone(case: dict, batches: object, n_steps: int, precision: object) -> tuple
     return model, steps
 
 
-def fork(job: Callable[[int, int, pathlib.Path], None], rank: int, n_ranks: int, folder: pathlib.Path) -> int:
+def fork(told: dict, rank: int) -> int:
     """Return the id of a process that works as one of several."""
     child = os.fork()
     if child:
         return child
+    folder, script = pathlib.Path(told["folder"]), pathlib.Path(told["script"])
     log = os.open(folder / f"log-{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
     signal.alarm(_PATIENCE_SECONDS)
     try:
-        job(rank, n_ranks, folder)
+        sys.path.insert(0, str(script.parent))
+        getattr(importlib.import_module(script.stem), told["job"])(rank, told["n_ranks"], folder)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -222,27 +238,36 @@ def fork(job: Callable[[int, int, pathlib.Path], None], rank: int, n_ranks: int,
     os._exit(0)
 
 
-def serve(job: Callable[[int, int, pathlib.Path], None]) -> None:
-    """Fork for every line that names a number of processes and a folder; answer with the ranks that failed.
-
-    `job`: what each does, given its rank, their number and the folder.
+def serve() -> None:
+    """Fork for every line that names a job, a number of processes and a folder; answer with their numbers, and with how they
+    ended.
     """
-    for name in ("meshwright.runtime.job.trainer", "torch._dynamo"):  # what takes longest, once for all
-        importlib.import_module(name)
+    for name in ("commands.run", "runtime.job.reference", "runtime.job.worker"):  # what takes longest, once for all
+        importlib.import_module(f"meshwright.{name}")
+    importlib.import_module("torch._dynamo")
+    settle()
 
     for line in sys.stdin:
-        n_ranks, folder = line.split(maxsplit=1)
-        children = [fork(job, rank, int(n_ranks), pathlib.Path(folder.strip())) for rank in range(int(n_ranks))]
-        failed = []
+        told = json.loads(line)
+        children = [fork(told, rank) for rank in range(told["n_ranks"])]
+        print(json.dumps(children), flush=True)
+        statuses = [0] * len(children)
         for _ in children:
             child, status = os.wait()
-            failed += [children.index(child)] * (status != 0)
+            statuses[children.index(child)] = os.waitstatus_to_exitcode(status)
             if status:  # the others wait for it
                 for other in children:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(other, signal.SIGKILL)
-        print(json.dumps(failed), flush=True)
+        print(json.dumps(statuses), flush=True)
+
+
+def settle() -> None:
+    """Leave what was imported out of the search for garbage, and search as seldom as the command line does."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 if __name__ == "__main__":
-    serve(train)
+    serve()

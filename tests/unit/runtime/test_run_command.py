@@ -19,12 +19,6 @@ pytestmark = pytest.mark.torch
 UNEVEN = [(3, [0], {}), (5, [1], {})]
 
 
-def started(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the program and its workers as they are started outside of tests."""
-    command = [sys.executable, "-m", "meshwright", *words]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
-
-
 def written(folder: pathlib.Path, plan: dict[str, Any]) -> str:
     """Write a plan file and return its path."""
     path = folder / "plan.json"
@@ -54,7 +48,7 @@ def test_a_run_with_loss_and_optimizer_of_ones_own_equals_one_process_and_is_com
     log = tmp_path / "steps.jsonl"
     own = ("--optimizer", "fragile:descent", "--loss", "fragile:half_of_cross_entropy", "--calibrate", str(better))
     own += ("--clip-norm", "0.3", "--log", str(log))
-    done = started("run", plan, *words, *own)
+    done = meshwright("run", plan, *words, *own)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["format"] == "meshwright/run/1"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from meshwright.base import files
@@ -195,6 +197,7 @@ class Interval:
     unlike: str = ""
 
 
+@cache
 def factors() -> Mapping[str, TimeInterval]:
     """Return the ends by name of class (`Kind.near`, `Kind.classes`).
 
@@ -204,7 +207,7 @@ def factors() -> Mapping[str, TimeInterval]:
     runs, each predicted as ``plan`` would.
     """
     entries = files.read_toml(DATA / "intervals.toml")
-    return {name: _stored(entry) for name, entry in entries.items()}
+    return MappingProxyType({name: _stored(entry) for name, entry in entries.items()})
 
 
 def _stored(entry: Mapping[str, Any]) -> TimeInterval:

@@ -5,18 +5,12 @@ Processes are forked from one that has imported everything, since that takes lon
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import functools
-import importlib
 import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
-import traceback
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -50,15 +44,6 @@ def sgd(parameters: list) -> object:
 OPTIMIZERS: dict[str, Any] = {"adamw": adamw, "momentum": momentum, "sgd": sgd}
 
 
-@functools.cache
-def _server() -> subprocess.Popen:
-    command = [sys.executable, "-W", "ignore", __file__]
-    environment = runtime_processes.environment()
-    server = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    atexit.register(server.communicate)
-    return server
-
-
 def kill_during(case: dict, n_ranks: int, folder: pathlib.Path, after: tuple[int, float], victim: int) -> list[int]:
     """Train a leg of one case that does not end by itself, and kill one of its processes so many steps, and then seconds,
     later; return who failed.
@@ -68,15 +53,14 @@ def kill_during(case: dict, n_ranks: int, folder: pathlib.Path, after: tuple[int
     named, log = folder / f"pid-{victim}", pathlib.Path(case["log"])
     named.unlink(missing_ok=True)
     wanted = _n_lines(log) + after[0]
-    server = _server()
-    print(n_ranks, folder, file=server.stdin, flush=True)
+    runtime_processes.begin(train, n_ranks, folder)
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not (named.exists() and named.read_text()) or _n_lines(log) < wanted:
         assert time.monotonic() < deadline, "it never came so far"
         time.sleep(0.005)
     time.sleep(after[1])
     os.kill(int(named.read_text()), signal.SIGKILL)
-    return json.loads(server.stdout.readline())
+    return [rank for rank, status in enumerate(runtime_processes.ended()) if status]
 
 
 def _n_lines(path: pathlib.Path) -> int:
@@ -91,10 +75,7 @@ def run_leg(cases: dict[str, dict], n_ranks: int, folder: pathlib.Path) -> dict[
     """
     (folder / "cases.json").write_text(json.dumps(cases))
     (folder / "rendezvous").unlink(missing_ok=True)
-    server = _server()
-    print(n_ranks, folder, file=server.stdin, flush=True)
-    failed = json.loads(server.stdout.readline())
-    assert not failed, "\n".join((folder / f"log-{rank}").read_text()[-3000:] for rank in failed)
+    runtime_processes.work(train, n_ranks, folder)
     return json.loads((folder / "results.json").read_text())
 
 
@@ -166,46 +147,3 @@ def _plain(path: str, case: dict) -> dict:
     state = {"weights": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)}
     torch.save(state, case["state"])
     return {"losses": [step.loss for step in steps]}
-
-
-def fork(rank: int, n_ranks: int, folder: pathlib.Path) -> int:
-    """Return the id of a process that trains as one of several."""
-    child = os.fork()
-    if child:
-        return child
-    log = os.open(folder / f"log-{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    signal.alarm(_PATIENCE_SECONDS)
-    try:
-        train(rank, n_ranks, folder)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    sys.stdout.flush()
-    os._exit(0)
-
-
-def main() -> None:
-    """Fork for every line that names a number of processes and a folder; answer with the ranks that failed."""
-    for name in ("checkpoints", "reference", "trainer"):  # what takes longest, once for all
-        importlib.import_module(f"meshwright.runtime.job.{name}")
-    importlib.import_module("torch._dynamo")
-
-    for line in sys.stdin:
-        n_ranks, folder = line.split(maxsplit=1)
-        children = [fork(rank, int(n_ranks), pathlib.Path(folder.strip())) for rank in range(int(n_ranks))]
-        failed = []
-        for _ in children:
-            child, status = os.wait()
-            failed += [children.index(child)] * (status != 0)
-            if status:  # the others wait for it
-                for other in children:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(other, signal.SIGKILL)
-        print(json.dumps(failed), flush=True)
-
-
-if __name__ == "__main__":
-    main()

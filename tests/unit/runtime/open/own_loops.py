@@ -316,11 +316,14 @@ def be(rank: int, n_ranks: int, folder: pathlib.Path, known: dict[str, Any], cas
 
 def main(folder: pathlib.Path, n_ranks: int) -> int:
     """Fork the processes; return how many failed."""
+    import runtime_processes
     import torch._dynamo  # what takes long to import, once for all
+    import transformers  # noqa: F401
     import zoo  # noqa: F401
 
     import meshwright.runtime.open.building  # noqa: F401
 
+    runtime_processes.settle()
     torch.set_num_threads(1)
     cases = json.loads((folder / "cases.json").read_text())
     known: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="running plans needs PyTorch: pip install 'meshwright[torch]'")
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("own loops")]
+pytestmark = pytest.mark.torch
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
 
