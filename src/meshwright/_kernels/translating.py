@@ -18,12 +18,12 @@ __all__ = ["compiled", "dispatcher", "kind_of"]
 
 
 _NOT_NEEDED = (
-    "WithLifting", "InlineClosureLikes", "RewriteDynamicRaises", "MakeFunctionToJitFunction", "FindLiterallyCalls",
-    "LiteralUnroll", "LiteralPropagationSubPipelinePass", "InlineOverloads", "NopythonRewrites",
-    "NoPythonSupportedFeatureValidation", "AnnotateTypes", "DumpParforDiagnostics",
+    "WithLifting", "InlineClosureLikes", "RewriteSemanticConstants", "DeadBranchPrune", "RewriteDynamicRaises",
+    "MakeFunctionToJitFunction", "FindLiterallyCalls", "LiteralUnroll", "LiteralPropagationSubPipelinePass", "InlineOverloads",
+    "NopythonRewrites", "NoPythonSupportedFeatureValidation", "AnnotateTypes", "DumpParforDiagnostics",
 )  # fmt: skip
-"""Passes for what no kernel has: closures, comprehensions, ``with``, errors with a text of the moment, tuples of unlike things
-that are looped over, expressions of whole arrays.
+"""Passes for what no kernel has: closures, comprehensions, ``with``, branches for what is None, errors with a text of the
+moment, tuples of unlike things that are looped over, long expressions of whole arrays.
 """
 
 
