@@ -6,8 +6,21 @@ import heapq
 
 import numpy as np
 import pytest
+from numba import njit
 
-from meshwright._kernels.heap import pop, push
+from meshwright._kernels import heap
+
+
+@njit
+def push(keys, items, n, key, item):
+    """Call a part of kernels."""
+    return heap.push(keys, items, n, key, item)
+
+
+@njit
+def pop(keys, items, n):
+    """Call a part of kernels."""
+    return heap.pop(keys, items, n)
 
 
 @pytest.mark.parametrize("seed", range(8))

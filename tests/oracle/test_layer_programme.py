@@ -14,7 +14,7 @@ from meshwright._kernels.pipeline.rank_memory import least_extra
 @njit
 def most(work, size, seconds, n_bytes, extra):
     """Call a part of kernels."""
-    return layer_split._most(work, size, seconds, n_bytes, extra)
+    return layer_split._most(work, 1.0, 0.0, size, seconds, n_bytes, extra)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -8,6 +8,7 @@ call it without Numba (`loading`), whose import alone takes longer than most pla
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import logging
 import sys
@@ -39,36 +40,45 @@ _TOLD_SECONDS = 4.0
 _INTEGERS = (np.dtype(np.int64).str, np.dtype(np.uint64).str)
 
 
-def kernel(function: Callable[..., Any]) -> Any:
+def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = False) -> Any:
     """Compile a function by Numba, without the interpreter's lock, for each types of arguments that it is called with.
 
     Parameters
     ----------
     function : callable
-        Arrays and numbers in, arrays and numbers out.
+        Arrays and numbers in, numbers out.
+    allocates : bool
+        Whether it makes arrays, or returns some. Otherwise it counts no references to any, which is most of what a function has
+        to be compiled for that takes arrays by the dozen.
 
     Returns
     -------
     Kernel
         The function as it is where Numba is switched off.
     """
-    return _marked(Kernel, function)
+    if function is None:
+        return functools.partial(kernel, allocates=allocates)
+    return _marked(functools.partial(Kernel, _nrt=allocates), function)
 
 
-def part(function: Callable[..., Any]) -> Any:
+def part(function: Callable[..., Any] | None = None, *, allocates: bool = False) -> Any:
     """Compile a function into every kernel that calls it: it cannot be called from Python and is not kept by itself.
 
     Parameters
     ----------
     function : callable
         Like a kernel.
+    allocates : bool
+        The same; a kernel need not say it of itself because of what makes arrays inside and returns none.
 
     Returns
     -------
     KernelPart
         The function as it is where Numba is switched off.
     """
-    return _marked(KernelPart, function)
+    if function is None:
+        return functools.partial(part, allocates=allocates)
+    return _marked(functools.partial(KernelPart, _nrt=allocates), function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -109,14 +119,14 @@ class KernelPart:
     ----------
     py_func : callable
         The function as plain Python.
-    targetoptions : mapping of str to str
+    targetoptions : mapping of str to str or bool
         What Numba looks up in what a kernel calls: whether to inline it.
     """
 
-    def __init__(self, function: Callable[..., Any], **more: str) -> None:
+    def __init__(self, function: Callable[..., Any], **more: str | bool) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
-        self.targetoptions: Mapping[str, str] = MappingProxyType(more)
+        self.targetoptions: Mapping[str, str | bool] = MappingProxyType(more)
         self._dispatcher: Any = None
 
     def dispatcher(self) -> Any:
@@ -160,8 +170,8 @@ class KernelPart:
 class Kernel(KernelPart):
     """A function that Numba compiles for each types of arguments that it is called with, once for all runs."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
+    def __init__(self, function: Callable[..., Any], **more: str | bool) -> None:
+        super().__init__(function, **more)
         self._n_arguments = function.__code__.co_argcount
         self._codes: dict[object, Callable[..., Any]] = {}  # by what is quickly told of arguments, then by how they are spelled
         self._of_kinds: dict[object, Callable[..., Any]] = {}
@@ -204,7 +214,7 @@ class Kernel(KernelPart):
         _announce(module.split(".")[2])
         from meshwright._kernels import translating
 
-        with COMPILATION.of(self.py_func.__name__.lstrip("_")), _told():
+        with COMPILATION.of(self.py_func.__name__.lstrip("_")), _told(), _uncollected():
             code = translating.compiled(self.dispatcher(), arguments)
         kept.save(name, code)
         return loading.linked(code, sys.modules[module])
@@ -284,6 +294,18 @@ def _told() -> Iterator[None]:
         yield
     finally:
         done.set()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Do without Python's search for circles of dead objects, which takes a twelfth of all seconds and finds few here."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @cache

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from meshwright._kernels.compiling import kernel
+from meshwright._kernels.compiling import part
 
 __all__ = ["pop", "push"]
 
 
-@kernel
+@part
 def push(heap_key, heap_id, n_heap, key, item):
     """Push onto a binary heap ordered by (key, item); return its new length."""
     i = n_heap
@@ -23,7 +23,7 @@ def push(heap_key, heap_id, n_heap, key, item):
     return n_heap + 1
 
 
-@kernel
+@part
 def pop(heap_key, heap_id, n_heap):
     """Remove the smallest of a binary heap; it is read at position 0 before. Return the new length."""
     n_heap -= 1

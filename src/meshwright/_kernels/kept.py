@@ -26,8 +26,9 @@ from typing import NamedTuple
 
 __all__ = ["OPTIONS", "Code", "KernelCacheWarning", "digest_of", "file_of", "places", "read", "save", "settings"]
 
-OPTIONS = (("nogil", True), ("no_cfunc_wrapper", True))
-"""How Numba compiles every kernel: without the interpreter's lock, and with nothing that C could call."""
+OPTIONS = (("nogil", True), ("no_cfunc_wrapper", True), ("_nrt", False))
+"""How Numba compiles every kernel: without the interpreter's lock, with nothing that C could call and, unless the kernel says
+otherwise, without counting references to arrays."""
 
 _IMPORT = re.compile(r"^\s*(?:from|import) (meshwright\._kernels[\w.]*)(?: import ([\w, ]+|\([^)]*\)))?", re.M)
 

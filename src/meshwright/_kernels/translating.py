@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import njit, typeof, types
+from numba.core import ir
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
@@ -14,6 +15,16 @@ from numba.core.typed_passes import NativeLowering
 from meshwright._kernels.kept import OPTIONS, Code
 
 __all__ = ["compiled", "dispatcher", "kind_of"]
+
+
+_NOT_NEEDED = (
+    "WithLifting", "InlineClosureLikes", "RewriteSemanticConstants", "DeadBranchPrune", "RewriteDynamicRaises",
+    "MakeFunctionToJitFunction", "FindLiterallyCalls", "LiteralUnroll", "LiteralPropagationSubPipelinePass", "InlineOverloads",
+    "NopythonRewrites", "NoPythonSupportedFeatureValidation", "AnnotateTypes", "DumpParforDiagnostics",
+)  # fmt: skip
+"""Passes for what no kernel has: closures, comprehensions, ``with``, branches for what is None, errors with a text of the
+moment, tuples of unlike things that are looped over, long expressions of whole arrays.
+"""
 
 
 class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
@@ -28,8 +39,20 @@ class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _PartLowering(NativeLowering):  # type: ignore[misc]
-    """Numba's own way from types to LLVM's language, but for the library and that there is nothing to be called from Python."""
+class _KernelLowering(NativeLowering):  # type: ignore[misc]
+    """Numba's own way from types to LLVM's language, for functions that count references or need not."""
+
+    _name = "kernel_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        if not state.flags.nrt:
+            _refuse_arrays_returned(state)
+        return bool(super().run_pass(state))
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _PartLowering(_KernelLowering):
+    """The same, but for the library and that there is nothing to be called from Python."""
 
     _name = "part_lowering"
 
@@ -44,18 +67,37 @@ class _PartLowering(NativeLowering):  # type: ignore[misc]
         return True
 
 
-class _PartCompiler(Compiler):  # type: ignore[misc]
-    """Numba's own passes with `_PartLowering`."""
+class _KernelCompiler(Compiler):  # type: ignore[misc]
+    """Numba's own passes without those for what kernels have not."""
+
+    lowering: type = _KernelLowering
 
     def define_pipelines(self) -> list[Any]:
         made = super().define_pipelines()
         for one in made:
-            one.passes = [(_PartLowering if each is NativeLowering else each, why) for each, why in one.passes]
+            kept = [(each, why) for each, why in one.passes if each.__name__ not in _NOT_NEEDED]
+            one.passes = [(self.lowering if each is NativeLowering else each, why) for each, why in kept]
             one.finalize()
         return list(made)
 
 
-def dispatcher(function: Callable[..., Any], *, from_python: bool, **more: str) -> Any:
+class _PartCompiler(_KernelCompiler):
+    """The same with `_PartLowering`."""
+
+    lowering = _PartLowering
+
+
+def _refuse_arrays_returned(state: Any) -> None:
+    """Raise `TypeError` where a function that counts no references returns arrays, or is given some by a part."""
+    calls = [one for one in state.calltypes if isinstance(one, ir.Expr) and one.op == "call"]
+    parts = [one for one in calls if isinstance(state.typemap[one.func.name], types.Dispatcher)]
+    models = state.targetctx.data_model_manager
+    for kind in (state.return_type, *(state.calltypes[one].return_type for one in parts)):
+        if models[kind].contains_nrt_meminfo():
+            raise TypeError(f"{state.func_id.func_qualname} hands on arrays that a function made: it needs allocates=True")
+
+
+def dispatcher(function: Callable[..., Any], *, from_python: bool, **more: str | bool) -> Any:
     """Return what Numba compiles a function by, once for numbers and not once more for each constant in a call.
 
     Parameters
@@ -72,8 +114,8 @@ def dispatcher(function: Callable[..., Any], *, from_python: bool, **more: str) 
     Dispatcher
         Nothing is compiled yet.
     """
-    own = {} if from_python else {"no_cpython_wrapper": True, "pipeline_class": _PartCompiler}
-    made = njit(**dict(OPTIONS), **more, **own)(function)
+    own = {"pipeline_class": _KernelCompiler} if from_python else {"no_cpython_wrapper": True, "pipeline_class": _PartCompiler}
+    made = njit(**dict(OPTIONS) | more, **own)(function)
     template_of = made.get_call_template
     made.get_call_template = lambda arguments, names: template_of([types.unliteral(kind) for kind in arguments], names)
     if not from_python:  # Numba would keep its entry for Python, which it has not

@@ -38,13 +38,13 @@ class RankStages(NamedTuple):
     again_seconds: np.ndarray  # (n_ranks,): of a micro-batch, recomputed at least
 
 
-_WORK, _FORWARD, _BACKWARD, _INPUT, _STATIC, _KEPT, _REDUCE, _UPDATE = range(8)
+_WORK, _FORWARD, _BACKWARD, _INPUT, _STATIC, _KEPT, _REDUCE, _UPDATE, _TAKEN = range(9)
 
 
 @part
-def _excess(layers, stages, rank, of):
+def _excess(layers, stages, ends, rank, of):
     """Return by how much a rank exceeds its memory at its fullest moment at least, nothing recomputed, and that moment."""
-    own, n_stages = layers.overhead[stages.of_rank[rank]], len(stages.ends) - 1
+    own, n_stages = layers.overhead[stages.of_rank[rank]], len(ends) - 1
     fullest, most, static = 0, -np.inf, 0.0
     n_chunks = stages.own.shape[1]
     for c in range(n_chunks):
@@ -52,7 +52,7 @@ def _excess(layers, stages, rank, of):
     for k in range(stages.held.shape[1]):
         at = stages.at[rank, k]
         stage = stages.own[rank, at]
-        n_bytes = own[0] if stages.ends[stage + 1] > stages.ends[stage] else 0.0
+        n_bytes = own[0] if ends[stage + 1] > ends[stage] else 0.0
         if stage == 0:
             n_bytes = max(n_bytes, own[1])
         if stage == n_stages - 1:
@@ -65,17 +65,20 @@ def _excess(layers, stages, rank, of):
 
 
 @part
-def _extra(layers, stages, rank, excess, held):
+def _extra(layers, stages, ends, rank, excess, held, taken, freed):
     """Return the least seconds of recomputation, in whole layers, that free some bytes; inf when all layers do not.
 
     Lemma (rearrangement): layers that recompute most free no more than as many of those that are held most often, and others
     no more than as many of those held most often of the rest, since the stronger way saves at least as much as the weaker one.
+    `taken`, `freed`: room for every stage of the rank, and for every layer and one more.
     """
     kind, n_chunks = stages.of_rank[rank], stages.own.shape[1]
     extra, weak = layers.extra[kind], layers.saved[kind, 0]
     strong = max(layers.saved[kind, 1], weak)
-    freed, n_layers, most_held = np.zeros(layers.sums.shape[2]), 0, 1.0
-    taken = np.zeros(n_chunks)
+    n_layers, most_held = 0, 1.0
+    freed[0] = 0.0
+    for c in range(n_chunks):
+        taken[c] = 0.0
     for _ in range(n_chunks):
         fullest = -1
         for c in range(n_chunks):
@@ -83,7 +86,7 @@ def _extra(layers, stages, rank, excess, held):
                 fullest = c
         taken[fullest] = 1.0
         stage = stages.own[rank, fullest]
-        for _ in range(stages.ends[stage], stages.ends[stage + 1]):
+        for _ in range(ends[stage], ends[stage + 1]):
             most_held = max(most_held, held[fullest])
             freed[n_layers + 1] = freed[n_layers] + held[fullest]
             n_layers += 1
@@ -100,27 +103,27 @@ def _extra(layers, stages, rank, excess, held):
         seconds = layers.prices[kind, i] * excess / most_held
         for c in range(n_chunks):
             stage = stages.own[rank, c]
-            seconds -= layers.worth[kind, i, stages.ends[stage + 1]] - layers.worth[kind, i, stages.ends[stage]]
+            seconds -= layers.worth[kind, i, ends[stage + 1]] - layers.worth[kind, i, ends[stage]]
         least = max(least, seconds)
     return least
 
 
 @part
-def _least_step(layers, stages, n_microbatches, split_backward, mixed_backward, enough):
+def _least_step(layers, stages, ends, n_microbatches, split_backward, mixed_backward, enough, of, freed):
     """Return what a step lasts at least; inf where some rank does not fit its memory whatever is recomputed.
 
-    What is longer than `enough` need not be told exactly: the first ranks may do.
+    What is longer than `enough` need not be told exactly: the first ranks may do. `of`, shape (9, n_chunks): room for the sums
+    of every stage of a rank, and for `_extra`, as is `freed`.
     """
     n_ranks, n_chunks = stages.own.shape
-    n_stages, m = len(stages.ends) - 1, n_microbatches
-    of = np.zeros((8, n_chunks))
+    n_stages, m = len(ends) - 1, n_microbatches
     longest = there = back = first_end = 0.0
     for rank in range(n_ranks):
         kind = stages.of_rank[rank]
         last_reduce = np.inf
         for c in range(n_chunks):
             stage = stages.own[rank, c]
-            start, stop = stages.ends[stage], stages.ends[stage + 1]
+            start, stop = ends[stage], ends[stage + 1]
             for q in range(8):
                 of[q, c] = layers.sums[kind, q, stop] - layers.sums[kind, q, start]
                 if stage == 0:
@@ -132,9 +135,10 @@ def _least_step(layers, stages, n_microbatches, split_backward, mixed_backward, 
                 largest = max(largest, layers.reduce_seconds[kind, i])
             last_reduce = min(last_reduce, largest)
         seconds, update, reduced = total(of[_WORK]), total(of[_UPDATE]), total(of[_REDUCE])
-        excess, fullest = _excess(layers, stages, rank, of)
+        excess, fullest = _excess(layers, stages, ends, rank, of)
         if excess > 0.0:
-            seconds += max(_extra(layers, stages, rank, excess, stages.held[rank, fullest]), stages.again_seconds[rank])
+            extra = _extra(layers, stages, ends, rank, excess, stages.held[rank, fullest], of[_TAKEN], freed)
+            seconds += max(extra, stages.again_seconds[rank])
         if seconds == np.inf:
             return np.inf
         # backward passes of the stages from each one on, the last task of that stage left out
@@ -161,15 +165,30 @@ def _least_step(layers, stages, n_microbatches, split_backward, mixed_backward, 
     return longest
 
 
-@kernel
-def least_steps(layers, stages, ends, n_microbatches, split_backward, mixed_backward, only_least):
+def least_steps(
+    layers: StackedLayers,
+    stages: RankStages,
+    ends: np.ndarray,
+    n_microbatches: float,
+    split_backward: bool,
+    mixed_backward: bool,
+    only_least: bool,
+) -> np.ndarray:
     """Return `_least_step` of every row of `ends`, shape (n_spreads, n_stages + 1); those of `stages` are not used.
 
     `only_least`: whether the least of all is of interest only; then the others may be too small, but not below it.
     """
-    found, least = np.empty(len(ends)), np.inf
-    for i in range(len(ends)):
-        own = RankStages(ends[i], stages.own, stages.of_rank, stages.held, stages.at, stages.memory_bytes, stages.again_seconds)
-        found[i] = _least_step(layers, own, n_microbatches, split_backward, mixed_backward, least if only_least else np.inf)
-        least = min(least, found[i])
+    found, of, freed = np.empty(len(ends)), np.empty((9, stages.own.shape[1])), np.empty(layers.sums.shape[2])
+    _least_steps(layers, stages, ends, n_microbatches, split_backward, mixed_backward, only_least, of, freed, found)
     return found
+
+
+@kernel
+def _least_steps(layers, stages, ends, n_microbatches, split_backward, mixed_backward, only_least, of, freed, found):
+    """Fill `found` with `least_steps`; `of`, `freed`: room for `_least_step`."""
+    least, enough = np.inf, np.inf
+    for i in range(len(ends)):
+        if only_least:
+            enough = least
+        found[i] = _least_step(layers, stages, ends[i], n_microbatches, split_backward, mixed_backward, enough, of, freed)
+        least = min(least, found[i])

@@ -5,7 +5,7 @@ import numpy as np
 from meshwright._kernels.compiling import kernel
 
 
-@kernel
+@kernel(allocates=True)
 def drained_seconds(forward, backward, send, depth, n_microbatches):
     """When each stage ends its last backward pass.
 

@@ -14,7 +14,7 @@ import numpy as np
 from meshwright._kernels.compiling import kernel
 
 
-@kernel
+@kernel(allocates=True)
 def level(inner_seconds, weight_bytes, cut_bytes, allowed, n_components, bytes_per_second, first_only):
     """Smallest slowest stage between any two nodes on 1 to `n_components` components of one level.
 

@@ -107,7 +107,7 @@ def stage_bytes(layers, rules, k, j, n_samples, depth, recomputes):
     return static + depth * kept
 
 
-@kernel
+@kernel(allocates=True)
 def by_stages(layers, places, rules, max_stages):
     """Best suffixes for every number of stages.
 
@@ -186,7 +186,7 @@ def by_stages(layers, places, rules, max_stages):
     return found
 
 
-@kernel
+@kernel(allocates=True)
 def lower_bound(layers, n_units, n_samples, reduce_lines, rules, n_positions):
     """Seconds that no plan can beat, whatever its number of stages, placement and schedule: transfers free, memory unlimited.
 

@@ -100,7 +100,7 @@ def analytical_speedup(tables, n_micro_batches, replication, block, begins, stop
     return alone / (length + delta)
 
 
-@kernel
+@kernel(allocates=True)
 def bipartition(tables, n_micro_batches, sizes, first_cards, first_sizes):
     """Best two-stage plan; ties go to the last one. Returns speed-up, last state of the first stage, placement."""
     n_states = len(tables.cut_bytes)
@@ -125,7 +125,7 @@ def bipartition(tables, n_micro_batches, sizes, first_cards, first_sizes):
     return best, best_state, best_placement
 
 
-@kernel
+@kernel(allocates=True)
 def straight(tables, before_first, before, replication, arcs, level_first):
     """Smallest bottleneck of stages of `replication` devices each, as many as there are levels.
 
@@ -183,7 +183,7 @@ def straight(tables, before_first, before, replication, arcs, level_first):
     return 0, last_block, stops, taken
 
 
-@kernel
+@kernel(allocates=True)
 def recursive_seconds(block_seconds, n_micro_batches, reduce_seconds):
     """Length of the authors' event simulation.
 

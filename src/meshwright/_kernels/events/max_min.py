@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright._kernels.compiling import kernel, part
+from meshwright._kernels.compiling import part
 from meshwright._kernels.events.event_queue import EVENT, put
 
 __all__ = ["KIND_BITS", "Flows", "Net", "begin", "enter", "expect", "idle", "leave", "share"]
@@ -288,7 +288,7 @@ def _retime(net, stamp, lane, now):
             expect(net, number, 0, other["finish"])
 
 
-@kernel
+@part
 def share(net, now):
     """Share links max-min fairly from now on: once for all flows that came or left at this moment.
 

@@ -87,8 +87,7 @@ def _ready(orders, arrivals, task):
     return ready
 
 
-@kernel
-def play(orders, seconds, n_microbatches):
+def play(orders: Orders, seconds: Seconds, n_microbatches: int) -> tuple[int, TaskTimes]:
     """Return when every task runs where no two channels share a link: a longest path that respects the order.
 
     A rank runs one task at a time in the given order; a channel carries one transfer at a time, in the order in which its rank
@@ -101,24 +100,30 @@ def play(orders, seconds, n_microbatches):
     moments : TaskTimes
         When each task and transfer starts and ends.
     """
-    n_ranks = len(orders.first) - 1
-    n_stages = orders.channel.shape[1]
-    n_tasks = len(orders.stage)
-    moments = TaskTimes(np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks))
+    n_ranks, n_stages, n_tasks = len(orders.first) - 1, orders.channel.shape[1], len(orders.stage)
+    moments = TaskTimes(*np.zeros((4, n_tasks)))
     # When a stage's input is there (0), the gradient of its output (1), its forward pass (2), its input gradient (3);
     # below zero means: not yet known.
     arrivals = np.full((4, n_stages, n_microbatches), -1.0)
     arrivals[0, 0, :] = 0.0
-    free = np.zeros(2 * n_stages)
-    clock = np.zeros(n_ranks)
-    position = orders.first[:-1].copy()
-    n_left = n_tasks
+    status: int = _fill(orders, seconds, moments, arrivals, np.zeros(2 * n_stages), np.zeros(n_ranks), orders.first[:-1].copy())
+    return status, moments
+
+
+@kernel
+def _fill(orders, seconds, moments, arrivals, free, clock, position):
+    """Fill `moments`, and return the status, `play`.
+
+    `free`, `clock`: when every channel, and every rank, is free again; `position`: the next task of every rank.
+    """
+    n_stages, n_left = arrivals.shape[1], len(moments.start)
+    first, paired = orders.first, orders.paired
     while n_left > 0:
         before = n_left
-        for rank in range(n_ranks):
-            while position[rank] < orders.first[rank + 1]:
+        for rank in range(len(clock)):
+            while position[rank] < first[rank + 1]:
                 task = position[rank]
-                pair = orders.paired[task] if len(orders.paired) else -1
+                pair = paired[task] if len(paired) else -1
                 n_together = 2 if pair >= 0 else 1
                 start = clock[rank]
                 for i in range(n_together):
@@ -151,5 +156,5 @@ def play(orders, seconds, n_microbatches):
                 position[rank] += n_together
                 n_left -= n_together
         if n_left == before:
-            return 1, moments
-    return 0, moments
+            return 1
+    return 0

@@ -58,66 +58,76 @@ _RANK = np.dtype(
 compute with what blocks, and the flow beside it."""
 
 
+_ITEM = np.dtype(
+    [("seconds", np.float64), ("flow", np.int64), ("trigger", np.int64), ("start", np.float64), ("end", np.float64)]
+)
+"""An item of the end of the step: as in `Ends`, and when it runs."""
+
+
 class _Records(NamedTuple):
-    """What the event loop changes."""
+    """What the event loop changes, made by NumPy: compiled, filling it would take a fifth of all seconds for the loop."""
 
     works: np.ndarray  # (4 * n_stages + n_paired,), _WORK: of every phase and stage, then of pairs
     tasks: np.ndarray  # (n_tasks,), _TASK
     ranks: np.ndarray  # (n_ranks,), _RANK
     # (4, n_stages, n_microbatches), bool: there are a stage's input, its output's gradient, its output, its input's gradient
     arrived: np.ndarray
-    item_times: np.ndarray  # (2, n_items), float64: when the items of the end of the step start and end
+    items: np.ndarray  # (n_items,), _ITEM
 
 
-@part
-def _fill_works(works, orders, seconds, flows, rank_of_stage):
-    """Say what the tasks of every phase and stage do, as records ``phase * n_stages + stage``, then those of pairs."""
+def _works(orders: Orders, seconds: Seconds, flows: Flows, rank_of_stage: np.ndarray) -> np.ndarray:
+    """Return what the tasks of every phase and stage do, as records ``phase * n_stages + stage``, then those of pairs."""
     n_stages = orders.channel.shape[1]
+    works, stages = np.zeros(4 * n_stages + len(seconds.paired), _WORK), np.arange(n_stages)
     for phase in range(4):
-        for stage in range(n_stages):
-            work = works[phase * n_stages + stage]
-            way = 0 if phase == 0 else 1
-            target = stage + 1 - 2 * way
-            work["stage"], work["phase"], work["rank"] = stage, phase, rank_of_stage[stage]
-            work["seconds"], work["blocking"], work["beside"] = seconds.task[phase, stage], -1, -1
-            work["channel"], work["send"], work["target"] = -1, way * n_stages + stage, -1
-            if phase == 2:
-                continue
-            blocking, beside = (2 + way) * n_stages + stage, (4 + way) * n_stages + stage
-            if flows.first[blocking] < flows.first[blocking + 1]:
-                work["seconds"], work["blocking"] = max(work["seconds"] - flows.seconds[blocking], 0.0), blocking
-            if flows.first[beside] < flows.first[beside + 1]:
-                work["beside"] = beside
-            work["channel"], work["send_seconds"] = orders.channel[way, stage], seconds.send[way, stage]
-            work["target"] = target if target < n_stages else -1
-    for t in range(len(orders.paired)):
-        if orders.paired[t] >= 0:
-            number = 4 * n_stages + orders.paired[t]
-            works[number] = works[orders.phase[t] * n_stages + orders.stage[t]]
-            work = works[number]
-            blocking = 8 * n_stages + 2 * orders.paired[t]
-            work["seconds"], work["blocking"], work["beside"] = seconds.paired[orders.paired[t]], -1, -1
-            if blocking + 1 >= len(flows.seconds):
-                continue  # what tasks put on links is not told
-            if flows.first[blocking] < flows.first[blocking + 1]:
-                work["seconds"], work["blocking"] = max(work["seconds"] - flows.seconds[blocking], 0.0), blocking
-            if flows.first[blocking + 1] < flows.first[blocking + 2]:
-                work["beside"] = blocking + 1
+        work, way = works[phase * n_stages : (phase + 1) * n_stages], 0 if phase == 0 else 1
+        work["stage"], work["phase"], work["rank"] = stages, phase, rank_of_stage
+        work["seconds"], work["blocking"], work["beside"] = seconds.task[phase], -1, -1
+        work["channel"], work["send"], work["target"] = -1, way * n_stages + stages, -1
+        if phase == 2:
+            continue
+        _put_on_links(work, flows, (2 + way) * n_stages + stages, (4 + way) * n_stages + stages)
+        work["channel"], work["send_seconds"] = orders.channel[way], seconds.send[way]
+        target = stages + 1 - 2 * way
+        work["target"] = np.where(target < n_stages, target, -1)
+    if len(seconds.paired):
+        tasks, work = np.flatnonzero(orders.paired >= 0), works[4 * n_stages :]
+        work[orders.paired[tasks]] = works[orders.phase[tasks] * n_stages + orders.stage[tasks]]
+        work["seconds"], work["blocking"], work["beside"] = seconds.paired, -1, -1
+        blocking = np.arange(8 * n_stages, len(flows.seconds) - 1, 2)[: len(work)]  # fewer where it is not told of all
+        _put_on_links(work[: len(blocking)], flows, blocking, blocking + 1)
+    return works
 
 
-@part
-def _prepare(tasks, ranks, orders, ends):
-    """Fill the records of tasks and ranks as they are before anything runs."""
-    n_ranks, n_stages, n_tasks = len(orders.first) - 1, orders.channel.shape[1], len(orders.stage)
-    for t in range(n_tasks):
-        tasks[t]["work"] = orders.phase[t] * n_stages + orders.stage[t]
-        if len(orders.paired) and orders.paired[t] >= 0:
-            tasks[t]["work"], tasks[t]["mate"] = 4 * n_stages + orders.paired[t], 1 + orders.paired[t] % 2
-        tasks[t]["microbatch"], tasks[t]["following"], tasks[t]["start"] = orders.microbatch[t], -1, -1.0
-    for r in range(n_ranks):
-        ranks[r]["position"], ranks[r]["last"] = orders.first[r], orders.first[r + 1]
-        ranks[r]["item"], ranks[r]["last_item"] = ends.first[r], ends.first[r + 1]
-        ranks[r]["task"] = -1
+def _put_on_links(work: np.ndarray, flows: Flows, blocking: np.ndarray, beside: np.ndarray) -> None:
+    """Say of the flows that tasks wait for, and of those beside them, which there are."""
+    waits = flows.first[blocking] < flows.first[blocking + 1]
+    work["seconds"][waits] = np.maximum(work["seconds"] - flows.seconds[blocking], 0.0)[waits]
+    work["blocking"][waits] = blocking[waits]
+    runs_beside = flows.first[beside] < flows.first[beside + 1]
+    work["beside"][runs_beside] = beside[runs_beside]
+
+
+def _records(orders: Orders, works: np.ndarray, ends: Ends, n_microbatches: int) -> _Records:
+    """Return the records as they are before anything runs."""
+    n_stages = orders.channel.shape[1]
+    tasks, ranks, items = (
+        np.zeros(len(orders.stage), _TASK),
+        np.zeros(len(ends.first) - 1, _RANK),
+        np.zeros(len(ends.flow), _ITEM),
+    )
+    tasks["work"] = orders.phase * n_stages + orders.stage
+    if len(orders.paired):
+        paired = orders.paired >= 0
+        tasks["work"][paired] = 4 * n_stages + orders.paired[paired]
+        tasks["mate"][paired] = 1 + orders.paired[paired] % 2
+    tasks["microbatch"], tasks["following"], tasks["start"] = orders.microbatch, -1, -1.0
+    ranks["position"], ranks["last"], ranks["task"] = orders.first[:-1], orders.first[1:], -1
+    ranks["item"], ranks["last_item"] = ends.first[:-1], ends.first[1:]
+    items["seconds"], items["flow"], items["trigger"] = ends.seconds, ends.flow, ends.trigger
+    arrived = np.zeros((4, n_stages, n_microbatches), dtype=np.bool_)
+    arrived[0, 0], arrived[1, -1] = True, True
+    return _Records(works, tasks, ranks, arrived, items)
 
 
 @part
@@ -175,12 +185,12 @@ def _release(works, tasks, arrived, lanes, task, now):
 
 
 @part
-def _next_item(ends, tasks, ranks, lanes, lane, rank):
+def _next_item(items, tasks, ranks, lanes, lane, rank):
     """Return the next item of a rank if the one before has ended and what it waits for has happened, else -1."""
     item = ranks[rank]["item"]
     if item >= ranks[rank]["last_item"] or lanes[lane]["load"] >= 0:
         return -1
-    trigger = ends.trigger[item]
+    trigger = items[item]["trigger"]
     over = ranks[rank]["task"] < 0 and ranks[rank]["position"] == ranks[rank]["last"]
     if (trigger < 0 and not over) or (trigger >= 0 and tasks[trigger]["start"] < 0.0):
         return -1
@@ -204,36 +214,24 @@ def play(
     item_start, item_end : ndarray, shape (n_items,), float64
         The same for the end of the step.
     """
-    n_ranks, n_stages = len(orders.first) - 1, orders.channel.shape[1]
-    records = _Records(
-        np.zeros(4 * n_stages + len(seconds.paired), _WORK),
-        np.zeros(len(orders.stage), _TASK),
-        np.zeros(n_ranks, _RANK),
-        np.zeros((4, n_stages, n_microbatches), dtype=np.bool_),
-        np.zeros((2, len(ends.seconds))),
-    )
+    n_ranks = len(orders.first) - 1
+    records = _records(orders, _works(orders, seconds, flows, rank_of_stage), ends, n_microbatches)
     # channels come first, then three lanes of every rank: for what blocks, for what runs beside, for the end of the step
     first_lane = int(orders.channel.max(initial=-1)) + 1
     n_lanes = first_lane + 3 * n_ranks
     net = idle(flows, n_lanes, n_lanes + n_ranks)
-    status = _play(orders, seconds, flows, ends, rank_of_stage, records, net, first_lane)
+    status = _play(records, net, first_lane)
     moments = (np.ascontiguousarray(records.tasks[name]) for name in TaskTimes._fields)
-    return status, TaskTimes(*moments), *records.item_times
+    return status, TaskTimes(*moments), *(np.ascontiguousarray(records.items[name]) for name in ("start", "end"))
 
 
 @kernel
-def _play(orders, seconds, flows, ends, rank_of_stage, records, net, first_lane):
+def _play(records, net, first_lane):
     """Fill the records of tasks, and items, with when they run; return 0, or 1 when the order deadlocks."""
-    n_ranks, n_stages = len(orders.first) - 1, orders.channel.shape[1]
+    works, tasks, ranks, arrived, items = records.works, records.tasks, records.ranks, records.arrived, records.items
+    flows, lanes, marks, queue = net.flows, net.lanes, net.marks, net.queue
+    n_ranks, n_left = len(ranks), len(tasks) + len(items)
     n_lanes = first_lane + 3 * n_ranks
-    works, tasks, ranks, arrived = records.works, records.tasks, records.ranks, records.arrived
-    item_start, item_end = records.item_times[0], records.item_times[1]
-    _fill_works(works, orders, seconds, flows, rank_of_stage)
-    _prepare(tasks, ranks, orders, ends)
-    lanes, marks, queue = net.lanes, net.marks, net.queue
-    arrived[0, 0, :] = True
-    arrived[1, n_stages - 1, :] = True
-    n_left = len(tasks) + len(item_start)
     now, n_to_look_at = 0.0, n_ranks
     while True:
         if n_to_look_at > 0:  # at the beginning every rank is looked at
@@ -252,7 +250,7 @@ def _play(orders, seconds, flows, ends, rank_of_stage, records, net, first_lane)
                 rank = work["rank"]
                 if work["blocking"] >= 0:
                     flow = work["blocking"]
-                    begin(net, first_lane + rank, flow, number, flows.seconds[flow], now)
+                    begin(net, first_lane + rank, flow, number, flows[flow]["seconds"], now)
                     continue
                 ranks[rank]["parts"] -= 1
             elif kind == 1:
@@ -268,7 +266,7 @@ def _play(orders, seconds, flows, ends, rank_of_stage, records, net, first_lane)
                     leave(net, number)
                 if number >= first_lane + 2 * n_ranks:
                     rank = number - first_lane - 2 * n_ranks
-                    item_end[load] = now
+                    items[load]["end"] = now
                     n_left -= 1
                 elif number >= first_lane:
                     rank = (number - first_lane) % n_ranks
@@ -278,7 +276,7 @@ def _play(orders, seconds, flows, ends, rank_of_stage, records, net, first_lane)
                     tasks[load]["send_end"] = now
                     target, way = work["target"], 0 if work["phase"] == 0 else 1
                     arrived[way, target, tasks[load]["microbatch"]] = True
-                    rank = rank_of_stage[target]
+                    rank = works[target]["rank"]  # of its forward pass
                     waiting = lanes[number]["head"]
                     if waiting >= 0:
                         lanes[number]["head"] = tasks[waiting]["following"]
@@ -300,10 +298,10 @@ def _play(orders, seconds, flows, ends, rank_of_stage, records, net, first_lane)
         task = _start(works, tasks, ranks, arrived, queue, n_lanes + rank, rank, now)
         if task >= 0 and works[tasks[task]["work"]]["beside"] >= 0:
             flow = works[tasks[task]["work"]]["beside"]
-            begin(net, first_lane + n_ranks + rank, flow, task, flows.seconds[flow], now)
+            begin(net, first_lane + n_ranks + rank, flow, task, flows[flow]["seconds"], now)
         lane = first_lane + 2 * n_ranks + rank
-        item = _next_item(ends, tasks, ranks, lanes, lane, rank)
+        item = _next_item(items, tasks, ranks, lanes, lane, rank)
         if item >= 0:
-            item_start[item] = now
-            begin(net, lane, ends.flow[item], item, ends.seconds[item], now)
+            items[item]["start"] = now
+            begin(net, lane, items[item]["flow"], item, items[item]["seconds"], now)
     return 0 if n_left == 0 else 1

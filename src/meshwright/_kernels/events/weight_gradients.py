@@ -9,7 +9,7 @@ from meshwright._kernels.compiling import kernel
 __all__ = ["fill"]
 
 
-@kernel
+@kernel(allocates=True)
 def fill(skeleton, rank_of_stage, seconds, transfer_seconds, limit, patience, kept_bytes, working_bytes, room_bytes):
     """Return the order of all tasks, coded ``3 * stage + phase`` with phase 0 forward, 1 input gradient, 2 weight gradient.
 

@@ -9,7 +9,7 @@ from meshwright._kernels.compiling import kernel
 __all__ = ["chain_in_pieces"]
 
 
-@kernel
+@kernel(allocates=True)
 def chain_in_pieces(base, extra, whole, split, longest, short, n_short, most_whole):
     """Return the least largest cost of a stage over all ways to cut a chain and to choose whose rings stay in one group.
 

@@ -43,7 +43,7 @@ class MapArrays(NamedTuple):
     seconds_per_byte: NDArray[np.float64]
 
 
-@kernel
+@kernel(allocates=True)
 def pair_rates(first, target, rate, n_devices, forwards):
     """Return the bandwidth between all devices: over routes with the fewest links, the widest; 0 where there is none.
 
@@ -116,7 +116,7 @@ def own_seconds(m, place, slot, n_replicas):
     return total
 
 
-@kernel
+@kernel(allocates=True)
 def all_costs(m, place, rings):
     """Return the cost of every slot, in seconds; place is (n_slots,), rings is (n_stages, n_replicas)."""
     n_stages, n_replicas = rings.shape
@@ -165,7 +165,7 @@ def _largest(own, ring, n_replicas):
     return largest
 
 
-@kernel
+@kernel(allocates=True)
 def anneal(m, place, rings, near, n_moves, start_temperature, n_squarings, random):
     """Improve a mapping by swaps of devices and reversals of ring segments; return the best seen and its largest cost.
 

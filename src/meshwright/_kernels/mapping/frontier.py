@@ -78,7 +78,7 @@ class StagePlacement(NamedTuple):
     rings: NDArray[np.float64]
 
 
-@kernel
+@kernel(allocates=True)
 def ring_table(seconds_per_byte, size):
     """Return the slowest link of the best ring through each set of `size` devices; infinity for sets of other sizes.
 
@@ -171,7 +171,7 @@ def _insert(layer, head, after, n, entry):
     return n
 
 
-@part
+@part(allocates=True)
 def _empty(n, width, n_replicas):
     """Return room for `n` partial mappings."""
     return PartialMappings(
@@ -184,7 +184,7 @@ def _empty(n, width, n_replicas):
     )
 
 
-@part
+@part(allocates=True)
 def _first(layer, n):
     """Return the first `n` partial mappings of a layer."""
     return PartialMappings(
@@ -197,7 +197,7 @@ def _first(layer, n):
     )
 
 
-@part
+@part(allocates=True)
 def _roomier(layer, n, size):
     """Return `n` partial mappings with room for more, and where to find them: first of each hash, next with the same hash."""
     made = _empty(size, layer.devices.shape[1], layer.placed.shape[1])
@@ -282,7 +282,7 @@ def _in_order(order, devices):
             j -= 1
 
 
-@kernel
+@kernel(allocates=True)
 def expand(seconds_per_byte, layer, step, limit, most_entries, most_nodes):
     """Return the layer after one more stage, and how many devices were tried.
 

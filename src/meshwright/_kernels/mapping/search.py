@@ -11,7 +11,7 @@ from meshwright._kernels.mapping.cost import all_costs
 __all__ = ["best_ring", "branch", "shorter_ring"]
 
 
-@kernel
+@kernel(allocates=True)
 def best_ring(seconds_per_byte, devices):
     """Return the order of at most nine devices whose slowest ring link is fastest: a dynamic program over subsets."""
     n = len(devices)
@@ -51,7 +51,7 @@ def best_ring(seconds_per_byte, devices):
     return order
 
 
-@kernel
+@kernel(allocates=True)
 def shorter_ring(seconds_per_byte, order):
     """Return a ring order bettered by reversing segments and by moving up to three neighbours elsewhere, as long as the sum
     falls.
@@ -129,7 +129,7 @@ def _known_seconds(m, place, slot, n_replicas):
     return total
 
 
-@kernel
+@kernel(allocates=True)
 def branch(m, order, n_replicas, most_nodes, limit):
     """Return the first mapping below a limit that a depth-first search meets; rings run in the order of the replicas.
 

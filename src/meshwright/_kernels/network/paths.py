@@ -122,7 +122,7 @@ def _forget(n_settled, n_heap, work):
         work.best[work.heap_node[i]] = FAR
 
 
-@part
+@part(allocates=True)
 def _workspace(n_nodes, n_links):
     """Return the arrays that a search needs, with every distance FAR."""
     return Workspace(
@@ -155,7 +155,7 @@ def _most_out(net):
     return most
 
 
-@kernel
+@kernel(allocates=True)
 def distances(net, target, pair_first, pair_source):
     """Return the distance of every pair, in the unit of ``net.cost``; FAR where there is no path.
 
@@ -189,7 +189,7 @@ def distances(net, target, pair_first, pair_source):
     return found
 
 
-@kernel
+@kernel(allocates=True)
 def spread(net, target, pair_first, pair_source, pair_amount):
     """Return the load of every link and the latency of every pair when each pair sends its amount on shortest paths.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright._kernels.compiling import kernel
-from meshwright._kernels.network.paths import FAR
+from meshwright._kernels.network.paths import FAR, ForwardingNodes
 
 __all__ = ["ForwardingTree", "distances", "rooted", "spread"]
 
@@ -23,8 +23,7 @@ class ForwardingTree(NamedTuple):
     down_link: np.ndarray
 
 
-@kernel
-def rooted(net):
+def rooted(net: ForwardingNodes) -> tuple[ForwardingTree, bool]:
     """Return the trees that nodes are joined as, and whether they are: each two neighbours by one link each way, no circle.
 
     Parameters
@@ -32,14 +31,17 @@ def rooted(net):
     net : ForwardingNodes
         The nodes that forward and the links between them.
     """
-    n_nodes = len(net.in_first) - 1
-    above = np.full(n_nodes, -1, dtype=np.int64)
-    depth = np.zeros(n_nodes, dtype=np.int64)
-    up_link = np.full(n_nodes, -1, dtype=np.int64)
-    down_link = np.full(n_nodes, -1, dtype=np.int64)
-    seen = np.empty(n_nodes, dtype=np.int64)
+    above, up_link, down_link = np.full((3, len(net.in_first) - 1), -1)
+    depth, seen = np.zeros((2, len(net.in_first) - 1), np.int64)
     trees = ForwardingTree(above, depth, up_link, down_link)
-    for root in range(n_nodes):
+    return trees, bool(_root(net.out_first, net.out_link, net.target, trees, seen))
+
+
+@kernel
+def _root(out_first, out_link, target, trees, seen):
+    """Fill the trees, and return whether nodes are joined as such; `seen`: room for every node."""
+    above, depth, up_link, down_link = trees.above, trees.depth, trees.up_link, trees.down_link
+    for root in range(len(above)):
         if above[root] >= 0:
             continue
         above[root] = root
@@ -49,15 +51,15 @@ def rooted(net):
         while i < n_seen:
             node = seen[i]
             i += 1
-            for k in range(net.out_first[node], net.out_first[node + 1]):
-                link = net.out_link[k]
-                other = net.target[link]
+            for k in range(out_first[node], out_first[node + 1]):
+                link = out_link[k]
+                other = target[link]
                 if above[node] == other and node != root:
                     if up_link[node] >= 0:
-                        return trees, False
+                        return False
                     up_link[node] = link
                 elif above[other] >= 0:
-                    return trees, False
+                    return False
                 else:
                     above[other] = node
                     depth[other] = depth[node] + 1
@@ -65,12 +67,11 @@ def rooted(net):
                     seen[n_seen] = other
                     n_seen += 1
             if node != root and up_link[node] < 0:
-                return trees, False
-    return trees, True
+                return False
+    return True
 
 
-@kernel
-def distances(trees, cost, source, target):
+def distances(trees: ForwardingTree, cost: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Return the distance of every pair of nodes; FAR for those of two trees.
 
     Parameters
@@ -83,24 +84,33 @@ def distances(trees, cost, source, target):
         Nodes.
     """
     found = np.zeros(len(source), dtype=np.int64)
-    for p in range(len(source)):
-        a = source[p]
-        b = target[p]
-        while a != b:
-            if trees.depth[a] == 0 and trees.depth[b] == 0:
-                found[p] = FAR
-                break
-            if trees.depth[a] >= trees.depth[b]:
-                found[p] += cost[trees.up_link[a]]
-                a = trees.above[a]
-            else:
-                found[p] += cost[trees.down_link[b]]
-                b = trees.above[b]
+    _add_up(trees, cost, source, target, found)
     return found
 
 
 @kernel
-def spread(trees, latency, source, target, amount):
+def _add_up(trees, cost, source, target, found):
+    """Fill `found` with the distances."""
+    above, depth, up_link, down_link = trees.above, trees.depth, trees.up_link, trees.down_link
+    for p in range(len(source)):
+        a, b, far = source[p], target[p], 0
+        while a != b:
+            below, beside = depth[a], depth[b]
+            if below == 0 and beside == 0:
+                far = FAR
+                break
+            if below >= beside:
+                far += cost[up_link[a]]
+                a = above[a]
+            else:
+                far += cost[down_link[b]]
+                b = above[b]
+        found[p] = far
+
+
+def spread(
+    trees: ForwardingTree, latency: np.ndarray, source: np.ndarray, target: np.ndarray, amount: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the load of every link and the latency of every pair when each pair of one tree sends its amount.
 
     Parameters
@@ -114,25 +124,31 @@ def spread(trees, latency, source, target, amount):
     amount : ndarray, shape (n_pairs,), float64
         What each pair sends.
     """
-    load = np.zeros(len(latency), dtype=np.float64)
-    pair_latency = np.zeros(len(source), dtype=np.float64)
-    way = np.empty(len(trees.above), dtype=np.int64)
+    load, pair_latency = np.zeros(len(latency)), np.zeros(len(source))
+    _load(trees, latency, source, target, amount, np.empty(len(trees.above), dtype=np.int64), load, pair_latency)
+    return load, pair_latency
+
+
+@kernel
+def _load(trees, latency, source, target, amount, way, load, pair_latency):
+    """Fill `load` and `pair_latency`; `way`: room for every node."""
+    above, depth, up_link, down_link = trees.above, trees.depth, trees.up_link, trees.down_link
     for p in range(len(source)):
-        a = source[p]
-        b = target[p]
+        a, b, own = source[p], target[p], amount[p]
         n_up = 0
         slow = 0.0
         while a != b:
-            if trees.depth[a] >= trees.depth[b]:
-                way[n_up] = trees.up_link[a]
+            if depth[a] >= depth[b]:
+                way[n_up] = up_link[a]
                 n_up += 1
-                a = trees.above[a]
+                a = above[a]
             else:  # from the end of the way on, as the latency of a node is that of the one before it and its link's
-                slow = latency[trees.down_link[b]] + slow
-                load[trees.down_link[b]] += amount[p]
-                b = trees.above[b]
+                link = down_link[b]
+                slow = latency[link] + slow
+                load[link] += own
+                b = above[b]
         for i in range(n_up - 1, -1, -1):
-            slow = latency[way[i]] + slow
-            load[way[i]] += amount[p]
+            link = way[i]
+            slow = latency[link] + slow
+            load[link] += own
         pair_latency[p] = slow
-    return load, pair_latency

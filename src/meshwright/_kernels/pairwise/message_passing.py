@@ -93,7 +93,7 @@ def _n_towards(arrays, node, forward):
     return count
 
 
-@kernel
+@kernel(allocates=True)
 def sweep(arrays, messages, forward, width, slack):
     """Update all messages in ascending (`forward`) or descending order; return the bound.
 
@@ -141,7 +141,7 @@ def sweep(arrays, messages, forward, width, slack):
     return bound
 
 
-@kernel
+@kernel(allocates=True)
 def push(arrays, messages, width):
     """After a descending sweep, move each node's share into its edges, so that plain minima add up to the bound."""
     hat, least = np.empty(width), np.empty(width)
@@ -161,7 +161,7 @@ def push(arrays, messages, width):
                 own[layout] -= least[layout]
 
 
-@kernel
+@kernel(allocates=True)
 def slacks(arrays, messages, width, slack):
     """Write how much the bound rises when each label is forced into `slack`; return the bound: the sum of all minima."""
     hat, rows, columns = np.empty(width), np.empty(width), np.empty(width)
@@ -208,7 +208,7 @@ def _add_edge(arrays, e, node, labels, score):
             score[x] += arrays.tables[base + arrays.maps[arrays.column_map[e] + x]]
 
 
-@kernel
+@kernel(allocates=True)
 def decode(arrays, messages, width, labels, n_rounds):
     """Choose labels in ascending order from earlier choices and later messages, then improve one node at a time."""
     score = np.empty(width)

@@ -32,7 +32,7 @@ class State(NamedTuple):
     memory: NDArray[np.float64]
 
 
-@part
+@part(allocates=True)
 def _state(a, stage, scales):
     """Return the state of a partition."""
     n_stages = scales.shape[1]
@@ -107,7 +107,7 @@ def _move(a, state, scales, v, new):
     state.memory[new] += a.memory[v]
 
 
-@kernel
+@kernel(allocates=True)
 def anneal(a, stage, scales, memory_limit, n_moves, power, temperatures, most_units, random):
     """Anneal the sum of powers of the loads; return the stages of the least largest load that was met.
 

@@ -9,7 +9,7 @@ from meshwright._kernels.compiling import kernel, part
 __all__ = ["cheap_ideals", "reaches"]
 
 
-@kernel
+@kernel(allocates=True)
 def reaches(a):
     """Return as bits, for each unit: the units that must come after it (itself among them), the nets that have a pin among
     those, and the nets that it is a pin of.
@@ -90,7 +90,7 @@ def _copy(state, k, other):
         sums[other, column] = sums[k, column]
 
 
-@kernel
+@kernel(allocates=True)
 def cheap_ideals(a, sides, bits_of, net_cost, window, shrinking, limits):
     """Return the ideals whose compute c and cost k of the nets they cut keep ``low + k <= c <= high - k`` and ``k <= most``.
 

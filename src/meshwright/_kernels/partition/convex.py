@@ -118,7 +118,7 @@ def interval_loads(a, order, start, limit_value, memory_limit, inside, loads):
     return end
 
 
-@kernel
+@kernel(allocates=True)
 def cut_order(a, order, n_stages, limit_value, memory_limit, compute_scale, communication_scale):
     """Return the best cuts of one topological order into at most n_stages intervals: the largest load, and the cut positions.
 
@@ -285,7 +285,7 @@ def _remember(first_tests, at, pool, i, value):
             first_tests[at, LAST] = max(first_tests[at, LAST], s)
 
 
-@kernel
+@kernel(allocates=True)
 def solve_pool(a, pool, windows, scales, n_hosts, limits, squares):
     """Dynamic program over pairs of ideals: the least largest load (or sum of squared loads) of every ideal and device count.
 

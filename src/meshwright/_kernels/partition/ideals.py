@@ -10,7 +10,7 @@ from meshwright._kernels.compiling import kernel, part
 __all__ = ["closures", "cut_lists", "enumerate_window"]
 
 
-@kernel
+@kernel(allocates=True)
 def closures(first, neighbour, weight, descending):
     """Return for each unit the weight of everything reachable through `neighbour`, the unit included.
 
@@ -57,7 +57,7 @@ def _hash(bits, n_words):
     return value
 
 
-@kernel
+@kernel(allocates=True)
 def enumerate_window(a, active, start_bits, offset, low, high, capacity):
     """Return all ideals whose compute lies in [low, high]: bits, compute, and whether the capacity was enough.
 
@@ -141,7 +141,7 @@ def enumerate_window(a, active, start_bits, offset, low, high, capacity):
     return bits[:n], compute[:n], complete
 
 
-@kernel
+@kernel(allocates=True)
 def cut_lists(a, bits, offset, nets, n_always_in):
     """Return compute, host time, memory, unsupported units, cut cost and size of each ideal, and the nets it cuts.
 

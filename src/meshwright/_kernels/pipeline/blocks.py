@@ -56,7 +56,7 @@ class NodePaths(NamedTuple):
     out_of: NDArray[np.float64]
 
 
-@kernel
+@kernel(allocates=True)
 def run(nodes, blocks, paths, time_price, byte_price):
     """Return what every path costs where its nodes lie in blocks one behind the other, each block's nodes together.
 
@@ -155,7 +155,7 @@ def run(nodes, blocks, paths, time_price, byte_price):
     return cost, ahead, seconds, held
 
 
-@kernel
+@kernel(allocates=True)
 def sums_of_sets(words, value):
     """Return the sum of values over the members of every set.
 

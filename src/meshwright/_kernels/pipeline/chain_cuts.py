@@ -357,30 +357,23 @@ def least_bottleneck(chain: Chain, ends: np.ndarray, low: float, limit: float) -
     In every inequality the seconds of a rank, or of a stretch of ranks, never rise when its last layer moves back or its first
     one forward, so giving each rank, in order, as much as it can take is optimal for a limit.
     """
-    found: float = _least_bottleneck(chain, _space(chain), ends, low, limit)
+    found: float = _least_bottleneck(chain, _space(chain), ends, low, min(_highest(chain), limit))
     return found
 
 
+def _highest(chain: Chain) -> float:
+    """Return a limit that even the dearest recomputation stays below."""
+    step, before, later = chain.delays[:, :, -1].max(axis=1, initial=-np.inf).tolist()
+    n_times = chain.times[:, _N_TIMES] + chain.times[:, _N_BEFORE] + chain.times[:, _N_LATER]
+    turns, wait, least = chain.turn_seconds[:, _TURNS], chain.turn_seconds[:, _WAIT], chain.turn_seconds[:, _LEAST]
+    in_turn = (wait + turns * np.maximum(chain.sums[_PASSING, -1], least)).max(initial=0.0)
+    high: float = step + float(max(chain.offsets[_FIXED].max(initial=0.0), in_turn)) + before + later
+    return high + (float(chain.sums[_END].max(initial=-np.inf)) + float(n_times.max(initial=-np.inf)) * chain.dearest)
+
+
 @kernel
-def _least_bottleneck(chain, space, ends, low, limit):
-    """Return `least_bottleneck`."""
-    # an upper limit that even the dearest recomputation stays below
-    step = before = later = n_times = end = -np.inf
-    fixed = 0.0
-    for k in range(chain.times.shape[0]):
-        step = max(step, chain.delays[_STEP, k, -1])
-        n_times = max(n_times, chain.times[k, _N_TIMES] + chain.times[k, _N_BEFORE] + chain.times[k, _N_LATER])
-        before, later = max(before, chain.delays[_BEFORE, k, -1]), max(later, chain.delays[_LATER, k, -1])
-        for rank in range(chain.ranks.shape[0]):
-            fixed = max(fixed, chain.offsets[_FIXED, k, rank])
-    for k in range(chain.turn.shape[0]):
-        own = chain.turn_seconds[k]
-        fixed = max(fixed, own[_WAIT] + own[_TURNS] * max(chain.sums[_PASSING, -1], own[_LEAST]))
-    for seconds in chain.sums[_END]:
-        end = max(end, seconds)
-    high = step + fixed + before + later
-    high += end + n_times * chain.dearest
-    high = min(high, limit)
+def _least_bottleneck(chain, space, ends, low, high):
+    """Return `least_bottleneck`; `high`: the limit, at most `_highest`."""
     near, step = high, 0.0  # at first nobody waits for what others recompute
     while True:
         if step > 0.0:

@@ -118,7 +118,7 @@ def _inside(words, upper, lower, v):
     return ((words[upper, w] & ~words[lower, w]) >> np.uint64(v & 63)) & ONE != 0
 
 
-@kernel
+@kernel(allocates=True)
 def stage_items(space, menu, rules, upper, lower, t, r, y):
     """Return first choice, cost, memory and menu position of every choice of every node of a stage.
 
@@ -183,7 +183,7 @@ def stage_items(space, menu, rules, upper, lower, t, r, y):
     return first[: items + 1], cost[:m], memory[:m], position[:m]
 
 
-@part
+@part(allocates=True)
 def _sort_swaps(menu, memo, n_degrees, t, y):
     """Sort the swaps of all nodes at one degree by seconds per byte saved."""
     n = (len(menu.first) - 1) // n_degrees
@@ -266,7 +266,7 @@ def swap_bounds(space, menu, memo, rules, upper, lower, t, y, limit):
     return (np.inf if relaxed < 0.0 else relaxed), np.inf
 
 
-@part
+@part(allocates=True)
 def _bounds(space, menu, memo, rules, upper, lower, t, r, y, limit, budget):
     """Return bounds on the cost of the inner choice: extra seconds at one replica (alike), or seconds of the stage."""
     simple = menu.alike and not rules.sharded and not rules.all_or_none and y < memo.sorted.shape[1]

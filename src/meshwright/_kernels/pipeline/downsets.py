@@ -38,7 +38,7 @@ def _slot(table, words, row, n_words):
         at = (at + ONE) & mask
 
 
-@kernel
+@kernel(allocates=True)
 def enumerate_downsets(n_nodes, out_first, out_node, in_first, in_node, limit):
     """Enumerate the sets closed under successors, by size, then by the order they are found in.
 

@@ -31,7 +31,7 @@ class Line(NamedTuple):
     edge_cost: NDArray[np.float64]
 
 
-@part
+@part(allocates=True)
 def _fits(line, begin, end, in_flight, share, reduce, spared, memory, threshold):
     """Return whether the nodes of a stretch make a stage within time and memory, choices swapped greedily."""
     seconds = 0.0
@@ -81,7 +81,7 @@ def _fits(line, begin, end, in_flight, share, reduce, spared, memory, threshold)
     return seconds + extra * share <= threshold
 
 
-@kernel
+@kernel(allocates=True)
 def fill(line, replicas, share, reduce, spared, memory, n_devices, threshold):
     """Return where the pipeline begins with every number of replicas, and the stage in front.
 

@@ -13,7 +13,7 @@ from meshwright._kernels.pipeline.pairs import LOW_A, LOW_B, UNSUPPORTED, WEIGHT
 __all__ = ["least_others"]
 
 
-@kernel
+@kernel(allocates=True)
 def least_others(space, pairs, menu, rules, memo, least_replicas, least_devices, limits, prices):
     """Return a lower bound on the sum of seconds times replicas over all stages but the one where that is most.
 

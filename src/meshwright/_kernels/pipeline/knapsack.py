@@ -69,7 +69,7 @@ def _held(memory, chosen):
     return held
 
 
-@kernel
+@kernel(allocates=True)
 def greedy(first, cost, memory, limit, all_or_none, chosen):
     """Return the cost of Piper's greedy choice, infinite where nothing fits; write it to `chosen`.
 
@@ -115,7 +115,7 @@ def greedy(first, cost, memory, limit, all_or_none, chosen):
     return total
 
 
-@part
+@part(allocates=True)
 def _swap_sorted(first, cost, memory, need, chosen):
     """Swap in ascending order of cost per byte saved until the need is met (two choices per item)."""
     n = len(first) - 1
@@ -163,7 +163,7 @@ def _swap_best(first, cost, memory, need, chosen):
         chosen[best_item] = best_choice
 
 
-@part
+@part(allocates=True)
 def hull(first, cost, memory, chosen):
     """Return the steps of every item's lower convex hull from its cheapest choice on, sorted by cost per byte saved."""
     n = len(first) - 1
@@ -198,7 +198,7 @@ def hull(first, cost, memory, chosen):
     return item[order], target[order], saving[order], price[order], ratio[order]
 
 
-@kernel
+@kernel(allocates=True)
 def exact(first, cost, memory, limit, budget, chosen):
     """Return bounds on the least cost within the limit, equal unless the decision against `budget` needed no more.
 
@@ -295,7 +295,7 @@ def exact(first, cost, memory, limit, budget, chosen):
     return upper, upper
 
 
-@part
+@part(allocates=True)
 def _refine(first, cost, memory, limit, need, multiplier, upper, base, chosen):
     """Return the least cost below or at `upper` (infinite for none, -1 when the pool overflows); write it to `chosen`."""
     n = len(first) - 1

@@ -27,18 +27,18 @@ class Ranks(NamedTuple):
 
 
 @part
-def _most(work, size, seconds, n_bytes, extra):
+def _most(work, n_times, once, size, seconds, n_bytes, extra):
     """Largest real number of layers with total work <= seconds and total size <= n_bytes, mixing variants.
 
-    A linear program with two rows: an optimum mixes at most two variants, so all single ones and pairs are tried. `extra` is
-    subtracted from the work of every variant (forward passes that hide in the warm-up).
+    A linear program with two rows: an optimum mixes at most two variants, so all single ones and pairs are tried. The work of
+    each is done `n_times`, `once` comes on top, and `extra` is subtracted (forward passes that hide in the warm-up).
     """
     best = 0.0
     if seconds < 0.0 or n_bytes < 0.0:
         return -1.0
     n = work.shape[0]
     for i in range(n):
-        a = work[i] - extra
+        a = work[i] * n_times + once - extra
         alone = np.inf
         if a > 0.0:
             alone = seconds / a
@@ -46,7 +46,7 @@ def _most(work, size, seconds, n_bytes, extra):
             alone = min(alone, n_bytes / size[i])
         best = max(best, alone)
         for j in range(i + 1, n):
-            b = work[j] - extra
+            b = work[j] * n_times + once - extra
             determinant = a * size[j] - b * size[i]
             if determinant == 0.0:
                 continue
@@ -59,6 +59,12 @@ def _most(work, size, seconds, n_bytes, extra):
 
 @kernel
 def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seconds, most_layers):
+    """Return `_capacities`."""
+    return _capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seconds, most_layers)
+
+
+@part
+def _capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seconds, most_layers):
     """Fill `most_layers` with how many layers each rank can take if the step may last `step_seconds`; return their sum.
 
     Every constraint is implied by the order of 1F1B (or ZB-H1 where `split_backward`): a rank works for all micro-batches
@@ -71,8 +77,8 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
         total_fixed += ranks.figures[_FIXED, s]
         total_fixed_forward += ranks.figures[_FIXED_FORWARD, s]
         left = step_seconds - n_microbatches * ranks.figures[_FIXED, s]
-        work = ranks.work_seconds[s] * n_microbatches
-        most_layers[s] = _most(work, ranks.layer_bytes[s], left, ranks.figures[_BUDGET, s], 0.0)
+        budget = ranks.figures[_BUDGET, s]
+        most_layers[s] = _most(ranks.work_seconds[s], n_microbatches, 0.0, ranks.layer_bytes[s], left, budget, 0.0)
         if most_layers[s] < 0.0:
             return -1.0
         most_layers[s] = min(most_layers[s], n_layers)
@@ -96,18 +102,18 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
         before_room += own
         fixed = n_microbatches * ranks.figures[_FIXED, s]
         once = ranks.figures[_AFTER, s] if s == 0 else 0.0
-        work = ranks.work_seconds[s] * n_microbatches + once
+        work, size, budget, n_times = ranks.work_seconds[s], ranks.layer_bytes[s], ranks.figures[_BUDGET, s], n_microbatches
         returns = least_forward if split_backward else least_forward + least_backward
-        limit = _most(work, ranks.layer_bytes[s], step_seconds - fixed - before * returns, ranks.figures[_BUDGET, s], 0.0)
+        limit = _most(work, n_times, once, size, step_seconds - fixed - before * returns, budget, 0.0)
         hidden = ranks.figures[_LEAD, s]
         if split_backward:
             wait = forward_trip + after * least_backward + fixed - hidden * ranks.figures[_FIXED_FORWARD, s]
             extra = hidden * ranks.figures[_FORWARD, s]
         else:
             wait = round_trip + fixed - ranks.figures[_FIXED, s] - (hidden - 1.0) * ranks.figures[_FIXED_FORWARD, s]
-            work = ranks.work_seconds[s] * (n_microbatches - 1.0) + once
+            n_times = n_microbatches - 1.0
             extra = (hidden - 1.0) * ranks.figures[_FORWARD, s]
-        limit = min(limit, _most(work, ranks.layer_bytes[s], step_seconds - wait, ranks.figures[_BUDGET, s], extra))
+        limit = min(limit, _most(work, n_times, once, size, step_seconds - wait, budget, extra))
         if limit < 0.0:
             return -1.0
         limit = min(limit, own)
@@ -119,20 +125,33 @@ def capacities(ranks, n_layers, n_microbatches, split_backward, whole, step_seco
     return tight
 
 
-@kernel
-def least_step(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, tolerance):
+def least_step(
+    ranks: Ranks,
+    n_layers: float,
+    n_microbatches: float,
+    split_backward: bool,
+    whole: bool,
+    limit_seconds: float,
+    tolerance: float,
+) -> float:
     """Smallest step at which the ranks have room for all layers: a lower bound over all splits; inf above the limit."""
-    n_ranks = ranks.work_seconds.shape[0]
-    most_layers = np.zeros(n_ranks)
-    for s in range(n_ranks):
+    most_layers = np.zeros(len(ranks.work_seconds))
+    found: float = _least_step(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, tolerance, most_layers)
+    return found
+
+
+@kernel
+def _least_step(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, tolerance, most_layers):
+    """Return `least_step`; `most_layers`: room for every rank."""
+    for s in range(len(most_layers)):
         if ranks.figures[_BUDGET, s] < 0.0:
             return np.inf
-    if capacities(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, most_layers) < n_layers:
+    if _capacities(ranks, n_layers, n_microbatches, split_backward, whole, limit_seconds, most_layers) < n_layers:
         return np.inf
     low, high = 0.0, limit_seconds
     while high - low > tolerance * high:
         middle = 0.5 * (low + high)
-        if capacities(ranks, n_layers, n_microbatches, split_backward, whole, middle, most_layers) >= n_layers:
+        if _capacities(ranks, n_layers, n_microbatches, split_backward, whole, middle, most_layers) >= n_layers:
             high = middle
         else:
             low = middle

@@ -22,7 +22,7 @@ ABOVE = 1.0 + 1e-12
 """What a stage may be above the threshold, as what leaves it is a difference of sums."""
 
 
-@kernel
+@kernel(allocates=True)
 def border_seconds(space, pairs, crossing, behind, threshold, node_size, slow_ratio):
     """Return what crosses the borders of every stage at least, by how many devices of its node other stages may have.
 
@@ -109,7 +109,7 @@ def _keep_undominated(labels, lowest, n_labels):
     return n_labels
 
 
-@kernel
+@kernel(allocates=True)
 def reach_nodes(space, pairs, borders, menu, rules, memo, labels, limits, node_size, slow_ratio):
     """Fill in undominated labels of all downsets whose stages stay within a threshold, however they lie in nodes.
 

@@ -124,7 +124,7 @@ def _border_once(words, upper, lower, crossing, seconds):
             seconds[t] += entering + leaving
 
 
-@kernel
+@kernel(allocates=True)
 def list_pairs(space, crossing, degrees, next_replica, limits, capacity, max_steps):
     """List the pairs of nested sets between which a stage may lie in a plan no slower than a known one.
 

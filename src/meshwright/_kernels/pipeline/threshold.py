@@ -181,7 +181,7 @@ def _keep_undominated(labels, lowest, n_labels, smallest_s, largest_s):
     return n_labels
 
 
-@kernel
+@kernel(allocates=True)
 def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
     """Fill in all undominated labels of all downsets whose stages stay within a threshold.
 
@@ -277,7 +277,7 @@ def reach(space, pairs, menu, rules, memo, labels, limits, by_stages):
     return n_labels, n_undecided
 
 
-@kernel
+@kernel(allocates=True)
 def label_seconds(space, pairs, menu, rules, labels, label, memory, once):
     """Return the time of the slowest stage of a label's pipeline, its inner choices made anew.
 

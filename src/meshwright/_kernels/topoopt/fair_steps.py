@@ -124,7 +124,7 @@ class Inputs(NamedTuple):
     n_before: np.ndarray
 
 
-@part
+@part(allocates=True)
 def _sizes(tasks, network, n_windows):
     """Return where the flows of every reduce begin, window by window, the bytes of each, and the longest route of each edge."""
     n_reduces, n_groups = len(tasks.reduce_group), len(network.group_size) // n_windows
@@ -262,7 +262,7 @@ def _send(flows, events, links, latency_seconds, queue, n_active, now, lit, othe
     return now + passed, queue, kept
 
 
-@kernel
+@kernel(allocates=True)
 def play(tasks, split, network, windows, inside, limit_seconds):
     """Return when everything happens; servers first come, first served, all flows on a link share it at once.
 

@@ -116,7 +116,7 @@ def _pop(times, keys, n):
     return n - 1
 
 
-@part
+@part(allocates=True)
 def _more_room(moving, arrival, times, keys):
     """Return twice the room for segments under way, and the heap with as much more."""
     n = len(arrival)
@@ -185,7 +185,7 @@ def _take_route(entity, sending, network, link_free, segment_bytes, now):
     return again
 
 
-@kernel
+@kernel(allocates=True)
 def play(tasks, split, network, segment_bytes, queues, inside, limit_seconds):
     """Return when everything happens; first come, first served, ties in the order in which events were made.
 

@@ -9,7 +9,7 @@ from meshwright._kernels.compiling import kernel
 __all__ = ["distances", "routes"]
 
 
-@kernel
+@kernel(allocates=True)
 def distances(first, target, n_servers, forwards):
     """Return hops from every server to every node, -1 where there is no way; shape (n_servers, n_nodes).
 
@@ -36,7 +36,7 @@ def distances(first, target, n_servers, forwards):
     return found
 
 
-@kernel
+@kernel(allocates=True)
 def routes(first, target, seconds_per_byte, hops, order, demand_bytes, load_seconds, links, forwards):
     """Draw one shortest route for every pair, pairs taken in `order`, each the one whose busiest link is least busy.
 
@@ -109,7 +109,7 @@ def routes(first, target, seconds_per_byte, hops, order, demand_bytes, load_seco
             v, k = target[x], k + 1
 
 
-@kernel
+@kernel(allocates=True)
 def widen(first, source, target, hops, order, links, n_ways, n_longer, forwards):
     """Return more routes for every pair, each the shortest over links its pair does not use yet; links taken least come first.
 

@@ -148,7 +148,7 @@ class Tasks(NamedTuple):
     reduce_bytes: np.ndarray
 
 
-@part
+@part(allocates=True)
 def _waits(model, split, part_first, source, target, e):
     """Return how many backward parts wait for another to be the last on their server; write them from edge `e` on,
     where there is room.
@@ -168,7 +168,7 @@ def _waits(model, split, part_first, source, target, e):
     return n_waits
 
 
-@kernel
+@kernel(allocates=True)
 def tasks(model, split, pair_ways, pair_share, segment_bytes):
     """Return the task graph of a plan; edges: own backward, then operator by operator, input by input, part by part, then who
     is last.
@@ -263,7 +263,7 @@ def tasks(model, split, pair_ways, pair_share, segment_bytes):
     )  # fmt: skip
 
 
-@part
+@part(allocates=True)
 def owners(tasks, split):
     """Return operator and server of every part."""
     n_ops = len(tasks.part_first) - 1
@@ -292,7 +292,7 @@ def added_up(inside, members, n_bytes, now, free):
     return done
 
 
-@kernel
+@kernel(allocates=True)
 def loads(tasks, split, network):
     """Return how long the busiest server computes, how long the busiest link carries transfers, all-reduces, and both, and the
     bytes on all links together.

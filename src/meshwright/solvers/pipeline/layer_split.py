@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -354,7 +354,7 @@ def least_extra(
     return float(kernel.least_extra(float(excess_bytes), n_layers, saved_bytes, extra_seconds))
 
 
-def _arrays(ranks: PipelineRanks) -> object:
+def _arrays(ranks: PipelineRanks) -> Any:
     from meshwright._kernels.pipeline import layer_split as kernel
 
     figures = (
