@@ -2,7 +2,8 @@
 
 A ``console`` or ``bash`` block is run line by line where a line starts with ``meshwright`` (after ``$``, if any), in a folder
 of its page's own; ``# exit code N`` at the end of a line says how it ends. A comment ``<!-- not run: reason -->`` before a
-block leaves it out. A block opened with ``file=NAME`` is written to that file first.
+block leaves it out. A block opened with ``file=NAME`` is written to that file first. A block without a language
+that follows one is what its commands print: each of its lines but ``...`` is compared, but for what a search took.
 """
 
 from __future__ import annotations
@@ -34,11 +35,16 @@ def _commands(body: str) -> list[tuple[list[str], int]]:
     return found
 
 
+def _plain(text: str) -> str:
+    """Return words alone, and no seconds of planning."""
+    return re.sub(r"[\d.]+ m?s of planning", "", " ".join(text.split()))
+
+
 def _run_blocks(page: pathlib.Path) -> list[tuple[str, str]]:
     return [
         (match["head"], match["body"])
         for match in BLOCK.finditer(page.read_text())
-        if not match["skip"] and (match["head"].split(" ")[0] in ("console", "bash") or "file=" in match["head"])
+        if not match["skip"] and (match["head"].split(" ")[0] in ("console", "bash", "") or "file=" in match["head"])
     ]
 
 
@@ -52,18 +58,26 @@ def test_the_commands_on_a_page_do_what_it_says(
     from meshwright import cli
 
     monkeypatch.chdir(tmp_path)
+    said_before = ""
     for head, body in _run_blocks(page):
+        if not head:
+            lines = [line for line in body.splitlines() if said_before and line.strip() not in ("", "...")]
+            assert [line for line in lines if _plain(line) not in said_before] == [], _name(page)
+            said_before = ""
+            continue
         if "file=" in head:
             target = tmp_path / head.partition("file=")[2]
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(body)
             continue
+        said_before = ""
         for words, code in _commands(body):
             monkeypatch.setattr(sys, "argv", ["meshwright", *words])
             with pytest.raises(SystemExit) as stopped:
                 cli.main()
             said = capsys.readouterr()
             assert int(stopped.value.code or 0) == code, f"{_name(page)}: meshwright {shlex.join(words)}: {said.err}"
+            said_before += _plain(said.out)
 
 
 def test_the_pages_hold_commands_to_run() -> None:

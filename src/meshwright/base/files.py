@@ -160,12 +160,16 @@ def check_target(path: str | Path, option: str) -> Path:
 def check_targets(outputs: Sequence[tuple[str, str]], inputs: Sequence[str] = ()) -> None:
     """Check several files to be written: each as `check_target` does, and that no two are the same.
 
-    `outputs`: option and path of each. `inputs`: paths of files that are read, and must stay.
+    `outputs`: option and path of each; an empty path is none.
+    `inputs`: names that may be paths of files that are read, and must stay; of a folder, its ``config.json``.
     Raises `InputError` when one cannot be written, two options name the same file, or one names a file that is read.
     """
     seen: dict[Path, str] = {}
-    kept = {Path(path).resolve() for path in inputs}
+    read = [path for name in inputs for path in (name, os.path.join(name, "config.json")) if name and os.path.isfile(path)]
+    kept = {Path(path).resolve() for path in read}
     for option, path in outputs:
+        if not path:
+            continue
         target = check_target(path, option).resolve()
         if target in kept:
             raise InputError(f"{option} {path}: this file is read, and would be written over; name another one")

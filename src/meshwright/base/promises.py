@@ -56,11 +56,13 @@ def broken(module: ModuleType, needs: Sequence[str], *, needs_defaults: bool) ->
 
 
 def is_raised_by_a_statement(error: BaseException) -> bool:
-    """Return whether code raised an error in so many words; not where a key of the user's did."""
+    """Return whether another's code raised an error in so many words; not where a key of the user's or our alarm did."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
-    return place is not None and dis.opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
+    if place is None or place.tb_frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]:
+        return False
+    return dis.opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
 
 
 def one_line(error: BaseException) -> str:

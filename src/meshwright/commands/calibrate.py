@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
         from meshwright.commands import _early
         from meshwright.report.progress import progress
 
-        files.check_target(out, "--out")
+        files.check_targets([("--out", out)], (*runs, for_, model, cluster, config))
         with _early.limited(time_limit), progress("fitting a framework"):
             found = validation.calibrate(runs, framework=for_, model=model, cluster=cluster, config=config)
         validation.write_calibration(found, out)

@@ -62,7 +62,7 @@ def register(app: typer.Typer) -> None:
             "--taskgraph": taskgraph, "--chakra": chakra, "--astra-network": astra_network, "--dot": dot,
             "--wiring": wiring, "--trace": trace, "--report": report, "--measures-out": measures_out,
         }  # fmt: skip
-        files.check_targets([(option, path) for option, path in outputs.items() if path])
+        files.check_targets([*outputs.items()], (model.partition("#")[0], measures, import_))
         seconds = _early.seconds_of(time_limit)
         with reports.progress(f"designing for {model}"), _early.interruptible(True) as asked:
             design = api.codesign(

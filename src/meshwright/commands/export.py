@@ -23,6 +23,9 @@ def register(app: typer.Typer) -> None:
         import sys
 
         from meshwright.api import export as exporting
+        from meshwright.base import files
+
+        files.check_targets([("--out", out)], (plan, cluster, model))
 
         for note in exporting.export(plan, to, out, cluster=cluster, model=model, launch=launch):
             print(f"note: {note}", file=sys.stderr)

@@ -290,7 +290,7 @@ def register(app: typer.Typer) -> None:
         from meshwright.core import peaks
         from meshwright.core.problem import Batch
 
-        files.check_targets([own for own in (("--out", out), ("--trace", trace), ("--report", report)) if own[1]])
+        files.check_targets([("--out", out), ("--trace", trace), ("--report", report)], (model, cluster, for_, lengths))
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(global_batch, micro_batch, sequence_length), freeze=freeze,
             file_format=file_format, training=precision, framework=for_, memory_risk=memory_risk or peaks.RISK,

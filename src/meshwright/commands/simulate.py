@@ -122,8 +122,7 @@ def _given(model: str, text: str, cluster: str, settings: list[str], trace: str)
     from meshwright.commands.plan import settings_of
     from meshwright.writers import chrome_trace
 
-    if trace:
-        files.check_target(trace, "--trace")
+    files.check_targets([("--trace", trace)], (model, cluster))
     result = plan_files.given(model, text, cluster, settings=settings_of(settings))
     if trace and result.timeline is None:
         costs = result.problem.costs
@@ -203,8 +202,7 @@ def register(app: typer.Typer) -> None:
             from meshwright.report import text
             from meshwright.writers import chrome_trace
 
-            if trace:
-                files.check_target(trace, "--trace")
+            files.check_targets([("--trace", trace)], (plan, cluster, model, for_))
             result = resimulate(plan, cluster, model, framework=for_)
             if trace:
                 chrome_trace.write(result, trace)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def _answered(ask: Callable[..., Sizing], model: str, out: str, as_json: bool) -> int:
+def _answered(ask: partial[Sizing], model: str, out: str, as_json: bool) -> int:
     """Ask, write and print the answer; return the exit status."""
     import json
     import sys
@@ -28,8 +27,7 @@ def _answered(ask: Callable[..., Sizing], model: str, out: str, as_json: bool) -
     from meshwright.report.progress import progress
     from meshwright.report.terminal import columns
 
-    if out:
-        files.check_target(out, "--out")
+    files.check_targets([("--out", out)], (model, ask.keywords["framework"]))
     with progress(f"sizing {model}") as told:
         answer = ask(done=lambda done, n: told.count(done, n, "sizes"), keep=True)
     with _early.interruptible(True, _early.WRITING):

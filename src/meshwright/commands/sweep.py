@@ -86,7 +86,7 @@ def register(app: typer.Typer) -> None:
         from meshwright.core.problem import Batch
         from meshwright.report import sweep_table, text
 
-        files.check_targets([(option, path) for option, path in (("--out", out), ("--plot", plot)) if path])
+        files.check_targets([("--out", out), ("--plot", plot)], (model, cluster, for_))
         sizes, seconds = sweeping.batches(global_batches), _early.seconds_of(time_limit)
         problem = api.make_problem(
             model, cluster or None, costs=costs, batch=Batch(sizes[0], micro_batch, sequence_length),

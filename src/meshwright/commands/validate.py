@@ -33,8 +33,7 @@ def register(app: typer.Typer) -> None:
         from meshwright.commands import _early
         from meshwright.report.progress import progress
 
-        if report:
-            files.check_target(report, "--report")
+        files.check_targets([("--report", report)], (*runs, for_))
         words = [name for word in runs for name in (validation.set_names() if word == "all" else (word,))]
         reports: list[validation.Report] = []
         with _early.limited(time_limit), progress("predicting measured runs") as told:

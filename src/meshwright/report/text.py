@@ -45,7 +45,7 @@ def render(*parts: object, columns: int = 0) -> str:
 def _at_width(width: int, parts: Sequence[object]) -> str:
     """Return the same in lines of so many characters."""
     buffer = io.StringIO()
-    console = Console(file=buffer, width=width, highlight=False, markup=False)
+    console = Console(file=buffer, width=width, highlight=False, markup=False, emoji=False)
     for part in parts:
         console.print(part)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())

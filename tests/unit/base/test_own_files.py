@@ -15,6 +15,7 @@ from meshwright import models
 from meshwright.api import listing
 from meshwright.base import promises, registry
 from meshwright.base.errors import InputError, PluginError, PluginWarning
+from meshwright.commands._early import limited
 
 PARAMS = "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass Params:\n    n: int = 1\n"
 SEARCH = PARAMS + "def search(problem, params, *, seed, stop):\n    return 1\n"
@@ -162,3 +163,9 @@ def test_none_of_our_readers_takes_what_is_nothing() -> None:
     readers: Any = registry.each("readers", "format")
     for name, module in readers:
         assert not models._takes_everything(name, module)
+
+
+def test_a_limit_of_time_that_ends_while_a_plug_in_is_imported_ends_the_command(put: Put) -> None:
+    put("search", mine="import time\ntime.sleep(20)\n" + SEARCH)
+    with pytest.raises(InputError, match="time was up"), limited("0.05"):
+        registry.load("search", "mine", "search")

@@ -115,6 +115,31 @@ def test_a_wrong_configuration_is_refused_in_one_line(meshwright: Any, tiny: str
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "config.json", *CLUSTER, "--out", "./config.json"),
+        ("plan", "gpt2", "--cluster", "machine.yaml", "--report", "machine.yaml"),
+        ("plan", ".", *CLUSTER, "--trace", "config.json"),
+        ("size", "config.json", "--tokens", "1B", "--out", "config.json"),
+        ("sweep", "config.json", "--global-batches", "8", *CLUSTER, "--out", "config.json"),
+        ("export", "config.json", "--to", "megatron", "--out", "config.json"),
+        ("simulate", "config.json", "--trace", "config.json"),
+        ("validate", "machine.yaml", "--report", "machine.yaml"),
+        ("calibrate", "config.json", "--for", "fsdp2", "--out", "config.json"),
+        ("codesign", "config.json", "--servers", "2", "--degree", "1", "--link-bandwidth", "1 GB/s", "--out", "config.json"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_command_writes_over_what_it_reads(
+    meshwright: Any, tiny: str, tmp_path: pathlib.Path, words: tuple[str, ...]
+) -> None:
+    for name in ("config.json", "machine.yaml"):
+        (tmp_path / name).write_bytes(pathlib.Path(tiny).read_bytes())
+    _is_refused(meshwright(*words), words[-1], "this file is read, and would be written over")
+    assert {path.read_bytes() for path in tmp_path.iterdir()} == {pathlib.Path(tiny).read_bytes()}
+
+
 FILES = {
     "cut off": (b'{"model_type": "llama", "hidd', "cut off"),
     "binary": (bytes(range(256)), "binary"),

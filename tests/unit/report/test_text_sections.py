@@ -148,3 +148,12 @@ def test_long_notes_are_cut_with_a_word(result: Result) -> None:
     assert "note: few words" in short and "note: a beginning that says what this is about: many words" in short
     assert max(map(len, short.splitlines())) <= 100 and short.count("many words") < 10
     assert " ".join(whole.split()).count("many words") == 40
+
+
+def test_names_are_printed_as_they_are() -> None:
+    """A name between colons is no picture, a name in brackets no colour."""
+    assert text.render("dgx-h100:100: costs", "a:smile:b", "[red]c[/red]").splitlines() == [
+        "dgx-h100:100: costs",
+        "a:smile:b",
+        "[red]c[/red]",
+    ]
