@@ -13,9 +13,10 @@ from meshwright.base import units
 from meshwright.commands import _options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
+    from meshwright.api.sensitivity import Change
     from meshwright.core.problem import Problem
     from meshwright.core.result import Result
 
@@ -141,6 +142,48 @@ def _module(problem: Problem, search: str) -> ModuleType:
     return registry.load("search", (search or problem.model_spec.search).replace("-", "_"), "search")
 
 
+def _write(result: Result, outputs: Outputs, changes: Sequence[Change]) -> None:
+    """Write the files that are asked for, as far as there is a plan to draw."""
+    from meshwright.writers import plan_json
+
+    if outputs.out:
+        plan_json.write(result, outputs.out)
+    if outputs.trace and result.feasible:
+        from meshwright.writers import chrome_trace
+
+        chrome_trace.write(result, outputs.trace)
+    if outputs.report and result.feasible:
+        from meshwright.report.text import change_row
+        from meshwright.writers import report_html
+
+        report_html.write(result, outputs.report, changes=[change_row(change) for change in changes])
+
+
+def _print(result: Result, outputs: Outputs, changes: Sequence[Change]) -> None:
+    """Print the answer."""
+    if outputs.json:
+        import json
+
+        from meshwright.writers import plan_json
+
+        print(json.dumps(plan_json.as_json(result)))
+        return
+    from meshwright.report.terminal import columns
+    from meshwright.report.text import explain
+
+    print(explain(result, changes, verbose=outputs.verbose, columns=columns()))
+    good = result.answer.extra.get("goodput")
+    if isinstance(good, dict) and result.step_seconds is not None:
+        from meshwright.report.sizes import goodput_lines
+
+        print("\n" + goodput_lines(result.step_seconds, good))
+    varied = result.answer.extra.get("lengths")
+    if isinstance(varied, dict):
+        from meshwright.report.lengths import lengths_lines
+
+        print("\n" + lengths_lines(varied, columns=columns()))
+
+
 def show(result: Result, outputs: Outputs, asked: Callable[[], bool] = bool) -> int:
     """Write and print a plan as asked; return the exit status. `asked`: whether to leave out what would help.
 
@@ -148,17 +191,17 @@ def show(result: Result, outputs: Outputs, asked: Callable[[], bool] = bool) -> 
     ------
     ExportError
         When there is nothing in seconds to draw.
+    InputError
+        When a file cannot be written; the answer is printed before.
     """
-    import json
     import sys
 
     from meshwright.api import sensitivity as what_ifs
-    from meshwright.base.errors import ExportError
+    from meshwright.base.errors import ExportError, InputError
     from meshwright.core.problem import Stop
     from meshwright.report.progress import progress
-    from meshwright.writers import plan_json
 
-    out, trace, report = outputs.out, outputs.trace, outputs.report
+    trace, report = outputs.trace, outputs.report
     changes: tuple[what_ifs.Change, ...] = ()
     stopped = result.answer.extra.get("stopped_early") is True
     if outputs.what_if and result.feasible and not stopped and not asked() and (report or not outputs.json):
@@ -178,34 +221,12 @@ def show(result: Result, outputs: Outputs, asked: Callable[[], bool] = bool) -> 
         print(
             f"meshwright: there is no plan, so {' and '.join(filter(None, (trace, report)))} cannot be drawn", file=sys.stderr
         )
-    if out:
-        plan_json.write(result, out)
-    if trace and result.feasible:
-        from meshwright.writers import chrome_trace
-
-        chrome_trace.write(result, trace)
-    if report and result.feasible:
-        from meshwright.report.text import change_row
-        from meshwright.writers import report_html
-
-        report_html.write(result, report, changes=[change_row(change) for change in changes])
-    if outputs.json:
-        print(json.dumps(plan_json.as_json(result)))
-    else:
-        from meshwright.report.terminal import columns
-        from meshwright.report.text import explain
-
-        print(explain(result, changes, verbose=outputs.verbose, columns=columns()))
-        good = result.answer.extra.get("goodput")
-        if isinstance(good, dict) and result.step_seconds is not None:
-            from meshwright.report.sizes import goodput_lines
-
-            print("\n" + goodput_lines(result.step_seconds, good))
-        varied = result.answer.extra.get("lengths")
-        if isinstance(varied, dict):
-            from meshwright.report.lengths import lengths_lines
-
-            print("\n" + lengths_lines(varied, columns=columns()))
+    try:
+        _write(result, outputs, changes)
+    except InputError:  # as of a full disk: what took long is told all the same
+        _print(result, outputs, changes)
+        raise
+    _print(result, outputs, changes)
     return 0 if result.feasible else 3
 
 

@@ -228,6 +228,16 @@ def test_a_wrong_command_is_refused_in_one_line(meshwright: Any, words: tuple[st
     _is_refused(meshwright(*words))
 
 
+def test_what_a_full_disk_does_not_take_is_told_all_the_same(
+    meshwright: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    for more, begin in (((), "tiny_llama on flat:4: "), (("--json",), '{"format": "meshwright/plan/1"')):
+        done = meshwright("plan", tiny, *CLUSTER, "--global-batch", "16", "--no-what-if", "--out", "plan.json", *more)
+        assert done.code == 2 and done.out.startswith(begin) and "plan.json: cannot be written: No space left" in done.err
+    assert not list(pathlib.Path.cwd().iterdir())
+
+
 def test_an_interrupted_plan_leaves_no_file(
     meshwright: Any, tiny: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
