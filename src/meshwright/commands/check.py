@@ -152,7 +152,10 @@ def _stopped(time_limit: str, as_json: bool) -> int:
     """Say that a check did not come to its end; return the exit status."""
     import json
 
-    reason = f"stopped after {time_limit}, before its end: nothing is confirmed and nothing refuted"
+    from meshwright.base.units import format_seconds
+    from meshwright.commands._early import seconds_of
+
+    reason = f"stopped after {format_seconds(seconds_of(time_limit))}, before its end: nothing is confirmed and nothing refuted"
     if as_json:
         head = {"format": "meshwright/check/1", "valid": False, "stopped": True, "value": None, "bound": None}
         print(json.dumps({**head, "reason": reason}))

@@ -103,7 +103,7 @@ def test_a_check_that_was_stopped_confirms_nothing(
     done = meshwright("check", "plan.json", "--time-limit", "0.1")
     assert (
         done.code == 2
-        and done.out == "not checked: stopped after 0.1, before its end: nothing is confirmed and nothing refuted\n"
+        and done.out == "not checked: stopped after 100 ms, before its end: nothing is confirmed and nothing refuted\n"
     )
     monkeypatch.setattr(progress, "Progress", lambda: time.sleep(60.0))  # and before the check has begun
     entry = meshwright("check", "plan.json", "--time-limit", "0.1", "--json").json
