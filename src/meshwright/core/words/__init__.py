@@ -169,7 +169,7 @@ def verdict(entry: Mapping[str, Any]) -> str:
         return f"{name}: a plan of {plural(len(entry['stages']), 'stage')} was found; its costs say nothing in seconds."
     parts = [f"{name}: {format_seconds(entry['step_seconds'])} a step"]
     if entry.get("tokens_per_second"):
-        parts.append(f"{format_count(entry['tokens_per_second'])} tokens/s")
+        parts.append(f"{format_count(entry['tokens_per_second'])} tokens/s{_real_tokens(entry)}")
     if entry.get("model_flops_utilization_ratio") is not None:
         parts.append(f"{entry['model_flops_utilization_ratio']:.1%} model FLOPs utilization")
     full = max(map(_full_ratio, entry["stages"]), default=0.0)
@@ -183,6 +183,16 @@ def verdict(entry: Mapping[str, Any]) -> str:
     if gap < _ROUNDING:
         return f"{text}; proven: no quicker plan exists among those searched{given}."
     return f"{text}; proven: no plan searched{given} is more than {max(gap, 1e-4):.2%} quicker."
+
+
+def _real_tokens(entry: Mapping[str, Any]) -> str:
+    """Return how many of the tokens per second are real in the mean of unlike lengths, in brackets; empty where all are."""
+    varied = entry.get("lengths")
+    if not varied:
+        return ""
+    real = format_count(varied["ways"][varied["batching"]]["real_tokens_per_second"])
+    like = f" if samples were all alike ({real} real ones with {varied['batching']})"
+    return "" if real == format_count(entry["tokens_per_second"]) else like
 
 
 def _full_ratio(stage: Mapping[str, Any]) -> float:
