@@ -166,9 +166,7 @@ class _Step:
         rows = {"pad": _row(self.full_seconds, held * whole, whole, 0.0)}
         full = self._ends(np.ones((1, 1, 1)), np.ones((1, 1, 1)))
         mean, even = self._waits(buckets)
-        computed = (
-            float(buckets.tokens.mean()) / buckets.real_ratio * held * whole
-        )  # padding as drawn, of as many as in the mean
+        computed = held * whole * float(buckets.tokens.mean()) / buckets.real_ratio  # padded as those drawn
         rows["bucket"] = _row(self.full_seconds + mean - full, held * whole, computed, mean - even)
         rows["pack"] = _row(self.full_seconds, whole, whole, 0.0)
         for name, drawn in uneven.items():

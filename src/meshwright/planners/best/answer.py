@@ -276,7 +276,7 @@ def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
             best = min(state.found, key=rank)
             among = " with usual degrees" if usual else ""
             return (
-                f"fits on {kind}:{n_devices}, the smallest doubling{among}: {describe(best.config)}; "
-                f"a step of at most about {format_seconds(best.step_seconds)}"
+                f"fits on {kind}:{n_devices}: {describe(best.config)}; a step of at most about "
+                f"{format_seconds(best.step_seconds)}; the smallest doubling{among}"
             )
     return ""

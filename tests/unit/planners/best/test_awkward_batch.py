@@ -29,7 +29,7 @@ def test_a_batch_near_it_that_divides_is_named(batch: int, n_devices: int, said:
 
 def test_the_note_stands_beside_a_plan_and_beside_none() -> None:
     planned = api.plan("gpt2", "dgx-h100:8", batch=Batch(13, 0, 64))
-    nothing = api.plan("llama-3.2-3b", "g4dn-t4:4", batch=Batch(13), precision="fp32")
+    nothing = api.plan("llama-3.2-3b", "g5-a10g:4", batch=Batch(13))
     assert planned.feasible and not nothing.feasible
     for found, n in ((planned, 8), (nothing, 4)):
         assert any(note.startswith(f"13 samples and {n} devices have no common divisor") for note in found.answer.notes)
