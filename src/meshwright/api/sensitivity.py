@@ -50,8 +50,8 @@ def changes(result: Result, stop: Stop | None = None) -> tuple[Change, ...]:
     Notes
     -----
     Searched are the answer itself and plans whose degrees are half, the same or twice those of the answer, or 1, with its
-    schedule or one without virtual stages: what a change gains at least. Settings of the search that the answer was found with
-    hold here too.
+    schedule or one without virtual stages, or any where the batch divides among further numbers of devices (`near`): what a
+    change gains at least. Settings of the search that the answer was found with hold here too.
     """
     problem, timeline = result.problem, result.timeline
     if result.search != "best" or problem.costs != "analytic" or problem.cluster is None or timeline is None:
@@ -63,8 +63,7 @@ def changes(result: Result, stop: Stop | None = None) -> tuple[Change, ...]:
     base = result.plan.global_batch / timeline.step_seconds
     asked = replace(problem, batch=replace(problem.batch, global_batch=result.plan.global_batch))
     # what was set for the answer holds for each change too; how long it was searched, and for how many others, does not
-    settings = near(result.problem, result.plan)
-    settings |= {name: value for name, value in result.settings.items() if name not in dict(_EFFORT)}
+    own = {name: value for name, value in result.settings.items() if name not in dict(_EFFORT)}
     ratio = result.answer.extra.get("within_ratio")
     within = (
         float(ratio) if isinstance(ratio, int | float) else 0.0
@@ -75,6 +74,7 @@ def changes(result: Result, stop: Stop | None = None) -> tuple[Change, ...]:
             break
         stop.tell(partial("{} of {} changes planned".format, i, len(variants)))
         same = _of_batch(result.plan, changed)
+        settings = near(changed, result.plan) | own
         planned = _planned(changed, settings, within, same, replace(stop, told=None))
         if planned.answer.extra.get("stopped_early") is True:
             continue
@@ -116,15 +116,20 @@ def near(problem: Problem, plan: Plan) -> dict[str, str]:
     Parameters
     ----------
     problem : Problem
-        What was asked.
+        What is asked, of another batch perhaps.
     plan : Plan
         The plan.
 
     Returns
     -------
     dict of str to str
-        As `--set` takes them.
+        As `--set` takes them. No degree and no schedule is limited where the batch divides among numbers of devices among which
+        the plan's does not: with those any other degree may be the best. Of powers of two, the new number is near as it is.
     """
+    batch = problem.batch.global_batch or plan.global_batch
+    numbers = range(1, min(problem.required_cluster.n_devices, batch) + 1)
+    if batch & (batch - 1) and any(batch % n == 0 and plan.global_batch % n for n in numbers):
+        return dict(_EFFORT)
     strategy = plan.stages[0].strategy
     degrees = {"tensor": strategy.tensor, "context": strategy.context, "expert": strategy.expert}
     degrees |= {"pipeline": len(plan.ranks()), "micro_batch": plan.micro_batch}
@@ -132,7 +137,7 @@ def near(problem: Problem, plan: Plan) -> dict[str, str]:
     search = registry.load("search", "best", "search")
     allowed |= {axis: [1] for axis in search.closed_axes(problem)}  # a degree that the framework lacks would be refused
     # what the answer was not compared with, either: a larger one would count as gained by the change
-    usual = search.usual_micro_batches(problem.graph, plan.global_batch)
+    usual = search.usual_micro_batches(problem.graph, batch)
     largest = max(plan.micro_batch, usual[-1])
     allowed["micro_batch"] = [size for size in allowed["micro_batch"] if size <= largest]
     if problem.batch.micro_batch:

@@ -14,6 +14,7 @@ from meshwright.core.formatting import describe
 from meshwright.core.plan import Plan
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Result
+from meshwright.core.words import NOTHING_RATIO
 
 __all__ = ["BACKENDS", "NOT_ANSWERED", "Row", "batches", "sweep"]
 
@@ -200,7 +201,8 @@ def _row(problem: Problem, size: int, search: str, settings: dict[str, str], see
 def _stopped(result: Result) -> str:
     """Return what a row says of a search that was stopped before its end."""
     gap = result.gap_ratio
-    return "stopped before its end" + ("" if gap is None else f": a plan at most {gap:.2%} quicker may exist")
+    may_be = "" if gap is None or gap < NOTHING_RATIO else f": a plan at most {gap:.2%} quicker may exist"
+    return f"stopped before its end{may_be}"
 
 
 def _ratios(answer: Answer) -> tuple[float | None, float | None, float | None]:

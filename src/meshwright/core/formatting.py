@@ -63,12 +63,12 @@ def _kind(result: Result, cluster: Cluster) -> Kind:
 
 
 def fullest(result: Result) -> tuple[float, float] | None:
-    """Return peak and memory of the device with the least room, in bytes; None without a cluster, or where nothing was played."""  # noqa: E501
+    """Return peak and memory of the device that is fullest, by share, in bytes; None without a cluster, or where nothing was played."""  # noqa: E501
     cluster, timeline = result.problem.cluster, result.timeline
     if cluster is None or timeline is None or not timeline.peak_bytes:
         return None
     limits = [min(cluster.device(device).memory_bytes for device in devices) for devices in result.plan.ranks()]
-    return min(zip(timeline.peak_bytes, limits, strict=True), key=lambda entry: (entry[1] - entry[0], entry))
+    return min(zip(timeline.peak_bytes, limits, strict=True), key=lambda entry: (-entry[0] / entry[1], entry))
 
 
 def planning_time(result: Result) -> str:

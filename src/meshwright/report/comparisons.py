@@ -40,9 +40,10 @@ def others(result: Result) -> list[str]:
         sets = "set of degrees that is" if n_left_out == 1 else "sets of degrees that are"
         apart = f", apart from {n_left_out} {sets} quicker than the answer but less simple, or as quick as one shown"
     if least is None:
-        return [f"{words.no_others(given='fixed' in result.answer.extra)}{apart}", ""]
+        none = words.no_others(given="fixed" in result.answer.extra, listed=bool(result.answer.alternatives))
+        return [f"{none}{apart}", ""]
     text = f"all degrees searched and not shown take at least {format_seconds(least)} ({least / base.value - 1:+.2%}){apart}"
-    if entry["proven"]:
+    if entry["proven"] or not result.answer.alternatives:
         return [f"proven: {text}", ""]
     return [f"not proven to be the next best: {text}", ""]
 

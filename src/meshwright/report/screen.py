@@ -144,7 +144,7 @@ def _plan(result: Result, plan: Plan) -> list[str]:
     if objective is not None and not (objective.name == "step_seconds" and timeline is not None):
         parts.append(f"objective {objective.name} = {objective.value:.6g}")
     fastest = answer.extra.get("fastest")
-    if isinstance(fastest, Mapping):
+    if isinstance(fastest, Mapping) and fastest["quicker_ratio"] >= words.NOTHING_RATIO:
         parts.append(f"--within 0 finds {words.slower(-fastest['quicker_ratio'])}")
     return found + _wrapped("; ".join(parts), 2)
 
@@ -163,13 +163,13 @@ def _time(result: Result, most: int) -> list[str]:
 
 
 def _memory(result: Result) -> list[str]:
-    """Return what fills the device with the least room, and how far measured runs went beyond such a prediction."""
+    """Return what fills the fullest device, by share, and how far measured runs went beyond such a prediction."""
     timeline, cluster = result.timeline, result.problem.cluster
     if timeline is None or not timeline.peak_bytes:
         return []
     ranks, peaks = result.plan.ranks(), timeline.peak_bytes
     limits = [fits.tightest(cluster, devices).memory_bytes if cluster is not None else 0.0 for devices in ranks]
-    at = min(range(len(ranks)), key=lambda i: (limits[i] - peaks[i], i))
+    at = min(range(len(ranks)), key=lambda i: (-peaks[i] / (limits[i] or 1.0), i))
     parts = sorted(((n_bytes, cause) for cause, n_bytes in timeline.memory_causes[at] if n_bytes > 0.0), reverse=True)
     held = [f"{cause} {format_bytes(n_bytes)}" for n_bytes, cause in parts[:_MOST_CAUSES]]
     rest = sum(n_bytes for n_bytes, _ in parts[_MOST_CAUSES:])
@@ -196,13 +196,15 @@ def _next_best(result: Result) -> list[str]:
     least, n_left_out = entry["others_at_least_seconds"], entry["n_left_out"]
     apart = f", but for {n_left_out} left out, see -v" if n_left_out else ""
     if least is None or not base.value:
-        none = words.no_others(given="fixed" in result.answer.extra) + apart
+        none = words.no_others(given="fixed" in result.answer.extra, listed=bool(found)) + apart
         return [f"runners-up ({none}):", *found] if found else [none]
     slower = least / base.value - 1
     least_slower = f"searched {slower:+.2%} at least" if slower >= 0.0 else f"may be up to {words.slower(slower)}"
     text = f"others {least_slower}{apart}"
+    if not found:
+        return [f"no runners-up are shown (proven: {text})"]
     text = f"proven: {text}" if entry["proven"] else f"{text}; not proven to be the next best"
-    return [f"runners-up ({text}):", *found] if found else [f"all other degrees searched ({text})"]
+    return [f"runners-up ({text}):", *found]
 
 
 def _runner_up(other: Alternative, base: float) -> str:
@@ -214,11 +216,11 @@ def _runner_up(other: Alternative, base: float) -> str:
 
 
 def _help(changes: Sequence[Change], most: int) -> list[str]:
-    """Return what would help, in one sentence."""
+    """Return what would help, and by how much at least, in one sentence."""
     if not changes:
         return []
     parts = [f"{change.name} {change.speedup_ratio - 1:+.1%}" for change in changes]
-    return _wrapped(f"samples/s with: {', '.join(parts)}", most)
+    return _wrapped(f"samples/s at least, with: {', '.join(parts)}", most)
 
 
 def _nothing_fits(result: Result) -> list[str]:

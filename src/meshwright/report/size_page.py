@@ -15,7 +15,7 @@ from meshwright.sizing.points import CAUSES, SizePoint
 
 __all__ = ["page"]
 
-_COLOURS = ("#4f8fd0", "#c7b12f", "#6aa84f", "#a86bc2", "#c25b6b")
+_COLOURS = ("#4f8fd0", "#c7b12f", "#6aa84f", "#a86bc2", "#d18f3a", "#c25b6b")
 _KIND_COLOURS = ("#2458a6", "#d1702a", "#3f8f4f", "#8a55b5", "#b8434f", "#2f8f8a", "#9a7b1f", "#6b7686", "#b04f8f", "#4f6fb0")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 900, 420, 76, 52, 16
 
@@ -24,6 +24,7 @@ def page(answer: Sizing) -> str:
     """Return the page."""
     template = Path(__file__).with_name("size_page.html").read_text(encoding="utf-8")
     shown = answer.front or (() if answer.nearest is None else (answer.nearest,))
+    others = sizes.others(answer)
     title = f"{answer.model}: how many devices, how long, how much"
     parts = {
         "TITLE": escape(title),
@@ -34,7 +35,7 @@ def page(answer: Sizing) -> str:
         "CHART": _chart(answer),
         "FRONT": _rows(sizes.HEAD, (sizes.cells(point) for point in shown)),
         "WHERE": _where(shown),
-        "OTHERS": _rows(sizes.HEAD, (sizes.cells(point) for point in answer.others)) if answer.others else "<p>None.</p>",
+        "OTHERS": _rows(sizes.HEAD, (sizes.cells(point) for point in others)) if others else "<p>None.</p>",
         "LEFTOUT": _rows(("cluster", "why"), ((entry.cluster, entry.reason) for entry in answer.left_out), numbers=False)
         if answer.left_out
         else "<p>None.</p>",

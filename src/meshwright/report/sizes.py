@@ -13,7 +13,7 @@ from meshwright.report import text
 from meshwright.sizing.answer import Sizing
 from meshwright.sizing.points import CAUSES, SizePoint
 
-__all__ = ["HEAD", "cells", "explain", "goodput_lines", "verdict"]
+__all__ = ["HEAD", "cells", "explain", "goodput_lines", "others", "verdict"]
 
 _MOST_ROWS = 24
 _MOST_REASONS = 8
@@ -109,20 +109,29 @@ def _table(title: str, rows: tuple[SizePoint, ...]) -> Table:
 
 
 def _where(rows: tuple[SizePoint, ...]) -> Table:
-    found = _plain("where the time and the money go", "cluster", *CAUSES, "checkpoint every")
+    found = _plain("where the time of the devices and the money for them go", "cluster", *CAUSES, "checkpoint every")
     for point in rows:
         every = point.goodput.interval_seconds
         found.add_row(point.cluster, *(f"{share:.1%}" for _, share in point.causes), duration_text(every))
     return found
 
 
+def others(answer: Sizing) -> tuple[SizePoint, ...]:
+    """Return the sizes that were planned and are not shown."""
+    shown = "" if answer.front or answer.nearest is None else answer.nearest.cluster
+    return tuple(point for point in answer.others if point.cluster != shown)
+
+
 def _left_out(answer: Sizing) -> list[str]:
     """Return how many sizes are not shown, and why, in few lines."""
     lines = []
-    if answer.others:
-        n = len(answer.others)
-        were = f"{n} sizes were planned that are" if n > 1 else "1 size was planned that is"
-        lines.append(f"{were} dominated or beyond a limit: --json and --out have {'them' if n > 1 else 'it'}")
+    if n := len(others(answer)):
+        were = "more size was" if n == 1 else "more sizes were"
+        if answer.front:
+            were += f" planned that {'is' if n == 1 else 'are'} dominated or beyond a limit"
+        else:  # nothing is within the limits
+            were += " planned, beyond a limit too"
+        lines.append(f"{n} {were}: --json and --out have {'it' if n == 1 else 'them'}")
     reasons: Counter[str] = Counter()
     first: dict[str, str] = {}
     for entry in answer.left_out:

@@ -35,6 +35,7 @@ from meshwright.writers import plan_json
 __all__ = ["change_row", "compared", "explain", "progress", "render"]
 
 _WIDTH = 118
+_HELP = "what would help most (each planned again, near the plan: it gains at least this)"
 
 
 def render(*parts: object, columns: int = 0) -> str:
@@ -77,7 +78,7 @@ def explain(result: Result, changes: Sequence[Change] = (), *, verbose: bool = T
         parts += [*comparisons.others(result), *comparisons.why_not(result)]
     parts += comparisons.fixed(result)
     if changes:
-        table = stages.table("what would help most (each planned again)", "change", "step", "samples/s", "plan then", left=1)
+        table = stages.table(_HELP, "change", "step", "samples/s, at least", "plan then", left=1)
         for change in changes:
             table.add_row(*change_row(change))
         table.columns[3].justify = "left"

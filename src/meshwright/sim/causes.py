@@ -1,4 +1,4 @@
-"""Where the seconds of a step went, seen from the pipeline rank that finishes last."""
+"""Where the seconds of a step went, seen from one pipeline rank."""
 
 from __future__ import annotations
 
@@ -22,18 +22,22 @@ def causes(
     stage_costs: tuple[StageCost, ...],
     n_microbatches: int,
     together: TaskPairs | None = None,
+    rank: int | None = None,
 ) -> tuple[tuple[str, float], ...]:
     """Return the seconds of the step by cause; they add up to its length.
 
+    `rank`: of whom; None for the rank that finishes last. What another one waits at the end of the step counts too.
+
     Returns: ``compute``, ``recompute``, the causes of blocking communication, ``contention`` (by how much shared links
     lengthen the tasks), ``reduce`` (its exposed part), ``optimizer``, ``gather``, ``transfer``, ``imbalance`` and
-    ``bubble`` of the rank that finishes last (the lowest of several). A wait counts as ``transfer`` as far as what was
+    ``bubble`` of that rank (the lowest of several that finish last). A wait counts as ``transfer`` as far as what was
     waited for was already under way; of the other waits, ``imbalance`` are the seconds by which the busiest rank has more
     to do, and ``bubble`` the rest. What pairs of tasks hide of all-to-alls (`together`) is not in ``expert``; by how much
     these slow the compute beside them is.
     """
-    rank = int(np.argmax(end.rank_end_seconds))
-    step_seconds = float(end.rank_end_seconds[rank])
+    step_seconds = float(end.rank_end_seconds.max())
+    if rank is None:
+        rank = int(np.argmax(end.rank_end_seconds))
     seconds: dict[str, float] = dict.fromkeys(("compute", "recompute"), 0.0)
     for stage in np.flatnonzero(slots.rank_of_stage == rank):
         load = stage_costs[stage]

@@ -25,7 +25,7 @@ from meshwright.sim.transfers import Transfers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["estimate", "least_seconds", "order", "play", "played_seconds", "simulate", "step_seconds"]
+__all__ = ["device_causes", "estimate", "least_seconds", "order", "play", "played_seconds", "simulate", "step_seconds"]
 
 
 def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -> Timeline:
@@ -58,6 +58,36 @@ def simulate(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -
     if timeline.step_seconds <= 0.0:
         raise InputError(f"a step of this plan of {problem.graph.name} takes 0 s: its layers must have times above 0")
     return timeline
+
+
+def device_causes(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -> tuple[tuple[str, float], ...]:
+    """Return where the seconds of a step go, the mean over all devices of the cluster.
+
+    Parameters
+    ----------
+    problem, plan, stage_costs
+        As of `simulate`.
+
+    Returns
+    -------
+    tuple of (str, float)
+        Seconds by cause as in `meshwright.core.timeline.Timeline.causes`, adding up to the step; a device that the plan leaves
+        idle counts as ``imbalance``.
+    """
+    sends, collectives = transfers.transfers(problem, plan, stage_costs), traffic(problem, plan, stage_costs)
+    slots, moments, end, together = _played(
+        plan, stage_costs, sends, collectives, fits.room(problem, plan, stage_costs), problem
+    )  # fmt: skip
+    counts = [len(devices) for devices in plan.ranks()]
+    n_devices = sum(counts) if problem.cluster is None else problem.cluster.n_devices
+    found: dict[str, float] = {}
+    for rank, count in enumerate(counts):
+        for name, seconds in causes.causes(slots, moments, end, stage_costs, plan.n_microbatches, together, rank):
+            found[name] = found.get(name, 0.0) + seconds * count / n_devices
+    if n_devices > sum(counts):
+        idle = float(end.rank_end_seconds.max()) * (n_devices - sum(counts)) / n_devices
+        found["imbalance"] = found.get("imbalance", 0.0) + idle
+    return tuple(found.items())
 
 
 def least_seconds(problem: Problem, plan: Plan, stage_costs: tuple[StageCost, ...]) -> float:

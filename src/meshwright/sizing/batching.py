@@ -119,14 +119,16 @@ def _snake(values: NDArray[np.float64], n_hands: int) -> NDArray[np.float64]:
     return np.ascontiguousarray(rounds.transpose(0, 2, 1))
 
 
-def bucketed(told: Lengths, shape: StepShape, n_steps: int, rng: np.random.Generator) -> DrawnSteps:
+def bucketed(documents: NDArray[np.int64], shape: StepShape, n_steps: int, rng: np.random.Generator) -> DrawnSteps:
     """Return samples of one piece of a document each, sorted by length within their step.
 
     Neighbours make a micro-batch, padded to the longest in it; each turn the replicas get neighbouring micro-batches.
 
     Parameters
     ----------
-    told, shape, n_steps, rng
+    documents : ndarray, shape (n_documents,), int64
+        Tokens of those that pieces are drawn from, each as likely.
+    shape, n_steps, rng
         As of `packed`.
 
     Returns
@@ -135,7 +137,7 @@ def bucketed(told: Lengths, shape: StepShape, n_steps: int, rng: np.random.Gener
         The steps.
     """
     n_samples, length = n_steps * shape.global_batch, shape.sequence_length
-    held = drawn_pieces(told.drawn(n_samples, rng), length, n_samples, rng).reshape(n_steps, shape.global_batch)
+    held = drawn_pieces(documents, length, n_samples, rng).reshape(n_steps, shape.global_batch)
     groups = (-np.sort(-held, axis=1)).reshape(n_steps, shape.n_microbatches, shape.n_replicas, shape.micro_batch)
     tokens = np.ascontiguousarray((groups.max(axis=3) / length).transpose(0, 2, 1))
     return DrawnSteps(tokens, tokens * tokens, float(held.sum()) / (n_samples * length))

@@ -192,7 +192,9 @@ def mean_piece(documents: NDArray[np.int64], sequence_length: int) -> float:
 def drawn_pieces(
     documents: NDArray[np.int64], sequence_length: int, n_pieces: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return pieces drawn independently from those that documents are cut into.
+    """Return pieces drawn from those that documents are cut into: one of each of as many parts, from short to long.
+
+    Each is as likely to be any of them, and their mean is next to `mean_piece`, however far the tail of the lengths goes.
 
     Parameters
     ----------
@@ -206,14 +208,13 @@ def drawn_pieces(
     Returns
     -------
     ndarray, shape (n_pieces,), int64
-        Tokens of each, at most `sequence_length`.
+        Tokens of each, at most `sequence_length`; in random order.
     """
     n_each = -(-documents // sequence_length)
-    ends = np.cumsum(n_each)
-    chosen = rng.integers(0, int(ends[-1]), n_pieces)
-    owner = np.searchsorted(ends, chosen, side="right")
-    rest = documents[owner] - (n_each[owner] - 1) * sequence_length
-    return np.where(chosen == ends[owner] - 1, rest, sequence_length)
+    rests = np.sort(documents - (n_each - 1) * sequence_length)  # all other pieces are full
+    places = (np.arange(n_pieces) + rng.random(n_pieces)) * (float(n_each.sum()) / n_pieces)
+    chosen = np.where(places < len(rests), rests[np.minimum(places.astype(np.int64), len(rests) - 1)], sequence_length)
+    return rng.permutation(chosen)
 
 
 def packed_pairs(documents: NDArray[np.int64], sequence_length: int) -> NDArray[np.float64]:

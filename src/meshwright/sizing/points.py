@@ -22,12 +22,12 @@ __all__ = [
     "shares",
 ]
 
-CAUSES = ("compute", "recomputation", "communication", "bubble", "failures")
-"""Where time and money go: computing (and the optimizer), computing again, what is exposed of communication, pipelines that
-wait or are uneven, and everything that failures cost.
+CAUSES = ("compute", "recomputation", "communication", "bubble", "imbalance", "failures")
+"""Where the time of devices and the money for them go: computing (and the optimizer), computing again, what is exposed of
+communication, waits in pipelines, waits of devices that have less to do than the busiest, and everything that failures cost.
 """
 
-_OF_CAUSES = {"compute": 0, "optimizer": 0, "recompute": 1, "bubble": 3, "imbalance": 3}.items()
+_OF_CAUSES = {"compute": 0, "optimizer": 0, "recompute": 1, "bubble": 3, "imbalance": 4}.items()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class SizePoint:
     goodput : Goodput
         What failures make of it.
     causes : tuple of (str, float)
-        Shares of time and money, by `CAUSES`; they add up to 1.
+        Shares of the time of all devices and of the money, by `CAUSES`; they add up to 1.
     description : str
         The plan in words.
     gap_ratio : float
@@ -202,7 +202,7 @@ def shares(causes: Sequence[tuple[str, float]], step_seconds: float, good: Goodp
     Parameters
     ----------
     causes : sequence of (str, float)
-        Seconds of a step by cause, as `meshwright.core.timeline.Timeline.causes`; what is not known is communication.
+        Seconds of a step by cause, as `meshwright.sim.device_causes`; what is not known is communication.
     step_seconds : float
         Their sum.
     good : Goodput

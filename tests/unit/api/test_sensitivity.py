@@ -41,6 +41,15 @@ def test_degrees_and_schedules_near_the_plan_are_searched(planned: Result) -> No
     assert set(near["schedules"].split(",")) == {planned.plan.schedule, "1f1b", "zb_h1"}
 
 
+def test_twice_an_odd_batch_may_have_any_degrees(planned: Result) -> None:
+    """Among how many devices it divides is new, so what is near the plan says little; of powers of two it is near."""
+    twice = replace(planned.problem, batch=replace(planned.problem.batch, global_batch=14))
+    assert "pipeline" not in sensitivity.near(twice, replace(planned.plan, global_batch=7))
+    two = replace(twice, batch=replace(twice.batch, global_batch=2))
+    assert "pipeline" in sensitivity.near(two, replace(planned.plan, global_batch=1))
+    assert "pipeline" in sensitivity.near(twice, replace(planned.plan, global_batch=14))
+
+
 def test_a_change_changes_only_what_it_names(planned: Result, found: tuple[sensitivity.Change, ...]) -> None:
     base = planned.problem.cluster
     assert base is not None

@@ -68,6 +68,7 @@ def test_figures_of_a_point_go_together(answer: Sizing) -> None:
     assert tariff.dollars_per_hour and point.money == pytest.approx(hours * tariff.dollars_per_hour)
     assert point.outlay.kilowatt_hours == pytest.approx(hours * tariff.kilowatts)
     assert sum(share for _, share in point.causes) == pytest.approx(1.0)
+    assert sum(point.to_dict()["money_by_cause"].values()) == pytest.approx(point.money)
     assert point.days_interval is not None and point.days_interval[0] < point.days < point.days_interval[1]
 
 

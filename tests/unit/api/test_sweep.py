@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import warnings
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from meshwright.api import sweep as sweeping
 from meshwright.api.sweep import Row, batches, sweep
 from meshwright.base.errors import InputError, MissingExtraError
 from meshwright.core.problem import Batch, Problem, Stop
+from meshwright.core.result import Bound
 from meshwright.report import sweep_table
 
 PROFILE = "\n".join(
@@ -61,6 +63,19 @@ def test_a_row_whose_time_was_up_says_so() -> None:
     (cut,) = sweep(asked, [64], search="best", jobs=1, time_limit_seconds=1e-9)
     (whole,) = sweep(asked, [64], search="best", jobs=1)
     assert cut.stages and cut.note.startswith("stopped before its end: a plan at most ") and not whole.note
+
+
+def test_a_quicker_plan_is_not_said_to_be_possible_where_it_would_read_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = api.make_problem("gpt2", "dgx-h100:1", batch=Batch(8))
+    found = api.plan(asked, search="best")
+    assert found.answer.objective is not None
+    for gap, said in ((4e-5, ""), (6e-5, ": a plan at most 0.01% quicker may exist")):
+        bound = Bound(found.answer.objective.value / (1.0 + gap), "test")
+        extra = {**found.answer.extra, "stopped_early": True}
+        cut = replace(found, answer=replace(found.answer, bound=bound, extra=extra))
+        monkeypatch.setattr(api, "plan", lambda *args, cut=cut, **named: cut)
+        (row,) = sweep(asked, [8], search="best", jobs=1)
+        assert row.note == f"stopped before its end{said}"
 
 
 @pytest.mark.parametrize("backend", ["loky", "dask", "ray"])

@@ -13,6 +13,8 @@ from meshwright.api import export as api_export
 from meshwright.api import plan_files
 from meshwright.api.sizes import unlike
 from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.base.units import format_count
+from meshwright.core import words
 from meshwright.core.problem import Batch
 from meshwright.models.documents import UNTOLD
 from meshwright.report.lengths import advice, lengths_lines
@@ -77,6 +79,14 @@ def test_a_mask_is_quicker_and_its_unlike_samples_wait(plain, under_mask) -> Non
     )
     assert ways["pack"]["step_seconds"] > ways["mask"]["step_seconds"] > under_mask.step_seconds
     assert ways["pad"]["real_tokens_per_second"] < ways["bucket"]["real_tokens_per_second"]
+
+
+def test_rows_of_one_piece_a_sample_hold_as_many_tokens_and_the_first_line_says_what_is_reached(under_mask) -> None:
+    held = under_mask.answer.extra["lengths"]["ways"]
+    tokens = {name: row["real_tokens_per_second"] * row["step_seconds"] for name, row in held.items()}
+    assert tokens["bucket"] == pytest.approx(tokens["pad"], rel=1e-9) and held["bucket"]["padding_ratio"] >= 0.0
+    real = format_count(held["mask"]["real_tokens_per_second"])
+    assert f"tokens/s if samples were all alike ({real} real ones with mask)" in words.verdict(plan_json.as_json(under_mask))
 
 
 def test_wider_spread_costs_more_under_a_mask(plain) -> None:

@@ -48,9 +48,9 @@ def test_the_text_tells_plan_time_memory_alternatives_and_what_would_help(meshwr
     assert done.code == 0
     for section in ("step: ", "proven: ", "plan: ", "time: ", "memory: "):
         assert section in done.out
-    assert "runners-up" in done.out and "samples/s with: " in done.out
+    assert "runners-up" in done.out and "samples/s at least, with: " in done.out
     shorter = meshwright("plan", tiny, "--cluster", "flat:4", "--global-batch", "16", "--no-what-if", "--top", "0").out
-    assert "runners-up" not in shorter and "samples/s with: " not in shorter
+    assert "runners-up" not in shorter and "samples/s at least, with: " not in shorter
 
 
 def test_top_limits_the_alternatives(meshwright: Any, tiny: str) -> None:

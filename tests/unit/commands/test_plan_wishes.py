@@ -92,7 +92,7 @@ def test_ctrl_c_answers_with_the_best_plan_so_far(meshwright: Any, tiny: str, mo
     before = signal.getsignal(signal.SIGINT)
     done = meshwright("plan", tiny, "--cluster", "flat:4", "--global-batch", "16")
     assert done.code == 0 and "stopped before its end, as asked" in done.out and "gap" in done.out
-    assert "samples/s with: " not in done.out  # nothing is searched after it
+    assert "samples/s at least, with: " not in done.out  # nothing is searched after it
     assert "stopping; the best plan so far" in done.err
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -109,7 +109,7 @@ def test_ctrl_c_while_it_looks_for_what_would_help_keeps_the_plan(
     monkeypatch.setattr(sensitivity, "_planned", pressed)
     done = meshwright("plan", tiny, "--cluster", "flat:4", "--global-batch", "16", "--out", "plan.json")
     assert done.code == 0 and "stopping" in done.err
-    assert "proven: " in done.out and "samples/s with: " not in done.out
+    assert "proven: " in done.out and "samples/s at least, with: " not in done.out
 
 
 def test_ctrl_c_once_the_search_has_ended_keeps_the_plan_and_nothing_more_is_searched(
@@ -124,7 +124,7 @@ def test_ctrl_c_once_the_search_has_ended_keeps_the_plan_and_nothing_more_is_sea
     monkeypatch.setattr(targets, "runs_on", pressed)
     done = meshwright("plan", tiny, "--cluster", "flat:4", "--global-batch", "16", "--out", "plan.json")
     assert done.code == 0 and "stopping" in done.err and pathlib.Path("plan.json").exists()
-    assert "proven: " in done.out and "samples/s with: " not in done.out
+    assert "proven: " in done.out and "samples/s at least, with: " not in done.out
 
 
 START = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from meshwright.core.result import Answer, Objective, Result
+from meshwright.core.result import Alternative, Answer, Objective, Result
 from meshwright.report import comparisons
 from meshwright.report.operators import operators
 from meshwright.report.text import render
@@ -28,14 +28,18 @@ def test_the_fastest_plan_is_told_where_it_is_not_the_answer(planned: Result) ->
 def test_what_is_proven_of_degrees_not_shown_is_told_with_how_much_slower_they_are(planned: Result) -> None:
     assert comparisons.others(with_extra(planned)) == []
 
-    def said(**entry: Any) -> str:
+    def said(listed: tuple[Alternative, ...] = (), **entry: Any) -> str:
         whole = {"others_at_least_seconds": 2.5, "n_left_out": 0, "proven": True, **entry}
-        return comparisons.others(with_extra(planned, runners_up=whole))[0]
+        made = with_extra(planned, runners_up=whole)
+        return comparisons.others(replace(made, answer=replace(made.answer, alternatives=listed)))[0]
 
     assert said() == "proven: all degrees searched and not shown take at least 2.5 s (+25.00%)"
     unproven = "not proven to be the next best: all degrees searched and not shown take at least 2.5 s"
-    assert said(proven=False).startswith(unproven)
+    assert said(proven=False) == said()  # where none is listed, none is the next best
     assert said(others_at_least_seconds=None) == "no other degrees searched give a plan"
+    listed = (Alternative(planned.plan, Objective("step_seconds", 2.25), ""),)
+    assert said(listed, proven=False).startswith(unproven)
+    assert said(listed, others_at_least_seconds=None) == "no degrees searched but these give a plan"
     assert "apart from 1 set of degrees that is quicker" in said(n_left_out=1)
     assert "apart from 3 sets of degrees that are quicker" in said(n_left_out=3)
 

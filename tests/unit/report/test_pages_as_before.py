@@ -18,7 +18,9 @@ from recorded import Recorded
 
 DAY = 86400.0
 GOOD = Goodput(0.9, (("checkpoints", 0.02), ("restarts", 0.08)), 36000.0, 600.0, 2.0**30, 1.0, 600.0)
-CAUSES = (("compute", 0.5), ("recomputation", 0.1), ("communication", 0.2), ("bubble", 0.1), ("failures", 0.1))
+CAUSES = (
+    ("compute", 0.5), ("recomputation", 0.1), ("communication", 0.2), ("bubble", 0.06), ("imbalance", 0.04), ("failures", 0.1),
+)  # fmt: skip
 UPKEEP = Upkeep(FailureRates(1e9, source="own"), Recovery(300.0, 1e9, 1e10))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from meshwright.core.flops import model_flops
 from meshwright.core.graph import Graph, Op
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import Batch, ModelSpec, Problem
-from meshwright.core.result import Answer, Result
+from meshwright.core.result import Answer, Bound, Result
 from meshwright.core.strategy import Strategy
 from meshwright.planners.best.incumbents import STOPPED
 from meshwright.report import screen, text
@@ -48,7 +49,7 @@ def test_an_answer_is_a_screen(answered: Result) -> None:
     assert len(lines) <= screen.LINES == 24 and max(map(len, lines)) <= screen.COLUMNS == 100, "\n".join(lines)
     assert lines[0].startswith(f"{answered.problem.model_spec.name} on ")
     if answered.feasible:
-        for beginning in ("plan: ", "step: ", "time: ", "memory: ", "samples/s with: ", "search best"):
+        for beginning in ("plan: ", "step: ", "time: ", "memory: ", "samples/s at least, with: ", "search best"):
             assert any(line.startswith(beginning) for line in lines), beginning
 
 
@@ -123,6 +124,48 @@ def test_where_all_lines_are_taken_notes_are_only_counted(monkeypatch: pytest.Mo
     monkeypatch.setattr(screen, "LINES", 10)  # fewer than the answer itself takes
     lines = text.explain(result, changes_of(result), verbose=False).splitlines()
     assert not any(line.startswith("note: ") for line in lines) and lines[-1].endswith("-v shows all and 3 more notes")
+
+
+def test_one_rule_says_which_device_is_the_fullest(tmp_path: pathlib.Path) -> None:
+    """A large device with little left by share, beside a small one with fewer bytes left."""
+    two = tmp_path / "two.yaml"
+    two.write_text(
+        "format: meshwright/cluster/1\nkinds:\n"
+        "  large: {flops: {bf16: 30 TFLOP/s}, memory: 40 GiB, memory_bandwidth: 800 GB/s}\n"
+        "  small: {flops: {bf16: 10 TFLOP/s}, memory: 4 GiB, memory_bandwidth: 800 GB/s}\n"
+        "nodes: [{name: n, devices: [large, small]}]\nlinks: [{from: n/0, to: n/1, bandwidth: 10 GB/s}]\n"
+    )
+    found = api.plan("gpt2", str(two), batch=Batch(8), settings={"pipeline": "2"})
+    assert found.timeline is not None
+    for peaks, memory in (((30 * 2**30, 2**31), "30 GiB of 40 GiB"), ((10 * 2**30, 3.5 * 2**30), "3.5 GiB of 4 GiB")):
+        ranks = [found.problem.required_cluster.device(devices[0]).name for devices in found.plan.ranks()]
+        held = dict(zip(("large", "small"), map(float, peaks), strict=True))
+        timeline = replace(found.timeline, peak_bytes=tuple(held[name] for name in ranks))
+        full = replace(found, timeline=timeline)
+        said = " ".join(text.explain(full, verbose=False).split())
+        share = max(held["large"] / 40, held["small"] / 4) / 2**30
+        assert f"the fullest device is {share:.1%} full" in said and f"memory: {memory}" in said
+
+
+def test_no_runner_up_is_announced_where_none_is_shown() -> None:
+    result = api.plan("gpt2", "dgx-h100:1", batch=Batch(64))
+    assert result.step_seconds is not None
+    entry = {"others_at_least_seconds": result.step_seconds / 2, "n_left_out": 0, "proven": False}
+    alone = replace(result.answer, alternatives=(), extra={**result.answer.extra, "runners_up": entry})
+    lines = text.explain(replace(result, answer=alone), verbose=False).splitlines()
+    assert "no runners-up are shown (proven: others may be up to 100.00% quicker)" in lines
+
+
+def test_a_quicker_plan_that_would_read_as_nothing_is_not_told() -> None:
+    result = api.plan("gpt2", "dgx-h100:1", batch=Batch(64))
+    for ratio, told in ((2e-5, False), (6e-5, True)):
+        objective = result.answer.objective
+        assert objective is not None
+        fastest = {"step_seconds": 1.0, "quicker_ratio": ratio, "gap_ratio": 0.0, "plan": "x", "why": ""}
+        bound = Bound(objective.value * (1.0 - ratio), "test")
+        answer = replace(result.answer, bound=bound, extra={**result.answer.extra, "fastest": fastest})
+        said = " ".join(text.explain(replace(result, answer=answer), verbose=False).split())
+        assert "no plan searched is more than 0.01% quicker" in said and ("--within 0 finds" in said) == told
 
 
 def test_the_screen_says_where_no_run_on_the_kind_of_device_was_measured() -> None:

@@ -16,7 +16,9 @@ from meshwright.sizing.points import LeftOut, Outlay, SizePoint
 from meshwright.sizing.tariffs import tariffs
 
 GOOD = Goodput(0.9, (("checkpoints", 0.02), ("restarts", 0.08)), 36000.0, 600.0, 2.0**30, 1.0, 600.0)
-CAUSES = (("compute", 0.5), ("recomputation", 0.1), ("communication", 0.2), ("bubble", 0.1), ("failures", 0.1))
+CAUSES = (
+    ("compute", 0.5), ("recomputation", 0.1), ("communication", 0.2), ("bubble", 0.06), ("imbalance", 0.04), ("failures", 0.1),
+)  # fmt: skip
 DAY = 86400.0
 
 
@@ -48,7 +50,15 @@ def test_the_verdict_names_the_quickest_and_the_cheapest() -> None:
 def test_reasons_that_differ_in_numbers_only_are_one_line() -> None:
     text = sizes.explain(answer((point("dgx-h100:8", 5.0, 500.0),), others=(point("dgx-h100:16", 6.0, 900.0),)))
     assert text.count("left out:") == 1 and "(and 2 more of this kind, for the same reason)" in text
-    assert "1 size was planned that is dominated" in text and "within 20 days" in text and "note: a note" in text
+    assert "1 more size was planned that is dominated" in text and "within 20 days" in text and "note: a note" in text
+
+
+def test_the_nearest_size_is_not_counted_among_the_others() -> None:
+    near, far = point("dgx-h100:8", 50.0, 500.0), point("dgx-h100:16", 40.0, 900.0)
+    alone, both = answer((), near, others=(near,)), answer((), near, others=(near, far))
+    assert "planned," not in sizes.explain(alone) and "<p>None.</p>" in size_page.page(alone)
+    assert "1 more size was planned, beyond a limit too: --json and --out have it" in sizes.explain(both)
+    assert size_page.page(both).count("<td>dgx-h100:8</td>") == 1 == size_page.page(both).count("<td>dgx-h100:16</td>")
 
 
 def test_the_page_holds_every_size_and_escapes_names() -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from meshwright import sim
 from meshwright.base.errors import InputError, UnknownNameError
+from meshwright.clusters import cluster
 from meshwright.core.graph import Edge, Graph, Op
 from meshwright.core.plan import Plan, Stage
 from meshwright.core.problem import ModelSpec, Problem
 from meshwright.core.stage_cost import StageCost
+from meshwright.core.strategy import Strategy
 from meshwright.core.timeline import PHASES, Timeline
 from meshwright.sim import engine
 from meshwright.sim.transfers import fixed
@@ -213,3 +215,16 @@ def test_loads_that_are_not_finite_and_positive_are_refused(load: StageCost) -> 
 def test_a_load_for_every_stage_is_needed() -> None:
     with pytest.raises(InputError, match="2 stages, but 1 loads"):
         sim.simulate(posed(2), piped(2, 2), (StageCost(1.0, 1.0),))
+
+
+def test_the_time_of_all_devices_is_told_and_adds_up_to_the_step() -> None:
+    """Rank 0 computes 4 s and rank 1 20 s; of four devices rank 1 has two, and one is idle."""
+    problem = replace(posed(2), cluster=cluster("flat:4"))
+    stages = Stage((0,), (0,), Strategy(data=1)), Stage((1,), (1, 2), Strategy(tensor=2))
+    plan = replace(piped(2, 4), stages=stages)
+    loads = (StageCost(0.25, 0.5, 0.25), StageCost(2.0, 2.0, 1.0))
+    step = sim.simulate(problem, plan, loads).step_seconds
+    found = dict(sim.device_causes(problem, plan, loads))
+    assert sum(found.values()) == pytest.approx(step)
+    assert found["compute"] == pytest.approx((4.0 + 2 * 20.0) / 4)
+    assert found["imbalance"] == pytest.approx(((20.0 - 4.0) + step) / 4)

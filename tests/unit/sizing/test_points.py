@@ -63,7 +63,8 @@ def test_shares_of_time_and_money_add_up() -> None:
     found = dict(shares(causes, 10.0, GOOD))
     assert tuple(found) == CAUSES and math.isclose(sum(found.values()), 1.0)
     assert found["compute"] == pytest.approx(0.54) and found["failures"] == pytest.approx(0.1)
-    assert found["communication"] == pytest.approx(0.9 * 0.175) and found["bubble"] == pytest.approx(0.9 * 0.125)
+    assert found["communication"] == pytest.approx(0.9 * 0.175) and found["bubble"] == pytest.approx(0.9 * 0.1)
+    assert found["imbalance"] == pytest.approx(0.9 * 0.025)
 
 
 def test_how_far_beyond_the_limits() -> None:

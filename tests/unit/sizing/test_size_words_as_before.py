@@ -206,7 +206,8 @@ def test_sizes_dominate_as_their_definition_says() -> None:
         ("compute", 0.1875),
         ("recomputation", 0.03125),
         ("communication", 0.1875),
-        ("bubble", 0.09375),
+        ("bubble", 0.0625),
+        ("imbalance", 0.03125),
         ("failures", 0.5),
     )
 

@@ -128,21 +128,21 @@ def test_dealing_loses_nothing_and_levels_the_replicas() -> None:
 
 
 def test_buckets_put_neighbours_together() -> None:
-    drawn = batching.bucketed(lengths("lognormal:60,1"), SHAPE, 5, np.random.default_rng(1))
+    drawn = batching.bucketed(lengths("lognormal:60,1").documents(), SHAPE, 5, np.random.default_rng(1))
     assert np.array_equal(drawn.pairs, drawn.tokens**2)
     assert drawn.tokens.max() <= 1.0
     for step in drawn.tokens:
         in_turn = step.T.reshape(-1)  # turn by turn, replica by replica
         assert np.all(np.diff(in_turn) <= 0)
     assert 0.0 < drawn.real_ratio <= drawn.tokens.mean()
-    same = batching.bucketed(lengths("lognormal:64,0"), SHAPE, 2, np.random.default_rng(1))
+    same = batching.bucketed(lengths("lognormal:64,0").documents(), SHAPE, 2, np.random.default_rng(1))
     assert set(same.tokens.flat) == {0.5}
     assert same.real_ratio == 0.5
 
 
 def test_buckets_cut_long_documents() -> None:
     """Documents of 1.5 samples: pieces of one sample and of half a sample, as often as each other."""
-    drawn = batching.bucketed(lengths("lognormal:192,0"), SHAPE, 50, np.random.default_rng(1))
+    drawn = batching.bucketed(lengths("lognormal:192,0").documents(), SHAPE, 50, np.random.default_rng(1))
     assert drawn.real_ratio == pytest.approx(0.75, abs=0.02)
 
 

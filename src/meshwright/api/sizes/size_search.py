@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from meshwright import api
+from meshwright import api, sim
 from meshwright.api import executors
 from meshwright.base import amounts, units
 from meshwright.base.errors import InputError
@@ -224,7 +224,7 @@ def _planned(
     return {
         "step_seconds": result.timeline.step_seconds,
         "interval": None if interval is None else (interval.low_seconds, interval.high_seconds),
-        "causes": result.timeline.causes,
+        "causes": sim.device_causes(result.problem, result.plan, result.stage_costs),
         "description": describe(result.plan),
         "gap_ratio": _gap_ratio(result),
         "utilization": utilization(result) or 0.0,

@@ -160,14 +160,14 @@ class _Step:
         """Return what each way comes to."""
         whole = self.shape.global_batch * self.shape.sequence_length
         held = mean_piece(documents, self.shape.sequence_length) / self.shape.sequence_length
-        buckets = ways.bucketed(told, self.shape, self.n_steps, rng)
+        buckets = ways.bucketed(documents, self.shape, self.n_steps, rng)
         samples = ways.packed(told, self.shape, self.n_steps, rng)
         uneven = {"mask": ways.dealt(samples, self.shape, sort=False), "mask_dealt": ways.dealt(samples, self.shape, sort=True)}
         rows = {"pad": _row(self.full_seconds, held * whole, whole, 0.0)}
         full = self._ends(np.ones((1, 1, 1)), np.ones((1, 1, 1)))
         mean, even = self._waits(buckets)
-        computed = float(buckets.tokens.mean()) * whole
-        rows["bucket"] = _row(self.full_seconds + mean - full, buckets.real_ratio * whole, computed, mean - even)
+        computed = held * whole * float(buckets.tokens.mean()) / buckets.real_ratio  # padded as those drawn
+        rows["bucket"] = _row(self.full_seconds + mean - full, held * whole, computed, mean - even)
         rows["pack"] = _row(self.full_seconds, whole, whole, 0.0)
         for name, drawn in uneven.items():
             mean, even = self._waits(drawn)
@@ -212,6 +212,6 @@ def _row(step_seconds: float, real_tokens: float, computed_tokens: float, waitin
     return {
         "step_seconds": step_seconds,
         "real_tokens_per_second": real_tokens / step_seconds,
-        "padding_ratio": 1.0 - real_tokens / computed_tokens,
+        "padding_ratio": max(0.0, 1.0 - real_tokens / computed_tokens),
         "waiting_ratio": max(0.0, waiting_seconds) / step_seconds,
     }

@@ -12,9 +12,14 @@ from meshwright.core.plan import Plan, Stage
 from meshwright.core.strategy import OFFLOAD
 
 __all__ = [
-    "as_html", "as_text", "axes_of", "describe", "devices_of", "layers_of", "no_others",
+    "NOTHING_RATIO", "as_html", "as_text", "axes_of", "describe", "devices_of", "layers_of", "no_others",
     "parameters_of", "plural", "ranges_of", "rows", "slower", "tokens_of", "verdict",
 ]  # fmt: skip
+
+NOTHING_RATIO = 5e-5
+"""Shares below it read 0.00 %."""
+
+_ROUNDING = 1e-9  # gaps below it are those of sums
 
 _COLUMNS = (
     "stage", "n_ops", "first_op", "last_op", "n_devices", "data", "context", "tensor", "expert", "shard", "n_recomputing",
@@ -109,14 +114,17 @@ def slower(ratio: float) -> str:
     -------
     str
         ``25.00% slower``; the other way round ``25.00% quicker``: where one is slower by a share, the other is quicker by it,
-        as in the gap of a bound.
+        as in the gap of a bound. Less than 0.01 % where it would read 0.00.
     """
+    if 0.0 < abs(ratio) < NOTHING_RATIO:
+        return f"less than 0.01% {'slower' if ratio > 0.0 else 'quicker'}"
     return f"{ratio:.2%} slower" if ratio >= 0.0 else f"{1.0 / (1.0 + ratio) - 1.0:.2%} quicker"
 
 
-def no_others(*, given: bool) -> str:
-    """Return that a search found no plan of other degrees; `given`: whether parts of the plan were."""
-    return "no other degrees searched give a plan" + (" with what is given" if given else "")
+def no_others(*, given: bool, listed: bool) -> str:
+    """Return that no plan has other degrees; `given`: whether parts of the plan were; `listed`: whether runners-up are."""
+    none = "no degrees searched but these give a plan" if listed else "no other degrees searched give a plan"
+    return none + (" with what is given" if given else "")
 
 
 def parameters_of(graph: Graph) -> str:
@@ -161,23 +169,37 @@ def verdict(entry: Mapping[str, Any]) -> str:
         return f"{name}: a plan of {plural(len(entry['stages']), 'stage')} was found; its costs say nothing in seconds."
     parts = [f"{name}: {format_seconds(entry['step_seconds'])} a step"]
     if entry.get("tokens_per_second"):
-        parts.append(f"{format_count(entry['tokens_per_second'])} tokens/s")
+        parts.append(f"{format_count(entry['tokens_per_second'])} tokens/s{_real_tokens(entry)}")
     if entry.get("model_flops_utilization_ratio") is not None:
         parts.append(f"{entry['model_flops_utilization_ratio']:.1%} model FLOPs utilization")
-    full = [
-        (stage["peak_bytes"] / (stage["peak_bytes"] + stage["free_bytes"]))
-        for stage in entry["stages"] if stage.get("free_bytes") is not None and stage["peak_bytes"] + stage["free_bytes"] > 0.0
-    ]  # fmt: skip
+    full = max(map(_full_ratio, entry["stages"]), default=0.0)
     text = ", ".join(parts)
-    text += f"; the fullest device is {max(full):.1%} full" if full else ""
+    text += f"; the fullest device is {full:.1%} full" if full else ""
     bound = entry.get("bound")
     if bound is None:
         return f"{text}; nothing is proven of quicker plans."
     gap = bound["gap_ratio"]
     given = " with the options given" if entry.get("settings") else ""
-    if gap < 5e-5:
+    if gap < _ROUNDING:
         return f"{text}; proven: no quicker plan exists among those searched{given}."
-    return f"{text}; proven: no plan searched{given} is more than {gap:.2%} quicker."
+    return f"{text}; proven: no plan searched{given} is more than {max(gap, 1e-4):.2%} quicker."
+
+
+def _real_tokens(entry: Mapping[str, Any]) -> str:
+    """Return how many of the tokens per second are real in the mean of unlike lengths, in brackets; empty where all are."""
+    varied = entry.get("lengths")
+    if not varied:
+        return ""
+    real = format_count(varied["ways"][varied["batching"]]["real_tokens_per_second"])
+    like = f" if samples were all alike ({real} real ones with {varied['batching']})"
+    return "" if real == format_count(entry["tokens_per_second"]) else like
+
+
+def _full_ratio(stage: Mapping[str, Any]) -> float:
+    """Return which share of its device's memory a stage fills; 0 where that is not known."""
+    free = stage.get("free_bytes")
+    room = 0.0 if free is None else stage["peak_bytes"] + free
+    return float(stage["peak_bytes"] / room) if room > 0.0 else 0.0
 
 
 def as_text(entry: Mapping[str, Any], plan: Plan | None) -> str:
@@ -232,12 +254,15 @@ def _facts(entry: Mapping[str, Any], plan: Plan | None) -> list[tuple[str, str]]
     causes = sorted((entry.get("causes") or {}).items(), key=lambda item: -item[1])[:4]
     if causes and entry["step_seconds"]:
         facts.append(("time", ", ".join(f"{name} {seconds / entry['step_seconds']:.0%}" for name, seconds in causes)))
-    peaks = [(stage["peak_bytes"], i) for i, stage in enumerate(entry["stages"]) if stage.get("peak_bytes") is not None]
+    peaks = [
+        (_full_ratio(stage), stage["peak_bytes"], i)
+        for i, stage in enumerate(entry["stages"]) if stage.get("peak_bytes") is not None
+    ]  # fmt: skip
     if peaks:
-        peak, at = max(peaks)
+        _, peak, at = max(peaks)
         free = entry["stages"][at].get("free_bytes")
         left = f", {format_bytes(free)} free" if free else ""
-        facts.append(("memory", f"{format_bytes(peak)} at most (stage {at}){left}"))
+        facts.append(("memory", f"{format_bytes(peak)} on the fullest device (stage {at}){left}"))
     if entry.get("nearest"):
         facts.append(("nearest", entry["nearest"]))
     if entry.get("alternatives"):

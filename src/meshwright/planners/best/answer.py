@@ -244,12 +244,13 @@ def _on_hosts(problem: Problem, params: Limits, stop: Stop) -> tuple[str, ...]:
         "" if known else ", with a framework that has it (--for; 'meshwright list frameworks')"
     )
     return (
-        f"with the optimizer's state on the host it fits: {describe(best.config)}; a step of about {format_seconds(best.step_seconds)}: {how}",
+        f"with the optimizer's state on the host it fits: {describe(best.config)}; a step of at most about {format_seconds(best.step_seconds)}: {how}",
     )
 
 
 def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
     """Return the smallest doubling of a built-in kind of cluster on which a usual plan fits, and what; empty when there is none.
+    The step is that of the first plan found: the best takes no longer.
 
     Only where none of the usual meshes fits on any of them are all meshes tried.
     """
@@ -273,5 +274,9 @@ def _enough_devices(problem: Problem, params: Limits, stop: Stop) -> str:
             state.run()
         if state.found:
             best = min(state.found, key=rank)
-            return f"fits on {kind}:{n_devices}: {describe(best.config)}; a step of about {format_seconds(best.step_seconds)}"
+            among = " with usual degrees" if usual else ""
+            return (
+                f"fits on {kind}:{n_devices}: {describe(best.config)}; a step of at most about "
+                f"{format_seconds(best.step_seconds)}; the smallest doubling{among}"
+            )
     return ""

@@ -15,10 +15,13 @@ from meshwright.core.strategy import OFFLOAD, RECOMPUTE, repeats_dispatch
 from meshwright.costs import LAYERS, analytic, with_functions
 from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.limits import Limits, closed_axes, outside
-from meshwright.planners.best.space import VIRTUAL, Config, MeshDegrees
+from meshwright.planners.best.space import VIRTUAL, Config, MeshDegrees, divisors
 from meshwright.schedules import in_pairs
 
-__all__ = ["Exchanges", "default_batch", "impossible", "settings", "with_batch", "within_limits"]
+__all__ = ["Exchanges", "awkward_batch", "default_batch", "impossible", "settings", "with_batch", "within_limits"]
+
+_NEAR_RATIO = 0.25  # of a batch: how far one that divides better may be to be named
+_MANY_MORE = 4  # times as many devices among which it divides
 
 
 def within_limits(answer: Answer, search: str) -> Answer:
@@ -36,6 +39,36 @@ def default_batch(problem: Problem) -> int:
     """Return the samples of a step where the user gives none: 4 Mi tokens, and at least a sample per eight devices."""
     wanted = max(4 * 2**20 / problem.graph.n_tokens, problem.required_cluster.n_devices / 8, 1)
     return int(2 ** round(math.log2(wanted)))
+
+
+def awkward_batch(problem: Problem, params: Limits) -> str:
+    """Return a sentence where the batch divides among few of the devices, and one near it among many more; empty elsewhere.
+
+    Parameters
+    ----------
+    problem, params
+        The question, its batch decided, and what is given: with data degrees or a micro-batch, nothing is said.
+
+    Returns
+    -------
+    str
+        Names the batch near it (by at most `_NEAR_RATIO`) that divides among the most. It says nothing of plans: none was
+        looked for.
+    """
+    batch, n_devices = problem.batch.global_batch, problem.required_cluster.n_devices
+    if params.data or params.micro_batch or problem.batch.micro_batch:
+        return ""
+    common = math.gcd(batch, n_devices)
+    for n in reversed(divisors(n_devices)):
+        near = max(1, (2 * batch + n - 1) // (2 * n)) * n
+        if n < _MANY_MORE * common:
+            break
+        if abs(near - batch) <= _NEAR_RATIO * batch:
+            above = f" above {common}" if common > 1 else ""
+            return (
+                f"{batch} samples and {n_devices} devices have no common divisor{above}; {near} samples divide over {n} devices"
+            )
+    return ""
 
 
 def with_batch(problem: Problem, search: str, notes: list[str]) -> Problem:

@@ -18,7 +18,7 @@ from meshwright.planners.best import answer as joint
 from meshwright.planners.best.incumbents import STOPPED_WITHOUT
 from meshwright.planners.best.limits import Limits as Params
 from meshwright.planners.best.limits import closed_axes, usual_micro_batches
-from meshwright.planners.best.question import with_batch, within_limits
+from meshwright.planners.best.question import awkward_batch, with_batch, within_limits
 from meshwright.planners.best.space import divisors
 from meshwright.planners.best.virtual import in_shape
 
@@ -93,6 +93,7 @@ def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tu
     notes: list[str] = []
     problem = with_batch(problem, "best", notes)
     _check_number_of_tasks(problem, params)
+    notes += filter(None, (awkward_batch(problem, params),))
     found = joint.answer(problem, params, stop, tuple(notes), known)
     if (
         found.plan is None and not found.missing_bytes and STOPPED_WITHOUT not in found.notes
