@@ -91,7 +91,7 @@ class PlacementTraffic:
 def data_parallel(space: SplitSpace, n_servers: int = 0) -> Placement:
     """Return the start of the search: every operator split along samples as far as it goes, tables dealt out in turn.
 
-    `n_servers`: only the first so many servers, a divisor of all; 0 for all.
+    `n_servers`: only the first so many servers; 0 for all.
     """
     n = n_servers or space.servers.n_servers
     choice: list[int] = []
@@ -104,10 +104,10 @@ def data_parallel(space: SplitSpace, n_servers: int = 0) -> Placement:
             n_tables += 1
             continue
         options = [(c.samples, -k) for k, c in enumerate(space.choices[i]) if c.columns == c.rows == 1]
-        samples, k = max([option for option in options if n % option[0] == 0] or [min(options)])
-        over = n if n % samples == 0 else space.servers.n_servers
+        samples, k = max([option for option in options if option[0] <= n] or [min(options)])
+        stride = (n if samples <= n else space.servers.n_servers) // samples
         choice.append(-k)
-        servers.append(tuple(range(0, over, over // samples)))
+        servers.append(tuple(range(0, stride * samples, stride)))
     return Placement(tuple(choice), tuple(servers))
 
 
