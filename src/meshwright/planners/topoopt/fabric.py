@@ -361,9 +361,9 @@ class Fabric:
             )
         return self._network
 
-    def longest_route(self) -> int:
-        """Return the links of the longest route between two servers."""
-        return int(np.diff(self.pair_first).max(initial=0))
+    def longest_route(self, places: NDArray[np.int64]) -> int:
+        """Return the links of the longest of some routes, by their places in `pair_first`."""
+        return int(np.diff(self.pair_first)[places].max(initial=0))
 
     def longest_flow(self, groups: Iterable[int]) -> int:
         """Return the links of the longest flow of some groups, by number."""

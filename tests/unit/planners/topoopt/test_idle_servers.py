@@ -15,6 +15,7 @@ from meshwright.models import read as read_model
 from meshwright.planners.topoopt import bounds, networks, text
 from meshwright.planners.topoopt.check.designs import check_design
 from meshwright.planners.topoopt.design import Design
+from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.moves import fewer
 from meshwright.planners.topoopt.step import Placement, Step, data_parallel
 from meshwright.planners.topoopt.writers import codesign_json
@@ -83,3 +84,16 @@ def test_the_bound_holds_for_plans_on_some_of_three_servers(small: Callable[...,
     for _ in range(60):
         chosen, servers = zip(*(own[int(dice.integers(len(own)))] for own in options), strict=True)
         assert step.seconds(Placement(chosen, servers), fabric) >= bound * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("server", "n_links"), [(1, 1), (2, 2), (4, 2)])
+def test_without_overlap_only_routes_that_carry_something_take_latency(
+    small: Callable[..., Step], server: int, n_links: int
+) -> None:
+    """On a ring of six, whose longest route is of three links."""
+    step = small("topoopt:candle,tower=64,top=1,batch=32", n=6, shard=False)
+    count = {(i, (i + way) % 6): 1.0 for i in range(6) for way in (1, -1)}
+    n = len(step.space.choices)
+    plan = Placement((0,) * n, (*((0,),) * (n - 1), (server,)))
+    quick, slow = (step.seconds(plan, Fabric("ring", 6, count, 1e9, latency), traffic="closed") for latency in (0.0, 1e-3))
+    assert slow - quick == pytest.approx(n_links * 1e-3)
