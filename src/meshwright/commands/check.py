@@ -13,8 +13,9 @@ import typer
 from meshwright.commands import _options
 
 if TYPE_CHECKING:
-    from meshwright.core.problem import Batch, Problem
+    from meshwright.core.problem import Batch, Problem, Stop
     from meshwright.core.result import AnswerVerdict
+    from meshwright.report.progress import Progress
     from meshwright.solvers.pairwise.certificate import Verdict
 
 __all__ = ["register"]
@@ -38,8 +39,8 @@ def posed_again(entry: dict[str, Any], place: str) -> Problem:
     return api.make_problem(model, cluster, batch=batch, training=precision)
 
 
-def _verdict(entry: Any, place: str, model: str) -> Verdict | AnswerVerdict:
-    """Return what is found of a certificate, or of a plan file."""
+def _verdict(entry: Any, place: str, model: str, told: Progress | None = None) -> Verdict | AnswerVerdict:
+    """Return what is found of a certificate, or of a plan file; `told`: takes how far the check has come."""
     from meshwright.api import plan_files
     from meshwright.base import options, registry
     from meshwright.base.errors import InputError
@@ -48,12 +49,14 @@ def _verdict(entry: Any, place: str, model: str) -> Verdict | AnswerVerdict:
     file_format = entry.get("format") if isinstance(entry, dict) else None
     if file_format == "meshwright/plan/1":
         if entry.get("feasible") is False:
-            return _nothing_fits(entry, place, model)
+            return _nothing_fits(entry, place, model, told)
         result = plan_files.load(place, model=model)
         module = registry.load("search", result.search, "search")
         options.parse(module.Params, dict(result.settings), f"search {result.search}")
         check_plan = getattr(module, "check_plan", None)
-        verdict: Verdict | AnswerVerdict | None = check_plan(result, entry, place) if check_plan else None
+        verdict: Verdict | AnswerVerdict | None = (
+            check_plan(result, entry, place, *_telling(module, told)) if check_plan else None
+        )
         if verdict is None:
             return _asking_again.check_plan(result, entry)
         if verdict.valid and not hasattr(verdict, "not_checked"):
@@ -98,7 +101,14 @@ def _design(entry: dict[str, Any], place: str, model: str) -> AnswerVerdict:
         raise InputError(f"{place}: a field is missing or of the wrong kind: {error!r}") from None
 
 
-def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict | AnswerVerdict:
+def _telling(module: Any, told: Progress | None) -> list[Stop]:
+    """Return what a search's check takes that says how far it has come; nothing of one that does not."""
+    from meshwright.core.problem import Stop
+
+    return [Stop(told=told.tell)] if told is not None and getattr(module, "CHECK_TELLS", False) else []
+
+
+def _nothing_fits(entry: dict[str, Any], place: str, model: str, told: Progress | None = None) -> Verdict | AnswerVerdict:
     """Return what is found of the answer that nothing fits."""
     from functools import partial
 
@@ -118,7 +128,8 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict | An
     try:
         search, costs = str(entry["search"]), str(entry["costs"])
         spec, file_format = (model, "") if model else (str(entry["model"]["spec"]), str(entry["model"]["format"]))
-        check = getattr(registry.load("search", search, "search"), "check_infeasible", None)
+        module = registry.load("search", search, "search")
+        check = getattr(module, "check_infeasible", None)
         certified = entry["certificate"]["question"] if check is not None else {}
         batch = Batch(sequence_length=int(certified["sequence_length"])) if certified else _asked_batch(entry)
         framework, memory_risk = str(entry.get("for") or ""), float(entry.get("memory_risk", 0.5))
@@ -136,7 +147,7 @@ def _nothing_fits(entry: dict[str, Any], place: str, model: str) -> Verdict | An
         problem = replace(problem, model_spec=masked(problem.model_spec, pairs_ratio))
     if check is None:
         return _asking_again.check_infeasible(problem, entry, place)
-    found: Verdict = check(problem, entry, place)
+    found: Verdict = check(problem, entry, place, *_telling(module, told))
     return found
 
 
@@ -189,8 +200,8 @@ def register(app: typer.Typer) -> None:
         files.read_bytes(source.path or certificate, hint="name a file written by 'meshwright plan --out'")  # or says why not
         with _early.limited(time_limit):
             try:
-                with progress(f"checking {certificate}"):
-                    verdict = _verdict(source.json, certificate, model)
+                with progress(f"checking {certificate}") as told:
+                    verdict = _verdict(source.json, certificate, model, told)
             except _early.TimeUp:
                 return _stopped(time_limit, json_)
         if json_:

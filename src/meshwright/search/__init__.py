@@ -25,7 +25,8 @@ search may offer what others ask of it by name: ``data_parallel(problem, setting
 ``ModelSpec.search`` it is; ``check_plan(result, entry, where) -> Verdict`` for ``meshwright check``, where ``entry`` is the
 plan file as JSON (None for a plan of which it knows nothing), with ``CHECKED``, the fields that it verifies beside objective
 and bound; and ``check_infeasible(problem, entry, where) -> Verdict`` for
-its answers that nothing fits: without them the plan is judged anew and the search asked again;
+its answers that nothing fits: without them the plan is judged anew and the search asked again; where ``CHECK_TELLS`` is
+true, both take a ``Stop`` behind these, which is told how far they have come;
 ``given(problem, params, text) -> Answer`` for plans that are typed as a paper's tables have them (``meshwright simulate MODEL
 --fix TEXT``), with ``GIVEN``, its options that count.
 """

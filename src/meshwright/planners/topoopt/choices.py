@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright import sim
@@ -11,7 +12,9 @@ from meshwright.core.cluster import Device
 from meshwright.planners.topoopt.readers.flexflow_measures import Measurement, Measurements
 from meshwright.planners.topoopt.workloads.workload import DATA, Operation, Workload, flops
 
-__all__ = ["OperatorSplit", "Servers", "SplitSpace", "degrees_of", "measurements", "space"]
+__all__ = ["OperatorSplit", "Servers", "SplitSpace", "degrees_of", "in_parts", "measurements", "space"]
+
+_MOST_LISTED = 7  # numbers of parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,11 @@ class SplitSpace:
     notes: tuple[str, ...] = ()
     control_edges: bool = True
 
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """In how many parts operators may lie, each on a server of its own, ascending."""
+        return tuple(sorted({choice.n_parts for options in self.choices for choice in options}))
+
 
 def space(
     workload: Workload, servers: Servers, measurements: Measurements | None, *, shard: bool, place: str = ""
@@ -133,7 +141,7 @@ def space(
         notes.append(f"estimated, because not measured: {', '.join(missing)}")
     if shard and measurements is not None:
         notes.append("times of split weights are those measured for as many parts along samples")
-    return SplitSpace(workload, servers, choices, tuple(notes))
+    return SplitSpace(workload, servers, choices, (*notes, *_idle(workload, servers.n_servers)))
 
 
 def measurements(space: SplitSpace) -> Measurements:
@@ -170,7 +178,7 @@ def _choices(
 ) -> tuple[OperatorSplit, ...]:
     """Return the choices of one operator."""
     operation = workload.operations[i]
-    degrees = _divisors(workload, servers.n_servers)
+    degrees = _degrees(workload, servers.n_servers)
     rank = len(operation.shape) + 1
     own = {
         split[-1]: row
@@ -186,8 +194,8 @@ def _choices(
         )
     if not found:
         raise InputError(
-            f"operator {operation.name} ({operation.key}): measured for {sorted(own)} parts, none of which divides "
-            f"{servers.n_servers} servers and the batch"
+            f"operator {operation.name} ({operation.key}): measured for {sorted(own)} parts; on {servers.n_servers} servers "
+            f"{workload.global_batch} samples lie in {in_parts(degrees)}"
         )
     if shard and operation.kind in ("linear", "embedding"):
         for parts in degrees[1:]:
@@ -202,13 +210,44 @@ def degrees_of(workload: Workload, i: int, n_servers: int) -> list[int]:
     """Return into how many parts along samples an operator may be split; a table is not.
 
     `i`: which operator of the workload.
-    `n_servers`: servers, of which the parts are a divisor, as of the samples of a step.
+    `n_servers`: how many servers there are.
     """
-    return [1] if workload.operations[i].kind == "embedding" else _divisors(workload, n_servers)
+    return [1] if workload.operations[i].kind == "embedding" else _degrees(workload, n_servers)
 
 
-def _divisors(workload: Workload, n_servers: int) -> list[int]:
-    return [k for k in range(1, n_servers + 1) if n_servers % k == 0 and workload.global_batch % k == 0]
+def _degrees(workload: Workload, n_servers: int) -> list[int]:
+    """Return into how many equal parts a step's samples are split: as many as divide the servers; where these do not divide the
+    samples, so that some are idle whatever the parts, as many as there are servers for.
+    """
+    batch = workload.global_batch
+    return [k for k in range(1, n_servers + 1) if batch % k == 0 and (n_servers % k == 0 or batch % n_servers)]
+
+
+def _idle(workload: Workload, n_servers: int) -> list[str]:
+    """Return what is to be said where servers do not divide the samples of a step: who is idle, and how many would divide."""
+    batch, degrees = workload.global_batch, _degrees(workload, n_servers)
+    if batch % n_servers == 0:
+        return []
+    idle, samples = n_servers - degrees[-1], [k * n_servers for k in (batch // n_servers, batch // n_servers + 1) if k]
+    servers = [degrees[-1], *(k for k in range(n_servers + 1, 2 * n_servers + 1) if batch % k == 0)][:2]
+    return [
+        f"{n_servers} servers do not divide {batch} samples: operators lie in {in_parts(degrees)} along samples, and each "
+        f"leaves {idle} server{'s' * (idle > 1)} or more idle; {_listed(samples)} samples divide over {n_servers} servers, "
+        f"{batch} samples over {_listed(servers)}"
+    ]
+
+
+def in_parts(numbers: Sequence[int]) -> str:
+    """Return numbers of parts in words, the middle ones left out where they are many; the largest last."""
+    return f"{_listed(numbers)} part{'s' * (numbers[-1] > 1)}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Return whole numbers in words, the middle ones left out where they are many."""
+    shown = [str(number) for number in numbers]
+    if len(shown) > _MOST_LISTED:
+        shown = [*shown[: _MOST_LISTED - 2], "...", shown[-1]]
+    return " or ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def _measured(row: Measurement, samples: int, servers: Servers, operation: Operation) -> OperatorSplit:

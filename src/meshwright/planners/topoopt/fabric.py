@@ -47,7 +47,8 @@ class Fabric:
     forwards : bool
         Whether servers pass on traffic of others.
     paths : mapping of int to tuple, or None
-        Published ring paths: for a group size, jumps that lead from a member to the next. None for our own rings.
+        Published ring paths: for a group size, jumps that lead from a member to the next. Other sizes, and all where it is
+        None, have rings of our own.
     cycles : sequence of tuple of int
         Rings laid in the topology, as servers in order; groups inside one may use it.
     demand_bytes : ndarray or None, shape (n_servers, n_servers), float64
@@ -246,7 +247,8 @@ class Fabric:
         """
         found = self.groups.get(members)
         if found is None:
-            flows = self._published(members) if self.paths is not None else self._rings(members)
+            published = (self.paths or {}).get(len(members))
+            flows = over_paths(self.link_of, self.n_servers, members, published) if published else self._rings(members)
             found = self.groups[members] = len(self._flows)
             self._flows.append(flows)
             self._network = None
@@ -255,14 +257,6 @@ class Fabric:
     def flows(self, members: tuple[int, ...]) -> list[Flow]:
         """Return the flows of an all-reduce group: one for each member and ring, in that order."""
         return self._flows[self.group(members)]
-
-    def _published(self, members: tuple[int, ...]) -> list[Flow]:
-        """Return flows from every member over every stored path of its group size, equal shares."""
-        assert self.paths is not None
-        stored = self.paths.get(len(members), ())
-        if not stored:
-            raise InputError(f"topology {self.name}: has no ring path for groups of {len(members)} servers")
-        return over_paths(self.link_of, self.n_servers, members, stored)
 
     def _rings(self, members: tuple[int, ...]) -> list[Flow]:
         """Return flows over the rings that together finish first, shares by linear programme."""
@@ -367,9 +361,9 @@ class Fabric:
             )
         return self._network
 
-    def longest_route(self) -> int:
-        """Return the links of the longest route between two servers."""
-        return int(np.diff(self.pair_first).max(initial=0))
+    def longest_route(self, places: NDArray[np.int64]) -> int:
+        """Return the links of the longest of some routes, by their places in `pair_first`."""
+        return int(np.diff(self.pair_first)[places].max(initial=0))
 
     def longest_flow(self, groups: Iterable[int]) -> int:
         """Return the links of the longest flow of some groups, by number."""

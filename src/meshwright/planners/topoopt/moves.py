@@ -302,7 +302,7 @@ def last(space: SplitSpace, plan: Placement) -> Iterator[Placement]:
 def fewer(space: SplitSpace) -> Iterator[Placement]:
     """Yield the data-parallel placement on fewer and fewer servers, down to one: the others stay idle."""
     n = space.servers.n_servers
-    for k in (k for k in range(n // 2, 0, -1) if n % k == 0):
+    for k in (k for k in range(n - 1, 0, -1) if n % k == 0 or k in space.parts):
         yield data_parallel(space, k)
 
 

@@ -91,7 +91,7 @@ class PlacementTraffic:
 def data_parallel(space: SplitSpace, n_servers: int = 0) -> Placement:
     """Return the start of the search: every operator split along samples as far as it goes, tables dealt out in turn.
 
-    `n_servers`: only the first so many servers, a divisor of all; 0 for all.
+    `n_servers`: only the first so many servers; 0 for all.
     """
     n = n_servers or space.servers.n_servers
     choice: list[int] = []
@@ -104,10 +104,10 @@ def data_parallel(space: SplitSpace, n_servers: int = 0) -> Placement:
             n_tables += 1
             continue
         options = [(c.samples, -k) for k, c in enumerate(space.choices[i]) if c.columns == c.rows == 1]
-        samples, k = max([option for option in options if n % option[0] == 0] or [min(options)])
-        over = n if n % samples == 0 else space.servers.n_servers
+        samples, k = max([option for option in options if option[0] <= n] or [min(options)])
+        stride = (n if samples <= n else space.servers.n_servers) // samples
         choice.append(-k)
-        servers.append(tuple(range(0, over, over // samples)))
+        servers.append(tuple(range(0, stride * samples, stride)))
     return Placement(tuple(choice), tuple(servers))
 
 
@@ -240,7 +240,8 @@ class Step:
         Notes
         -----
         The closed form adds up, without any overlap, the compute of the busiest server, the busiest link's transfers, the
-        busiest link's all-reduces, what devices of a server add up among themselves, and the latency of the longest routes.
+        busiest link's all-reduces, what devices of a server add up among themselves, and the latency of the longest routes that
+        carry something.
         """
         from meshwright._kernels.topoopt import step_tasks
 
@@ -250,7 +251,8 @@ class Step:
         if max(compute, both) > limit_seconds:
             return float("inf")
         if traffic == "closed":
-            n_links = fabric.longest_route() * (sent > 0) + fabric.longest_flow(set(tasks.reduce_group.tolist()))
+            used = _routes_used(placement, tasks, fabric)
+            n_links = fabric.longest_route(used) + fabric.longest_flow(set(tasks.reduce_group.tolist()))
             inner = self._inner_seconds(tasks, fabric)
             return float(compute + sent + reduced + inner + n_links * fabric.latency_seconds)
         n_served = on_links / self.segment_bytes_of(on_links) + np.count_nonzero(tasks.edge_bytes) * (1.0 + fabric.mean_hops())
@@ -334,6 +336,15 @@ class Step:
                 reduced[members] = reduced.get(members, 0.0) + total
         ordered = sorted(reduced.items(), key=lambda entry: (-entry[1] * len(entry[0]), entry[0]))
         return PlacementTraffic(pair, tuple(ordered))
+
+
+def _routes_used(placement: Placement, tasks: Tasks, fabric: Fabric) -> NDArray[np.int64]:
+    """Return the places of the routes over which a placement sends something."""
+    owner = np.concatenate([np.asarray(servers, dtype=np.int64) for servers in placement.servers])
+    sends = tasks.edge_bytes > 0
+    ends = [owner[end[sends] >> 1] for end in (tasks.edge_source, tasks.edge_target)]
+    places: NDArray[np.int64] = (ends[0] * fabric.n_servers + ends[1]) * fabric.most_ways + tasks.edge_way[sends]
+    return places
 
 
 def _first(rows: list[list[int]]) -> NDArray[np.int64]:

@@ -61,6 +61,10 @@ def explain(design: Design, answer: Mapping[str, Any] | None = None) -> str:
     lines.append("operators (samples x columns x rows):")
     for (key, samples, columns, rows), count in sorted(splits.items()):
         lines.append(f"  {count:3d} x {key}: {samples} x {columns} x {rows}")
+    busy = {server for op in answer["plan"]["operators"] for server in op["servers"]}
+    if idle := [str(server) for server in range(wires.n_servers) if server not in busy]:
+        few = "" if len(idle) > MOST_SERVERS else f": {', '.join(idle)}"
+        lines.append(f"{len(idle)} of {wires.n_servers} servers compute{'s' * (len(idle) == 1)} nothing{few}")
     lines += _wiring(design.entry.found.fabric, wires.degree)
     if answer["plan"]["peak_bytes"]:
         peak = max(answer["plan"]["peak_bytes"])

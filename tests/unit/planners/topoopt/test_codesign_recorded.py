@@ -176,7 +176,12 @@ def test_networks_to_compare_with(name: str, recorded: Recorded) -> None:
         traffic = traffic_of(n, 5)
         fabric = built.fabric.refitted(traffic.pair_bytes, traffic.group_bytes)
         head = (built.n_links, built.n_switch_ports, built.degree, built.port_bytes_per_second, fabric.bytes_per_second)
-        more = (fabric.mean_hops(), fabric.injection_bytes_per_second(), fabric.longest_route(), fabric.forwards)
+        more = (
+            fabric.mean_hops(),
+            fabric.injection_bytes_per_second(),
+            fabric.longest_route(np.arange(len(fabric.pair_first) - 1)),
+            fabric.forwards,
+        )
         found.append({"head": head, "more": more, "links": told([str(fabric.wires()), wired(fabric), ringed(fabric)])})
     recorded(found)
 
@@ -194,7 +199,10 @@ def test_routes_and_shares_of_a_network(recorded: Recorded) -> None:
         }
         network = fabric.network()
         found["network"] = [np.asarray(one, dtype=np.float64) for one in network]
-        found["lengths"] = [fabric.longest_route(), *(fabric.longest_flow([g]) for g in range(3))]
+        found["lengths"] = [
+            fabric.longest_route(np.arange(len(fabric.pair_first) - 1)),
+            *(fabric.longest_flow([g]) for g in range(3)),
+        ]
         for both in (True, False):
             spread = fabric.spread(traffic.pair_bytes, traffic.group_bytes, together=both)
             assert spread is not None

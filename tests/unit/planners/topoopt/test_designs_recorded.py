@@ -303,7 +303,7 @@ def test_splits_of_every_operator(tmp_path: Path, recorded: Recorded) -> None:
             ),
             (
                 replace(few, rows=tuple(replace(row, split=(*row.split[:-1], 5)) for row in few.rows)),
-                f"measured for [5] parts, none of which divides {n} servers",
+                f"measured for [5] parts; on {n} servers {workload.global_batch} samples lie in ",
             ),
         ):
             with pytest.raises(InputError, match=re.escape(says)):

@@ -128,7 +128,7 @@ def busiest(step: Step, plan: Placement, fabric: Fabric) -> float:
 def test_shares_of_routes_by_linear_programme_never_load_the_busiest_link_more_than_even_ones(
     small: Callable[..., Step],
 ) -> None:
-    step = small("topoopt:dlrm,tables=3,rows=1000,width=512,bottom=512-512,top=64-64-1,batch=4096", n=6)
+    step = small("topoopt:dlrm,tables=3,rows=1000,width=512,bottom=512-512,top=64-64-1,batch=8192", n=6)
     plan = data_parallel(step.space)
     for table in (i for i, op in enumerate(step.space.workload.operations) if op.kind == "embedding"):
         plan = plan.with_op(table, 0, (0,))

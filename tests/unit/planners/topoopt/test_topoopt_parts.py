@@ -63,7 +63,11 @@ def test_rings_of_some_servers_follow_the_cycle_they_lie_on() -> None:
 
 def test_the_figures_of_a_fabric_by_hand() -> None:
     fabric = ring_of(5)
-    assert fabric.mean_hops() == 1.5 and fabric.injection_bytes_per_second() == 3e9 and fabric.longest_route() == 2
+    assert (
+        fabric.mean_hops() == 1.5
+        and fabric.injection_bytes_per_second() == 3e9
+        and fabric.longest_route(np.arange(len(fabric.pair_first) - 1)) == 2
+    )
     assert sorted(fabric.wires()) == [(0, 1), (0, 1), (0, 4), (1, 2), (2, 3), (3, 4)]
     assert fabric.pair(0, 2) == (fabric.link_of[0, 1], fabric.link_of[1, 2]) and fabric.ways(3, 4) == [(fabric.link_of[3, 4],)]
     assert fabric.way_shares(0, 2) == [1.0]

@@ -10,7 +10,7 @@ from typing import Any
 from meshwright import sim
 from meshwright.base.errors import InputError
 from meshwright.core.framework import FrameworkLimits
-from meshwright.core.problem import Batch, Framework, MixedPrecision, Problem
+from meshwright.core.problem import Batch, Framework, MixedPrecision, Problem, Stop
 from meshwright.core.result import AnswerVerdict, Result
 from meshwright.planners.best.check.member import outside
 from meshwright.planners.best.check.proof import MOST_OPEN, ROUNDING, BoundProof, MeshShape
@@ -27,6 +27,7 @@ _NOT_CHECKED = (
     "the fields that are said beside the plan: causes, memory by stage, throughput, intervals, the fastest plan, frameworks",
     "the cost model itself, which both search and check go by",
 )
+_UNTOLD = Stop()
 _NO_SPACE = ("within_ratio", "alternatives")  # which plans are shown, not which there are
 
 
@@ -74,7 +75,9 @@ def _framework(asked: Mapping[str, Any]) -> Framework:
     return Framework(**{**asked, "limits": limits})
 
 
-def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> AnswerVerdict:
+def check_plan(
+    result: Result, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any], stop: Stop = _UNTOLD
+) -> AnswerVerdict:
     """Check a plan of search best and its bound.
 
     Parameters
@@ -87,6 +90,8 @@ def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Map
         Its name, for messages.
     limits : mapping
         The options of the search as the file's settings give them.
+    stop : Stop
+        Is told how far the check has come.
 
     Returns
     -------
@@ -106,6 +111,7 @@ def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Map
         limits = inside(problem, limits)
         bound = _claims(result, entry, place, problem, limits, value)
         proof = BoundProof(problem, limits, bound)
+        stop.tell(lambda: proof.so_far(entry["certificate"]["sets"]))
         proof.run()
         _compare(proof, entry["certificate"].get("sets"), place)
     except _Refused as error:
@@ -129,14 +135,16 @@ def check_plan(result: Result, entry: Mapping[str, Any], place: str, limits: Map
     return AnswerVerdict(True, value, bound, "", checked, _NOT_CHECKED)
 
 
-def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> AnswerVerdict:
+def check_infeasible(
+    problem: Problem, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any], stop: Stop = _UNTOLD
+) -> AnswerVerdict:
     """Check the answer of search best that nothing fits.
 
     Parameters
     ----------
     problem : Problem
         The question (`posed`).
-    entry, where, limits
+    entry, place, limits, stop
         As of `check_plan`.
 
     Returns
@@ -163,6 +171,7 @@ def check_infeasible(problem: Problem, entry: Mapping[str, Any], place: str, lim
         if entry["certificate"].get("bound_seconds") is not None:
             raise _Refused("certificate.bound_seconds: there is no bound where nothing fits")
         proof = BoundProof(problem, limits, math.inf)
+        stop.tell(lambda: proof.so_far(entry["certificate"]["sets"]))
         proof.run()
         _compare(proof, entry["certificate"].get("sets"), place)
     except _Refused as error:

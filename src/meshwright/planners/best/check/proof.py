@@ -128,6 +128,11 @@ class BoundProof:
                     continue
                 self._mesh(number, prices, mesh, self.flops / (peak * mesh.rank_size * mesh.pipeline))
 
+    def so_far(self, sets: Any) -> str:
+        """Return how far the proof has come, in words; `sets`: those of the certificate, which say how many meshes there are."""
+        n_meshes, n_done = sum(own["n_meshes"] for own in sets), sum(own.n_meshes for own in self.sets.values())
+        return f"{n_done} of {n_meshes} meshes looked at"
+
     def _set(self, pool: int, mesh: CheckedMesh, by: str) -> Closed:
         return self.sets.setdefault(MeshShape(pool, *mesh[:4], by), Closed())
 

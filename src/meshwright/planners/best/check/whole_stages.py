@@ -129,7 +129,7 @@ class WholeStages:
         self.sums = [sums_of(prices, table, is_split=form.is_split) for table in tables]
         self.memory_bytes = [prices.memory_bytes(kind) * (1.0 + MEMORY_ROUNDING) for kind in kinds]
         self.held = [float(n) for n in schedules.load(form.schedule).in_flight(p, 1, self.m)]
-        self.lead = [float(min(form.lead(p - 1 - rank), self.m)) for rank in range(p)]
+        self.lead = [float(min(1 if form.schedule == "gpipe" else form.lead(p - 1 - rank), self.m)) for rank in range(p)]
         self.prefix, self.suffix = self.sums[of_rank[0]].prefix, self.sums[of_rank[-1]].suffix
         self.arrives = _sums(hop_seconds or [0.0] * (p - 1))
         self.slowest = max(hop_seconds, default=0.0)
@@ -248,18 +248,19 @@ class WholeStages:
         Notes
         -----
         Lemma, of six parts; the step is no shorter than any of them. (1) The first micro-batch passes all ranks before; then the rank
-        works for all micro-batches; a reduction begins with its last task at the earliest; then it updates. Except under GPipe also:
-        (2) From the rank the last micro-batch goes back through all ranks before to the first, which then ends the step. (3) Before
-        its first backward pass the rank waits for the first micro-batch to go on to the last rank and back; only so many forward
-        passes as it runs before that (its lead) hide in this wait. (4) The round trip of the first micro-batch down to the last rank and
-        up to the first, the other passes of this rank except the forward ones that hide, and the end on the first rank follow each
-        other. (5) The rank forwards a micro-batch only once the one that is its lead earlier has come back to it: every lead-th one, the
-        last included, makes its round trip from here to the last rank and back after the one before, behind the forward passes of
-        those that came earlier still, and the last one goes on as in (2); under ZB-H1 and ZB-H2 the first rank holds no more than its lead, so
-        that it computes weight gradients before it goes on. (6) All micro-batches follow each other over the slowest
-        transfer, and one makes the rest of the round trip from the first rank, which ends the step.
-        Under both weight gradients may come later, so that only gradients of inputs count in what others wait for, and in (2)
-        and (4) to (6). Every pass of other ranks' layers is counted as on the rank on which it takes least, with its transfers.
+        works for all micro-batches; a reduction begins with its last task or later; then it updates. (2) From the rank the last
+        micro-batch goes back through all ranks before to the first, which then ends the step. (3) Before its first backward pass the
+        rank waits for the first micro-batch to go on to the last rank and back; only so many forward passes as it runs before that
+        (its lead) hide in this wait. (4) The round trip of the first micro-batch down to the last rank and up to the first, the other
+        passes of this rank except the forward ones that hide, and the end on the first rank follow each other. (5) The rank forwards a
+        micro-batch only once the one that is its lead earlier has come back to it: every lead-th one, the last included, makes its round
+        trip from here to the last rank and back after the one before, behind the forward passes of those that came earlier still, and
+        the last one goes on as in (2); under ZB-H1 and ZB-H2 the first rank holds no more than its lead, so that it computes weight
+        gradients before it goes on. (6) All micro-batches follow each other over the slowest transfer, and one makes the rest of the
+        round trip from the first rank, which ends the step.
+        Under GPipe all micro-batches go down before the last one comes back first: (3) and (4) hold of that one, whose own forward pass
+        alone hides (a lead of one); (5) is not asked; in (6) all follow each other both ways. Where weight gradients may come later, only
+        those of inputs count in what others wait for, and in (2), (4) to (6). Passes of other ranks count where they take least.
         """
         again = self.repeated(rank, start, stop)
         return self._seconds(rank, start, stop, end, before_again, later_again, again)
@@ -276,8 +277,6 @@ class WholeStages:
         after += self._exposed(rank, own.exposed[stop] - own.exposed[start])
         before = self.passes[start] + self.arrives[rank] + (self.head if rank else 0.0)
         most = before + m * work + after
-        if self.form.schedule == "gpipe":
-            return most
         forward = own.forward[stop] - own.forward[start] + pinned.forward
         back = self.returns[-1] - self.returns[stop] + self.arrives[-1] - self.arrives[rank]
         back += later_again + (self.tail_back if rank < self.p - 1 else 0.0)
@@ -289,6 +288,8 @@ class WholeStages:
         before += self.returns[start] + self.arrives[rank] + before_again + (self.head_back if rank else 0.0)
         whole_trip = self.trip + before_again + again + later_again
         most = max(most, before + m * work + end, whole_trip + (m - 1) * work - (self.lead[rank] - 1.0) * forward + end)
+        if self.form.schedule == "gpipe":
+            return max(most, whole_trip + 2.0 * (m - 1) * self.slowest + end)
         n_first, n_trips = (m - 1) % int(self.lead[rank]), -(-m // int(self.lead[rank]))
         trip = work + back + self.passes[-1] - self.passes[stop] + self.arrives[-1] - self.arrives[rank]
         trip += self.tail if rank < self.p - 1 else 0.0

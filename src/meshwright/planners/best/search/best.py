@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BASELINES",
+    "CHECK_TELLS",
     "FROZEN",
     "STATES",
     "STOPS_EARLY",
@@ -41,8 +42,10 @@ __all__ = [
 
 FROZEN = STATES = True
 
-STOPS_EARLY = True
+STOPS_EARLY = CHECK_TELLS = True
 BASELINES = ("data_parallel", "megatron_grid")
+
+_UNTOLD = Stop()
 
 
 def search(problem: Problem, params: Params, *, seed: int, stop: Stop, known: tuple[Plan, ...] = ()) -> Answer:
@@ -174,17 +177,17 @@ def data_parallel(problem: Problem, settings: Mapping[str, float], stop: Stop) -
     return within_limits(joint.answer(problem, limits, stop, tuple(notes)), "data_parallel")
 
 
-def check_plan(result: Result, entry: dict[str, Any], place: str) -> answers.AnswerVerdict:
+def check_plan(result: Result, entry: dict[str, Any], place: str, stop: Stop = _UNTOLD) -> answers.AnswerVerdict:
     """Check what a plan file of this search claims, without the search: see `meshwright.planners.best.check.answers`.
 
-    Of a plan whose stages were given, which claims no bound, the plan itself is checked.
+    `stop`: is told how far the check has come. Of a plan whose stages were given, which claims no bound, the plan itself is checked.
     Raises `InputError` when a field is missing or of the wrong kind.
     """
     if isinstance(entry.get("fixed"), dict) and entry.get("bound") is None and not entry.get("certificate"):
         return _without_bound(result, entry)
     from meshwright.planners.best.check import answers  # most commands check nothing
 
-    return answers.check_plan(result, entry, place, asdict(options.parse(Params, dict(result.settings), "search best")))
+    return answers.check_plan(result, entry, place, asdict(options.parse(Params, dict(result.settings), "search best")), stop)
 
 
 def _without_bound(result: Result, entry: dict[str, Any]) -> answers.AnswerVerdict:
@@ -204,12 +207,12 @@ def _without_bound(result: Result, entry: dict[str, Any]) -> answers.AnswerVerdi
     return answers.AnswerVerdict(True, value, math.nan, "", (f"the plan takes {value!r} seconds, and fits",), others)
 
 
-def check_infeasible(problem: Problem, entry: dict[str, Any], place: str) -> answers.AnswerVerdict:
+def check_infeasible(problem: Problem, entry: dict[str, Any], place: str, stop: Stop = _UNTOLD) -> answers.AnswerVerdict:
     """Check the answer that nothing fits, without the search.
 
-    `problem`: model and cluster of the file. Raises `InputError` when a field is missing or of the wrong kind.
+    `problem`: model and cluster of the file. `stop`: as of `check_plan`. Raises `InputError` when a field is missing or of the wrong kind.
     """
     from meshwright.planners.best.check import answers
 
     settings = {str(key): str(value) for key, value in entry.get("settings", {}).items()}
-    return answers.check_infeasible(problem, entry, place, asdict(options.parse(Params, settings, "search best")))
+    return answers.check_infeasible(problem, entry, place, asdict(options.parse(Params, settings, "search best")), stop)

@@ -13,6 +13,7 @@ from meshwright.planners.topoopt import bounds, components, networks
 from meshwright.planners.topoopt import design as room
 from meshwright.planners.topoopt.alternate import NetworkParts, PlanOnNetwork
 from meshwright.planners.topoopt.check.network import Refused, as_built, interfaces, of_file
+from meshwright.planners.topoopt.choices import in_parts
 from meshwright.planners.topoopt.fabric import Fabric
 from meshwright.planners.topoopt.given.task_graph import GivenStep
 from meshwright.planners.topoopt.params import Params, Sources
@@ -77,12 +78,13 @@ def check_design(entry: Mapping[str, Any], model_spec: ModelSpec) -> AnswerVerdi
     others = [name for name in entry["topologies"] if name != design.best]
     left = [f"the steps and figures on the other topologies ({', '.join(others)}), of which the answer holds no routes"]
     left += ["that the links cost as much as those of the first topology"] * design.best.endswith("-equal-cost")
-    value = design.entry.found.seconds
+    value, is_given = design.entry.found.seconds, isinstance(step, GivenStep)
+    claimed = "the plan does not take" if is_given else f"no plan with operators in {in_parts(step.space.parts)} takes"
     checked = (
         f"the step takes {value!r} seconds on {design.best}, played again over the routes and rings of the answer",
         "every cable has its interfaces, all that the plan sends has a way, every group's rings reach all of its members",
-        "no server holds more than it has" if not isinstance(step, GivenStep) else "the plan is that of the task graph",
-        f"no plan takes less than {design.bound_seconds!r} seconds where servers send at most "
+        "the plan is that of the task graph" if is_given else "no server holds more than it has",
+        f"{claimed} less than {design.bound_seconds!r} seconds where servers send at most "
         f"{design.injection_bytes_per_second!r} bytes per second: the bound's programme was solved anew",
     )
     return AnswerVerdict(True, value, design.bound_seconds, "", checked, (*(left if others else ()), *_NOT_CHECKED))

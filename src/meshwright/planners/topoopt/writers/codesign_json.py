@@ -9,6 +9,7 @@ from meshwright.base import files
 from meshwright.base.units import format_seconds
 from meshwright.planners.topoopt import bounds
 from meshwright.planners.topoopt.alternate import PlanOnNetwork
+from meshwright.planners.topoopt.choices import in_parts
 from meshwright.planners.topoopt.design import Design, Entry
 from meshwright.planners.topoopt.given.task_graph import GivenStep
 from meshwright.planners.topoopt.step import TRAFFIC, Step
@@ -87,7 +88,7 @@ def _bound(design: Design) -> dict[str, Any]:
 
 
 def proof(design: Design) -> str:
-    """Return the bound as the end of a sentence; empty where none is known."""
+    """Return the bound, and of what it is one, as the end of a sentence; empty where none is known."""
     if design.gap_ratio is None:
         return ""
     if isinstance(design.step, GivenStep):
@@ -95,9 +96,10 @@ def proof(design: Design) -> str:
             f"; on any topology whose servers send at most {design.injection_bytes_per_second * 8e-9:g} Gbit/s each this plan "
             f"takes {format_seconds(design.bound_seconds)} at least (gap {design.gap_ratio:.1%})"
         )
+    parts, least = in_parts(design.step.space.parts), format_seconds(design.bound_seconds)
     return (
-        f"; no plan on any topology whose servers send at most {design.injection_bytes_per_second * 8e-9:g} Gbit/s each beats "
-        f"{format_seconds(design.bound_seconds)} (gap {design.gap_ratio:.1%})"
+        f"; no plan with operators in {parts} beats {least} on any topology whose servers send at most "
+        f"{design.injection_bytes_per_second * 8e-9:g} Gbit/s each (gap {design.gap_ratio:.1%})"
     )
 
 

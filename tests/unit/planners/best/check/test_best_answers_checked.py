@@ -13,6 +13,8 @@ from unittest import mock
 import pytest
 
 from meshwright import cli
+from meshwright.commands import check
+from meshwright.report.progress import Progress
 
 TINY = pathlib.Path(__file__).resolve().parents[4] / "data" / "tiny_llama.json"
 
@@ -51,6 +53,14 @@ def test_the_plan_and_its_bound_are_confirmed(folder: pathlib.Path) -> None:
     assert code == 0 and said["valid"] and said["bound"] == entry["bound"]["value"] == entry["certificate"]["bound_seconds"]
     assert said["checked"] and "the runners-up" in said["not_checked"]
     assert sum(own["n_meshes"] for own in entry["certificate"]["sets"]) > 10
+
+
+@pytest.mark.parametrize("name", ["fits.json", "nothing.json"])
+def test_how_many_meshes_are_looked_at_is_told(name: str, folder: pathlib.Path) -> None:
+    entry, told = json.loads((folder / name).read_text()), Progress()
+    assert check._verdict(entry, str(folder / name), "", told).valid
+    n_meshes = sum(own["n_meshes"] for own in entry["certificate"]["sets"])
+    assert f"{n_meshes} of {n_meshes} meshes looked at" in told.line("checking")
 
 
 def test_that_nothing_fits_is_confirmed_and_not_where_a_device_has_more_memory(folder: pathlib.Path) -> None:
