@@ -13,7 +13,7 @@ from meshwright.core.strategy import OFFLOAD
 
 __all__ = [
     "as_html", "as_text", "axes_of", "describe", "devices_of", "layers_of", "no_others",
-    "parameters_of", "plural", "ranges_of", "rows", "slower", "tokens_of", "verdict",
+    "parameters_of", "plural", "ranges_of", "rows", "slower", "some_of", "tokens_of", "used_of", "verdict",
 ]  # fmt: skip
 
 _COLUMNS = (
@@ -164,6 +164,8 @@ def verdict(entry: Mapping[str, Any]) -> str:
         parts.append(f"{format_count(entry['tokens_per_second'])} tokens/s")
     if entry.get("model_flops_utilization_ratio") is not None:
         parts.append(f"{entry['model_flops_utilization_ratio']:.1%} model FLOPs utilization")
+    n_used = len({device for stage in entry["stages"] for device in stage["devices"]})
+    parts[-1] += used_of(n_used, (entry.get("cluster") or {}).get("n_devices") or n_used)
     full = [
         (stage["peak_bytes"] / (stage["peak_bytes"] + stage["free_bytes"]))
         for stage in entry["stages"] if stage.get("free_bytes") is not None and stage["peak_bytes"] + stage["free_bytes"] > 0.0
@@ -178,6 +180,16 @@ def verdict(entry: Mapping[str, Any]) -> str:
     if gap < 5e-5:
         return f"{text}; proven: no quicker plan exists among those searched{given}."
     return f"{text}; proven: no plan searched{given} is more than {gap:.2%} quicker."
+
+
+def used_of(n_used: int, n_devices: int) -> str:
+    """Return, after a figure, of how many devices it is where some of the cluster are idle; empty where all work."""
+    return f" of the {plural(n_used, 'device')} used ({n_devices - n_used} of {n_devices} idle)" if n_used < n_devices else ""
+
+
+def some_of(n_used: int, n_devices: int) -> str:
+    """Return, after a plan, how many devices it uses where some of the cluster are idle; empty where all work."""
+    return f", {n_used} of {n_devices} devices" if n_used < n_devices else ""
 
 
 def as_text(entry: Mapping[str, Any], plan: Plan | None) -> str:

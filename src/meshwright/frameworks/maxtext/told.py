@@ -56,7 +56,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     ]
     for name in ("optimizer_memory_host_offload", "parameter_memory_host_offload"):
         if content.get(name):
-            raise InputError(f"{path}: {name}: plans hold nothing on the host; leave it out")
+            raise _exact.none_on_host("maxtext", path, name)
     strategy = _strategy(content, path, n_devices)
     if n_devices and strategy.n_devices > n_devices:
         raise InputError(f"{path}: its axes make {strategy.n_devices} devices; there are {n_devices}")
@@ -122,10 +122,13 @@ def _sizes(content: dict[str, Any], path: str, n_devices: int) -> dict[str, int]
 def _strategy(content: dict[str, Any], path: str, n_devices: int) -> Strategy:
     """Return the degrees of the mesh."""
     sizes = _sizes(content, path, n_devices)
-    over = [name for name, size in sizes.items() if name.startswith("dcn") and size > 1 and name != "dcn_data_parallelism"]
-    if over and (over != ["dcn_fsdp_parallelism"] or sizes["ici_data_parallelism"] > 1):
+    split = [axis for axis in _AXES if sizes[f"ici_{axis}_parallelism"] > 1]  # inside slices, the slowest first
+    over = [axis for axis in _AXES if sizes[f"dcn_{axis}_parallelism"] > 1]
+    if wrong := [axis for axis in over if split and _AXES.index(axis) > _AXES.index(split[0])]:
+        name = f"dcn_{wrong[0]}_parallelism"
         raise InputError(
-            f"{path}: {over[0]} is {sizes[over[0]]}; plans of it lie on devices in order: only data may span slices"
+            f"{path}: {name} is {sizes[name]}; plans of it lie on devices in order: only axes outside of those that slices "
+            "split may span them"
         )
     total = {axis: sizes[f"ici_{axis}_parallelism"] * sizes[f"dcn_{axis}_parallelism"] for axis in _AXES}
     if total["tensor"] > 1 and total["tensor_sequence"] > 1:
