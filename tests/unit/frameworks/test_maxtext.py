@@ -211,3 +211,22 @@ def test_sizes_inside_multiply_to_the_devices_of_a_host_and_those_over_hosts_to_
     assert sizes == {"ici": inside, "dcn": over}
     assert content["dcn_data_parallelism"] == over.get("data", 1)
     assert MODULE.read(str(tmp_path / "a.yml"), problem.graph).plan == plan
+
+
+def test_axes_that_do_not_fill_the_hosts_are_said_of_a_file(tmp_path: pathlib.Path) -> None:
+    path, problem = tmp_path / "a.yml", posed(cluster="dgx-h100:16")
+
+    def judged(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        path.write_text(text)
+        found: tuple[tuple[str, ...], tuple[str, ...]] = MODULE.on_devices(
+            MODULE.read(str(path), problem.graph, 16), problem, str(path)
+        )
+        return found
+
+    assert judged(FILE) == ((), ())
+    (reason,), notes = judged(FILE.replace("ici_fsdp_parallelism: 4", "ici_fsdp_parallelism: 8"))
+    assert notes == () and reason.startswith("axes inside slices (ici_) of 16 devices, where every host with 8 GPUs is a slice")
+    refusals, (note,) = judged(FILE.replace("ici_fsdp_parallelism: 4\n", ""))
+    assert refusals == () and "is read with axes inside slices" in note
+    tpu = posed(cluster="tpu-v4:16")
+    assert MODULE.on_devices(MODULE.read(str(path), tpu.graph, 16), tpu, str(path)) == ((), ())

@@ -8,15 +8,17 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.base.errors import InputError
+from meshwright.base.errors import ExportError, InputError
 from meshwright.core.graph import Graph
+from meshwright.core.launch import hosts_of
+from meshwright.core.problem import Problem
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact
 from meshwright.frameworks.maxtext import command
 from meshwright.frameworks.maxtext.config import REMAT, known
 
-__all__ = ["content_of", "read"]
+__all__ = ["content_of", "on_devices", "read"]
 
 _EXCHANGES: Mapping[str, str] = MappingProxyType({"ring": "ring", "all_gather": "all_gather", "ulysses": "all_to_all"})
 _AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")
@@ -96,6 +98,28 @@ def _check_layers(content: dict[str, Any], models: dict[str, str], graph: Graph,
     if told and told != own:
         what = "base_num_decoder_layers is" if "base_num_decoder_layers" in content else f"model_name {name} has"
         raise InputError(f"{path}: {what} {told}, but {graph.name} has {own} layers: another model?")
+
+
+def on_devices(said: RunConfig, problem: Problem, path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what MaxText refuses, and what is to be said, of axes that do not fill hosts with GPUs, which are its slices."""
+    cluster = problem.cluster
+    tpus = cluster is not None and any(kind.name.lower().startswith("tpu") for kind in cluster.kinds)
+    try:
+        hosts = None if cluster is None or tpus or cluster.devices_per_host else hosts_of(said.plan, cluster)
+    except ExportError as error:
+        return (str(error),), ()
+    content = content_of(path)[0]
+    sizes = {name: size for name, size in _sizes(content, path, said.plan.n_devices).items() if name.startswith("ici")}
+    inside = math.prod(sizes.values())
+    if hosts is None or len(hosts.devices) == 1 or inside == hosts.per_host:
+        return (), ()
+    reason = (
+        f"axes inside slices (ici_) of {inside} devices, where every host with {hosts.per_host} GPUs is a slice: "
+        "what goes over hosts are the axes called dcn_"
+    )
+    if -1 in [content.get(name, -1 if "fsdp" in name else 1) for name in sizes]:  # it then works out others, and does not stop
+        return (), (f"{path}: is read with {reason}",)
+    return (reason,), ()
 
 
 def _sizes(content: dict[str, Any], path: str, n_devices: int) -> dict[str, int]:
