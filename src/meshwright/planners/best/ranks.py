@@ -333,10 +333,10 @@ def taken_in_order(pool: DevicePool, mesh: MeshDegrees, problem: Problem) -> boo
     """Return whether the framework takes the ranks of a mesh: where they run over the devices in order, none is left over before the
     last kind of device, and they are equally many of every host where it starts those alone.
     """
-    limits, size = problem.framework.limits, mesh.rank_size
-    if limits.any_order or any(len(own) % size for own in pool.devices[:-1]):
+    limits = problem.framework.limits
+    if limits.any_order or any(len(own) % mesh.rank_size for own in pool.devices[:-1]):
         return limits.any_order
-    return limits.uneven_hosts or bool(fills_hosts(problem.required_cluster)[size * mesh.pipeline])
+    return limits.uneven_hosts or bool(fills_hosts(problem.required_cluster)[mesh.rank_size * mesh.pipeline])
 
 
 def allowed_pool(pool: DevicePool, problem: Problem) -> bool:

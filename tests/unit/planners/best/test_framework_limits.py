@@ -181,6 +181,11 @@ def test_every_host_takes_part_with_equally_many_devices_and_the_answer_is_confi
     assert quicker.plan.n_devices == problem.required_cluster.n_devices and seconds(quicker) < seconds(result)
     assert member.outside(free, quicker.plan, asked) == ""
     assert "those of any mesh" in member.outside(problem, quicker.plan, asked)
+    old = json.loads(json.dumps(plan_json.as_json(quicker)))
+    limited = replace(quicker, problem=problem)
+    assert "uneven_hosts" in answers.check_plan(limited, old, "a.json", asked).reason
+    del old["certificate"]["question"]["framework"]["limits"]["uneven_hosts"]  # as files had it before it was looked at
+    assert answers.check_plan(limited, old, "a.json", asked).reason == ""
 
 
 def test_what_unlike_hosts_run_is_none_of_what_starts_equally_many_on_each() -> None:
