@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from meshwright.api import training_states
 from meshwright.api.designing import codesign
@@ -133,6 +134,8 @@ def make_problem(  # noqa: PLR0913  all that a question holds
         raise InputError(
             f"model {model_spec.name}: say where to train it: --cluster dgx-h100:64 (see 'meshwright list clusters')"
         )
+    if not training and (note := _common_only(_held(training, place).precision, place)):
+        model_spec = replace(model_spec, notes=(*model_spec.notes, note))
     held = training_states.with_states(_held(training, place), optimizer, state_precision)
     chance = _risk(memory_risk, name)
     run_by = targets.framework_of(framework, model_spec, place, name, held)
@@ -162,6 +165,19 @@ def _held(told: MixedPrecision | str | None, cluster: Cluster | None) -> MixedPr
     has = [{name for name, _ in kind.flops_per_second} for kind in kinds]
     usual = next((name for name in ("bf16", "fp16", "fp32") if all(name in names for names in has)), "bf16")
     return training(usual)
+
+
+def _common_only(precision: str, cluster: Cluster | None) -> str:
+    """Return which kinds of device leave fp32 alone to all of them although others have more; empty where that is not so."""
+    halves = ("bf16", "fp16")
+    lacks = {
+        kind.name: [half for half in halves if half not in dict(kind.flops_per_second)]
+        for kind in (cluster.kinds if cluster is not None else ())
+    }
+    if precision != "fp32" or all(own == list(halves) for own in lacks.values()):
+        return ""
+    which = ", ".join(f"{name} has no {' or '.join(own)}" for name, own in lacks.items() if own)
+    return f"products in fp32, all that every device has: {which}; a cluster without one of these kinds has more"
 
 
 def plan(  # noqa: PLR0913  a question, how it is searched, and what is preferred

@@ -16,11 +16,11 @@ from meshwright.base import files, kinds, registry
 from meshwright.base.errors import ExportError, InputError, PluginError, UnknownNameError
 from meshwright.core.framework import FrameworkLimits
 from meshwright.core.result import Result
-from meshwright.frameworks import torchtitan
+from meshwright.frameworks import searched, torchtitan
 from meshwright.frameworks.torchtitan import in_trainer
 from meshwright.models.documents import UNTOLD
 
-__all__ = ["export", "launch_path", "names", "torchtitan_config", "torchtitan_functions"]
+__all__ = ["export", "launch_path", "names", "several", "torchtitan_config", "torchtitan_functions"]
 
 _FRAMEWORK_OF: Mapping[str, str] = MappingProxyType({"megatron_args": "megatron"})  # other names of their writers
 _FOR_PLANS: Mapping[str, str] = MappingProxyType({"chakra": "chakra_plan"})  # by a name that 'codesign' has, too
@@ -88,6 +88,11 @@ def launch_path(path: str, launch: str) -> str:
     return str(found)
 
 
+def several(to: str) -> bool:
+    """Return whether there is no file of the path itself but several that begin with it, as the first note of `export` says."""
+    return bool(getattr(_writer(to), "SEVERAL", False))
+
+
 def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: str = "", launch: str = "") -> tuple[str, ...]:
     """Write a plan for another program.
 
@@ -141,7 +146,7 @@ def export(plan: Result | str, to: str, path: str, *, cluster: str = "", model: 
             else _write_both(result, (writer, wanted), started, (path, beside), launch)
         )
     except ExportError as error:
-        raise ExportError(f"{error}{_nearest(result, wanted)}") from None
+        raise ExportError(f"{_unhinted(str(error), result, wanted)}{_nearest(result, wanted)}") from None
     if not getattr(writer, "RINGS", False) and any(stage.ring for stage in result.plan.stages):
         notes += ("the order of the gradient rings is left out: the communication library finds its own",)
     if result.problem.model_spec.pairs_ratio != 1.0 and wanted not in registry.names("writers"):
@@ -192,6 +197,12 @@ def _written(writer: ModuleType, name: str, result: Result, path: str) -> tuple[
     for file, content in contents:
         files.write(file, content)
     return tuple(" ".join(note.split()) for note in notes or ())
+
+
+def _unhinted(message: str, result: Result, to: str) -> str:
+    """Return a refusal without the advice to plan for a framework, where that is what the plan was made for."""
+    name, problem = _FRAMEWORK_OF.get(to, to), result.problem
+    return message.replace(f"{searched(name)}, ", "") if problem.framework_asked and problem.framework.name == name else message
 
 
 def _nearest(result: Result, to: str) -> str:

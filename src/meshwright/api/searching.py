@@ -14,6 +14,7 @@ from meshwright.base import fields, options, registry
 from meshwright.base.errors import InputError, MeshwrightError
 from meshwright.base.units import format_bytes, format_count
 from meshwright.core import framework_file
+from meshwright.core.launch import fills_hosts
 from meshwright.core.problem import Problem, Stop
 from meshwright.core.result import Answer, Result
 
@@ -93,7 +94,7 @@ def searched(
     with registry.blamed("search", name):
         json_ready(answer, name)
         if answer.plan is None:
-            return result
+            return replace(result, answer=replace(answer, notes=(*_left_idle(problem, 0), *answer.notes)))
         answers.check_plan(problem, answer.plan, name)
         targets.checked(result, searched=True)
         result = judged(result)
@@ -107,7 +108,23 @@ def _unsaid(result: Result) -> tuple[str, ...]:
     """Say that a framework that the user named leaves open how it runs, or what (defaults are quick), or cannot be told."""
     framework = result.problem.framework
     said = framework_file.unsaid(framework) if result.problem.framework_asked and framework.name != frameworks.ASSUMED else ""
-    return tuple(filter(None, (said, _calibrated_elsewhere(result)))) + targets.untold(result)
+    idle = _left_idle(result.problem, result.plan.n_devices)
+    return tuple(filter(None, (said, _calibrated_elsewhere(result)))) + targets.untold(result) + idle
+
+
+def _left_idle(problem: Problem, n_used: int) -> tuple[str, ...]:
+    """Say which numbers of devices are searched where a framework starts equally many of every host, and some stay idle."""
+    limits, cluster = problem.framework.limits, problem.cluster
+    if cluster is None or limits.any_order or limits.uneven_hosts or n_used >= cluster.n_devices:
+        return ()
+    even = fills_hosts(cluster)
+    if even[n_used + 1 :].all():
+        return ()
+    counts = ", ".join(str(n) for n in even.nonzero()[0][:0:-1][:3])
+    return (
+        f"{problem.framework.word} starts equally many devices of every host: the first {counts} or fewer are searched; a "
+        "batch that these divide, or a cluster file with fewer devices of each host, may do better",
+    )
 
 
 def _calibrated_elsewhere(result: Result) -> str:

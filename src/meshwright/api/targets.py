@@ -221,8 +221,10 @@ def untold(result: Result) -> tuple[str, ...]:
     problem = result.problem
     name = problem.framework.name if problem.framework_asked and knows_frameworks(problem.costs) else ""
     reason = _unwritten(result, frameworks.load(name)) if name in frameworks.names() else ""
-    reason = reason.partition(". 'meshwright plan ... --for")[0]  # which is what found it
-    return (f"export --to {name} refuses this plan: {reason}",) if reason else ()
+    if not reason:
+        return ()
+    reason = reason.partition(f". {frameworks.searched(name)}")[0]  # which is what found it
+    return (f"export --to {name} refuses this plan: {reason}; the plan is what {name} would run if it could be told it",)
 
 
 def _unwritten(result: Result, module: ModuleType) -> str:
@@ -254,7 +256,7 @@ def runs_on(result: Result) -> tuple[Target, ...]:
     for name in frameworks.names():
         try:
             own = frameworks.for_problem(name, problem.graph, problem.cluster, precision)
-            reasons = frameworks.refusals(own, plan, problem)
+            reasons = (*frameworks.refusals(own, plan, problem), *frameworks.unstarted(own, plan, problem.cluster))
         except PluginError as error:  # nobody named it
             registry.warn(f"{error}; it is left out")
             continue
@@ -341,7 +343,7 @@ def nearest(result: Result, name: str) -> Near | None:
     own = frameworks.for_problem(name, problem.graph, problem.cluster, problem.training.precision)
     posed, found = replace(problem, framework=own), None
     for near, changed in _neighbours(own, plan, problem):
-        if frameworks.refusals(own, near, posed):
+        if frameworks.refusals(own, near, posed) or frameworks.unstarted(own, near, problem.cluster):
             continue
         stage_costs = stage_costs_of(posed, near)
         if not stage_costs:

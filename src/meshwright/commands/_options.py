@@ -58,7 +58,9 @@ Lengths = Annotated[
 Batching = Annotated[
     str, typer.Option(show_default="pack", help="How documents of --lengths become samples: pad, bucket, pack or mask.")
 ]
-Precision = Annotated[str, typer.Option(help="Of matrix products: bf16, fp16, fp8, fp32; default: bf16, or fp16 without it.")]
+Precision = Annotated[
+    str, typer.Option(help="Of matrix products: bf16, fp16, fp8, fp32; default: of bf16, fp16, fp32 the first on all devices.")
+]
 OptimizerName = Annotated[
     str,
     typer.Option(

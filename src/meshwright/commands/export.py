@@ -27,9 +27,11 @@ def register(app: typer.Typer) -> None:
 
         files.check_targets([("--out", out)], (plan, cluster, model))
 
-        for note in exporting.export(plan, to, out, cluster=cluster, model=model, launch=launch):
+        notes = exporting.export(plan, to, out, cluster=cluster, model=model, launch=launch)
+        named = exporting.several(to)
+        for note in notes[named:]:
             print(f"note: {note}", file=sys.stderr)
-        print(f"{out}: written")
+        print(f"{notes[0] if named else out}: written")
         if launch:
             print(f"{exporting.launch_path(out, launch)}: written")
         return 0

@@ -65,6 +65,8 @@ class FrameworkLimits:
         Which axis may change slowest over the devices: ``pipeline``, ``data``.
     any_order : bool
         Whether stages may take devices in any order, instead of one of the `layouts` over all devices in order.
+    uneven_hosts : bool
+        Where devices are taken in order: whether hosts may take part with different numbers of them, not equally many each.
     gradient_rings : bool
         Whether the order of a gradient ring can be told.
     recompute : tuple of str
@@ -126,6 +128,7 @@ class FrameworkLimits:
     tied_pipeline: bool = True
     layouts: tuple[str, ...] = ("pipeline", "data")
     any_order: bool = True
+    uneven_hosts: bool = True
     gradient_rings: bool = True
     recompute: tuple[str, ...] = RECOMPUTE
     recompute_scope: str = "layer"

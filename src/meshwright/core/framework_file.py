@@ -137,7 +137,10 @@ def _changed(framework: Framework, entry: dict[str, Any], place: str) -> Framewo
     limits = {
         name: _limit(_value(value, f"{place}: limits.{name}"), name, f"{place}: limits.{name}") for name, value in table.items()
     }
-    return replace(framework, limits=replace(framework.limits, **limits), **found)
+    told = replace(framework.limits, **limits)
+    if told.any_order and not told.uneven_hosts:
+        raise InputError(f"{place}: limits.uneven_hosts: is false, which needs any_order to be false too")
+    return replace(framework, limits=told, **found)
 
 
 def _value(entry: Any, place: str) -> Any:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from meshwright.base.errors import ExportError
-from meshwright.base.identity import distinct
+from meshwright.base.identity import ById, distinct, locked
 from meshwright.core.cluster import Cluster
 from meshwright.core.plan import Plan
 
-__all__ = ["Hosts", "LaunchJob", "StartCommand", "hosts_of"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["Hosts", "LaunchJob", "StartCommand", "fills_hosts", "hosts_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +142,28 @@ def hosts_of(plan: Plan, cluster: Cluster | None) -> Hosts:
             "same number of processes on every host"
         )
     return Hosts(devices, tuple(key[0] for key in found), tuple(cluster.device(some[0]).name for some in devices), tuple(first))
+
+
+def fills_hosts(cluster: Cluster) -> NDArray[np.bool_]:
+    """Return whether the first devices of a cluster are equally many of every host that takes part.
+
+    Of the first ``n``, at place ``n``; shape (n_devices + 1,), bool. The hosts are those of `hosts_of`.
+    """
+    return _fills_hosts(ById(cluster))
+
+
+@lru_cache(maxsize=4)
+def _fills_hosts(cluster: ById[Cluster]) -> NDArray[np.bool_]:
+    """Return `fills_hosts` of a cluster: the fullest host so far, times the hosts so far, is all devices so far."""
+    import numpy as np
+
+    node, n = cluster.of.node_of_device, cluster.of.n_devices
+    _, first, number = np.unique(node, return_index=True, return_inverse=True)
+    host = (np.arange(n) - first[number]) // (cluster.of.devices_per_host or n)
+    _, of_device = np.unique(number * n + host, return_inverse=True)
+    order = np.argsort(of_device, kind="stable")
+    starts = np.flatnonzero(np.diff(of_device[order], prepend=-1))
+    nth = np.empty(n, dtype=np.int64)
+    nth[order] = np.arange(n) - np.repeat(starts, np.diff(starts, append=n)) + 1
+    even = np.maximum.accumulate(nth) * np.cumsum(nth == 1) == np.arange(1, n + 1)
+    return locked(np.concatenate(([True], even)))

@@ -29,19 +29,20 @@ from pathlib import Path
 from types import ModuleType
 
 from meshwright.base import files, registry
-from meshwright.base.errors import InputError, PluginError, UnknownNameError
+from meshwright.base.errors import ExportError, InputError, PluginError, UnknownNameError
 from meshwright.core import framework_file
 from meshwright.core.cluster import Cluster
 from meshwright.core.framework import Framework, FrameworkLimits
 from meshwright.core.framework_file import Variant
 from meshwright.core.graph import Graph
+from meshwright.core.launch import hosts_of
 from meshwright.core.plan import Plan
 from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import ModelSpec, Problem
 
 __all__ = [
     "ASSUMED", "calibrated_on", "circumstances", "find", "for_problem", "load", "names", "not_there", "plain", "recognised",
-    "refusals", "suited", "variant", "variants",
+    "refusals", "searched", "suited", "unstarted", "variant", "variants",
 ]  # fmt: skip
 
 ASSUMED = "meshwright"
@@ -262,6 +263,20 @@ def refusals(framework: Framework, plan: Plan, problem: Problem) -> tuple[str, .
         *devices,
         *exceeded(framework.limits, plan, problem.graph, problem.training.precision, problem.training.optimizer),
     )
+
+
+def searched(name: str) -> str:
+    """Return, to begin a sentence, what finds a plan that a framework runs."""
+    return f"'meshwright plan ... --for {name}' finds the best plan that it can run"
+
+
+def unstarted(framework: Framework, plan: Plan, cluster: Cluster | None) -> tuple[str, ...]:
+    """Return why a framework that starts equally many devices of every host cannot start a plan; empty where it can."""
+    try:
+        hosts_of(plan, None if framework.limits.uneven_hosts else cluster)
+    except ExportError as error:
+        return (str(error),)
+    return ()
 
 
 def not_there(framework: Framework, cluster: Cluster | None) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from meshwright import frameworks
 from meshwright.base import fields, files, yaml_text
 from meshwright.base.errors import ExportError, InputError
 from meshwright.core.framework import Framework, FrameworkLimits
@@ -29,6 +30,7 @@ __all__ = [
     "family",
     "launch_sizes",
     "layer_words",
+    "none_on_host",
     "one_mesh",
     "predicted",
     "read_text",
@@ -111,8 +113,7 @@ def unsaid(limits: FrameworkLimits, plan: Plan, problem: Problem) -> tuple[str, 
 def refused(name: str, reasons: Sequence[str]) -> ExportError:
     """Return the error of a plan that a framework cannot run, or that cannot be told it."""
     return ExportError(
-        f"{name}: cannot run this plan: {'; '.join(reasons)}. 'meshwright plan ... --for {name}' finds the best plan that it "
-        "can run, 'meshwright run' runs this one"
+        f"{name}: cannot run this plan: {'; '.join(reasons)}. {frameworks.searched(name)}, 'meshwright run' runs this one"
     )
 
 
@@ -135,6 +136,14 @@ def without_tensor_plan(limits: FrameworkLimits, spec: ModelSpec) -> FrameworkLi
     if family(spec) not in NO_TENSOR_PLAN:
         return limits
     return replace(limits, degrees=tuple(axis for axis in limits.degrees if axis != "tensor"))
+
+
+def none_on_host(name: str, path: str, entry: str) -> InputError:
+    """Return the error of a file whose run holds on the host what plans of its framework do not; `entry`: what says so."""
+    return InputError(
+        f"{path}: {entry}: plans of {name} hold nothing on the host; leave it out, or plan for megatron, whose plans do "
+        "(--for megatron --set offload=optimizer)"
+    )
 
 
 def decoder(name: str, problem: Problem) -> dict[str, Any]:

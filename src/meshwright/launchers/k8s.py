@@ -1,7 +1,8 @@
 """Kubernetes: a PyTorchJob of Kubeflow's training operator (``kubeflow.org/v1``), one pod for every host.
 
 The operator gives every pod its place: RANK, 0 for the master and k + 1 for worker k, and MASTER_ADDR and MASTER_PORT. The
-framework's configuration lies in the command, so that one file is all.
+framework's configuration lies in the command, so that one file is all; where that is longer than Linux takes an argument, in a
+ConfigMap of the same file.
 
 Where the plan has several NVLink domains of several hosts each, pods have to be put into them in order. Kueue does that for the
 pods of one kind: all are workers then, and take their place from the operator's label.
@@ -27,6 +28,8 @@ __all__ = ["SUFFIX", "text"]
 SUFFIX = ".k8s.yaml"
 
 _MOST_BYTES = 2**20
+_MOST_OF_ARGUMENT = 2**17 - 1  # MAX_ARG_STRLEN of Linux, which counts the zero at the end
+_MOUNTED = "/etc/meshwright"
 _DOMAIN = "nvidia.com/gpu.clique"
 _END = "END_OF_CONFIGURATION"
 
@@ -55,15 +58,17 @@ def text(job: LaunchJob) -> str:
             "use --launch torchrun in pods that mount it"
         )
     sliced = hosts.per_domain > 1 and n > hosts.per_domain
+    mounted = len("\n".join(_script(job, sliced, mounted=False)).encode()) >= _MOST_OF_ARGUMENT
     lines = [
         *_shell.comments([
-            f"{job.title}; for Kubeflow's training operator: kubectl apply -f this file.",
+            f"{job.title}; for Kubeflow's training operator: kubectl apply{' --server-side' if mounted else ''} -f this file.",
             "Replace IMAGE by an image with the framework, in whose working directory the command runs.",
             *(f"{remark}." for remark in job.remarks),
             *(["Replace QUEUE by a local queue of Kueue whose topology has the level of NVLink domains."] if sliced else []),
             *(["Pods of one NVLink domain need a channel of its IMEX daemons: add the resource claim of a ComputeDomain."]
               if hosts.per_domain > 1 else []),
         ]),
+        *(_config_map(job) if mounted else []),
         "apiVersion: kubeflow.org/v1",
         "kind: PyTorchJob",
         "metadata:",
@@ -78,11 +83,19 @@ def text(job: LaunchJob) -> str:
     replicas = [("Worker", n)] if sliced else [("Master", 1), *([("Worker", n - 1)] if n > 1 else [])]
     for i, (kind, count) in enumerate(replicas):
         lines += [f"    {kind}:", f"      replicas: {count}", "      restartPolicy: Never"]
-        lines += [f"      template: {'*pod' if i else '&pod'}", *([] if i else _pod(job, sliced))]
+        lines += [f"      template: {'*pod' if i else '&pod'}", *([] if i else _pod(job, sliced, mounted))]
     return "\n".join(lines) + "\n"
 
 
-def _pod(job: LaunchJob, sliced: bool) -> list[str]:
+def _config_map(job: LaunchJob) -> list[str]:
+    """Return the ConfigMap with the framework's configuration, for files that are too long for an argument."""
+    return [
+        "apiVersion: v1", "kind: ConfigMap", "metadata:", f"  name: {job.name}", "data:", "  configuration: |2",
+        *(f"    {line}" if line else "" for line in job.text.rstrip("\n").split("\n")), "---",
+    ]  # fmt: skip
+
+
+def _pod(job: LaunchJob, sliced: bool, mounted: bool) -> list[str]:
     """Return the lines of the template that all pods share."""
     together = job.hosts.per_domain > 1 and not sliced
     pod = [
@@ -109,14 +122,16 @@ def _pod(job: LaunchJob, sliced: bool) -> list[str]:
         "      volumeMounts:",
         "        - name: shared-memory",
         "          mountPath: /dev/shm",
+        *(["        - name: configuration", f"          mountPath: {_MOUNTED}"] if mounted else []),
         "      command: [bash, -c]",
         "      args:",
         "        - |",
-        *(f"          {line}" if line else "" for line in _script(job, sliced)),
+        *(f"          {line}" if line else "" for line in _script(job, sliced, mounted)),
         "  volumes:",
         "    - name: shared-memory  # NCCL's and the data loaders'; a pod's own is 64 MB",
         "      emptyDir:",
         "        medium: Memory",
+        *(["    - name: configuration", "      configMap:", f"        name: {job.name}"] if mounted else []),
     ]  # fmt: skip
     return [f"        {line}" if line else "" for line in pod]
 
@@ -136,9 +151,9 @@ def _environment(job: LaunchJob, sliced: bool) -> list[str]:
     return ["      env:", *lines] if lines else []
 
 
-def _script(job: LaunchJob, sliced: bool) -> list[str]:
-    """Return what a pod runs."""
-    if _END in job.text:
+def _script(job: LaunchJob, sliced: bool, mounted: bool) -> list[str]:
+    """Return what a pod runs, which first puts the configuration into its folder."""
+    if _END in job.text and not mounted:
         raise ExportError(f"launch k8s: {job.file} has the line {_END}, with which its copy in the command ends")
     place = (
         [f"export NODE_RANK=$REPLICA MASTER_ADDR={job.name}-worker-0 MASTER_PORT=23456"]
@@ -146,7 +161,8 @@ def _script(job: LaunchJob, sliced: bool) -> list[str]:
         else ['export NODE_RANK="${PET_NODE_RANK:-$RANK}"  # the place of the pod; torchrun sets RANK of every process anew']
     )
     needs = [f': "${{{name}:?{what}}}"' for name, what in job.program.needs]
-    return [
-        "set -eu", *needs, *place, f"cat > {shlex.quote(job.file)} <<'{_END}'", *job.text.rstrip("\n").split("\n"), _END,
-        f"exec {job.program.command}",
-    ]  # fmt: skip
+    file = shlex.quote(job.file)
+    copied = [f"cat > {file} <<'{_END}'", *job.text.rstrip("\n").split("\n"), _END]
+    if mounted:
+        copied = [f"cp {_MOUNTED}/configuration {file}"]
+    return ["set -eu", *needs, *place, *copied, f"exec {job.program.command}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshwright import sim
 from meshwright.base.units import format_bytes
+from meshwright.core.launch import fills_hosts
 from meshwright.core.problem import Problem
 from meshwright.core.result import Result
 
@@ -21,6 +22,9 @@ def nothing_fits(result: Result) -> str:
         own = [] if search == "best" else [f"of search {search}"]
         if search == "best" and asked.cluster is not None and len(asked.cluster.kinds) > 1:
             own.append("whose ranks each have devices of one kind")
+        limits = asked.framework.limits
+        if search == "best" and asked.cluster is not None and not (limits.uneven_hosts or fills_hosts(asked.cluster).all()):
+            own.append("that take equally many devices of every host")
         own += ["within the options given"] if result.settings else []
         if own:
             text += f" That is proven of the plans {' '.join(own)}."

@@ -189,7 +189,9 @@ def _memory(result: Result) -> list[str]:
 def _next_best(result: Result) -> list[str]:
     """Return the runners-up, one a line, and what is proven of all others."""
     base = result.answer.objective
-    found = [_runner_up(other, base.value if base is not None else 0.0) for other in result.answer.alternatives]
+    cluster = result.problem.cluster
+    n = cluster.n_devices if cluster is not None else 0
+    found = [_runner_up(other, base.value if base is not None else 0.0, n) for other in result.answer.alternatives]
     entry = result.answer.extra.get("runners_up")
     if not isinstance(entry, Mapping) or base is None:
         return ["runners-up:", *found] if found else []
@@ -207,10 +209,10 @@ def _next_best(result: Result) -> list[str]:
     return [f"runners-up ({text}):", *found]
 
 
-def _runner_up(other: Alternative, base: float) -> str:
-    """Return one runner-up in a line: how much slower, the plan, why."""
+def _runner_up(other: Alternative, base: float, n_devices: int) -> str:
+    """Return one runner-up in a line: how much slower, the plan, how many of the devices where not all, why."""
     slower = f"{other.objective.value / base - 1:+.2%}" if base else f"{other.objective.value:.5g}"
-    line = f"{slower:>9}  {describe(other.plan, brief=True)}"
+    line = f"{slower:>9}  {describe(other.plan, brief=True)}{words.some_of(other.plan.n_devices, n_devices)}"
     why = f" ({other.why})" if other.why else ""
     return line + why if len(line) + len(why) <= COLUMNS else _cut(line)
 

@@ -139,7 +139,8 @@ def _answer(result: Result) -> str:
         if result.problem.graph.sequence_length > 1:
             line += f", {format_count(rate * result.problem.graph.n_tokens)} tokens/s"
         share, causal = utilization(result), utilization_causal(result)
-        lines.append(line + (f", {share:.1%} model FLOPs utilization" if share is not None else ""))
+        line += f", {share:.1%} model FLOPs utilization" if share is not None else ""
+        lines.append(line + words.used_of(plan.n_devices, _n_devices(result)))
         if share is not None and causal is not None and causal < share:
             lines.append(f"this counts the full square of causal attention; without its masked half {causal:.1%}")
         expected = step_interval(result)
@@ -152,6 +153,11 @@ def _answer(result: Result) -> str:
         lines += [line, *comparisons.fastest(result)]
     lines.append(f"plan: {describe(plan)}")
     return "\n".join(lines)
+
+
+def _n_devices(result: Result) -> int:
+    """Return how many devices the cluster has; 0 where there is none."""
+    return result.problem.cluster.n_devices if result.problem.cluster is not None else 0
 
 
 def _causes(result: Result) -> Table:
@@ -211,7 +217,8 @@ def _alternatives(result: Result) -> Table:
     base = result.answer.objective
     for other in result.answer.alternatives:
         slower = f"{other.objective.value / base.value - 1:+.2%}" if base is not None and base.value else "-"
-        table.add_row(describe(other.plan), f"{other.objective.value:.5g}", slower, other.why or "-")
+        some = words.some_of(other.plan.n_devices, _n_devices(result))
+        table.add_row(f"{describe(other.plan)}{some}", f"{other.objective.value:.5g}", slower, other.why or "-")
     return table
 
 

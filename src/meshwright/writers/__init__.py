@@ -13,7 +13,9 @@ Promises of a writer module, checked by ``tests/contract/test_writers.py``:
   those of trained weights only, as the plan's optimizer keeps them; where it is missing, plans of models with frozen weights
   and of other optimizers than Adam are refused;
 * ``RINGS`` is true where what is written holds the order of gradient rings, or needs none; where it is missing, a plan that has
-  one is written with a note that the order is left out.
+  one is written with a note that the order is left out;
+* ``SEVERAL`` is true where it writes several files whose names begin with the path, and none of that name: the first sentence
+  of what it returns says which.
 
 A writer of another package writes into a folder of its own: what it leaves is put in place once it has returned, and nothing
 where it breaks. One that leaves no file of the name given is an error.

@@ -20,7 +20,9 @@ from meshwright.core.result import Result
 from meshwright.core.stage_cost import Collective, StageCost
 from meshwright.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
-__all__ = ["traces", "write"]
+__all__ = ["SEVERAL", "traces", "write"]
+
+SEVERAL = True
 
 _PART: Mapping[int, str] = MappingProxyType({FORWARD: "forward", BACKWARD: "backward", BACKWARD_INPUT: "backward"})
 

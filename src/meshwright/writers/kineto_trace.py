@@ -32,9 +32,9 @@ from meshwright.core.result import Result
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.timeline import PHASES, Timeline
 
-__all__ = ["FROZEN", "RINGS", "as_json", "kernel_name", "write"]
+__all__ = ["FROZEN", "RINGS", "SEVERAL", "as_json", "kernel_name", "write"]
 
-FROZEN = RINGS = True
+FROZEN = RINGS = SEVERAL = True
 
 _HOST, _COMPUTE, _REDUCE, _SEND = 1, 7, 20, 24
 """Thread of the host, and streams: compute (PyTorch's default stream is 7), reductions, sends."""

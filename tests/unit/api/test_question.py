@@ -85,3 +85,20 @@ def test_answers_survive_pickles_and_copies_and_stay_closed() -> None:
             again.timeline.start_seconds[0] = 1.0
         with pytest.raises(TypeError):
             again.answer.extra["new"] = 1
+
+
+def test_kinds_of_device_that_leave_fp32_alone_are_named(tmp_path: pathlib.Path) -> None:
+    spec = tmp_path / "odd.yaml"
+    spec.write_text(
+        "format: meshwright/cluster/1\nname: odd\nkinds:\n"
+        "  a: {flops: {bf16: 300 TFLOP/s, fp32: 20 TFLOP/s}, memory: 80 GiB, memory_bandwidth: 2000 GB/s}\n"
+        "  b: {flops: {fp16: 100 TFLOP/s, fp32: 15 TFLOP/s}, memory: 24 GiB, memory_bandwidth: 900 GB/s}\n"
+        "nodes:\n  - {name: n, devices: [a, b, h100-sxm-80gb], switch: {bandwidth: 100 GB/s, latency: 2 us}}\n"
+    )
+    problem = api.make_problem("gpt2", str(spec))
+    assert problem.training.precision == "fp32"
+    (note,) = (note for note in problem.model_spec.notes if "products" in note)
+    assert note.startswith("products in fp32, all that every device has: a has no fp16, b has no bf16; ")
+    for cluster, precision in ((str(spec), "fp32"), ("flat:2", ""), ("flat:2,device=gtx-1080-ti-11gb", "")):
+        asked = api.make_problem("gpt2", cluster, training=precision or None)
+        assert not [note for note in asked.model_spec.notes if "products" in note]

@@ -306,3 +306,34 @@ def test_an_answer_that_nothing_fits_is_named_as_such_wherever_a_plan_is_asked_f
         found = meshwright(*words)
         said = "meshwright: nothing.json: holds the answer that nothing fits, so there is no plan to work with\n"
         assert (found.code, found.err) == (2, said)
+
+
+@pytest.mark.parametrize(("to", "last"), [("chakra", "a.3.et"), ("kineto_trace", "a.0.json")])
+def test_where_several_files_are_written_these_are_named(
+    meshwright: Any, tiny: str, to: str, last: str, tmp_path: pathlib.Path
+) -> None:
+    meshwright(
+        "plan", tiny, "--cluster", "flat:4", "--global-batch", "8", "--set", "pipeline=1", "--set", "data=4", "--out", "p.json"
+    )
+    done = meshwright("export", "p.json", "--to", to, "--out", "a")
+    assert done.code == 0 and "a: written" not in done.out and done.out.endswith(": written\n")
+    named = [word.strip(",:") for word in done.out.split() if word.startswith("a.")]
+    assert last in named and all((tmp_path / name).exists() for name in named)
+
+
+def test_a_plan_made_for_a_framework_is_refused_without_the_advice_to_make_it(tiny: str, tmp_path: pathlib.Path) -> None:
+    """Of a file of old, say: today's search has no plan on hosts that take part with unlike numbers of devices."""
+    problem = api.make_problem(tiny, "dgx-h100:12", batch=Batch(12), framework="megatron")
+    stage = Stage(
+        tuple(range(len(problem.graph.ops))), tuple(range(12)), Strategy(12, shard=1), ("none",) * len(problem.graph.ops)
+    )
+    plan = Plan((stage,), 1, 1, "1f1b", 12)
+    told = []
+    for asked in ("megatron", ""):
+        with pytest.raises(ExportError, match="hosts take part with 4 and 8 devices") as error:
+            mw.export(
+                Result(replace(problem, framework_asked=asked), "best", 0, Answer(plan)), "megatron", str(tmp_path / "a.sh")
+            )
+        told.append(str(error.value))
+    assert "finds the best plan" not in told[0] and told[0].endswith("'meshwright run' runs this one")
+    assert "'meshwright plan ... --for megatron' finds the best plan that it can run" in told[1]

@@ -159,10 +159,11 @@ def test_what_the_command_says_goes_before_accelerates_file_and_the_rest_of_it_i
     [
         (ACCELERATE, "distributed_type: TPU\nnum_processes: 8\n", "acc.yaml: distributed_type is TPU; it must be FSDP, "),
         (ACCELERATE, FSDP.replace("fsdp_version: 2", "fsdp_version: 3"), "fsdp_version is 3; it must be 1 or 2"),
-        (ACCELERATE, FSDP.replace("{", "{fsdp_offload_params: true, "), "acc.yaml: fsdp_offload_params is true: plans hold"),
+        (ACCELERATE, FSDP.replace("{", "{fsdp_offload_params: true, "),
+         "acc.yaml: fsdp_offload_params is true: plans of accelerate"),
         (
             ACCELERATE, "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {offload_optimizer_device: cpu}\n",
-            "offload_optimizer: plans hold nothing on the host",
+            "offload_optimizer: plans of transformers hold nothing on the host",
         ),
         (ACCELERATE.replace("--bf16", "--fsdp full_shard"), FSDP, "both say how weights are sharded; keep one"),
         (ACCELERATE.replace("--config_file acc.yaml", "--use_fsdp"), "", "line 6: --use_fsdp: says degrees outside"),

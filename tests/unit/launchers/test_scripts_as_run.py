@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import meshwright as mw
-from meshwright import api, frameworks
+from meshwright import api, frameworks, launchers
 from meshwright.base.errors import ExportError, InputError, UnknownNameError
 from meshwright.core.launch import StartCommand, hosts_of
 from meshwright.core.plan import Plan, Stage
@@ -249,6 +249,34 @@ def test_a_pytorchjob_has_the_operators_fields_and_its_pods_run_the_plan(
     assert (pod / FILES[name]).read_text().rstrip() == (tmp_path / FILES[name]).read_text().rstrip()
     (found,) = records(stubs)
     assert found["said"]["NODE_RANK"] == "1" and found["said"]["MASTER_ADDR"] == "llama-3-1-8b-master-0"
+
+
+def test_a_configuration_longer_than_an_argument_lies_in_a_map_of_the_cluster(
+    tmp_path: pathlib.Path, stubs: dict[str, str]
+) -> None:
+    """Linux takes no argument of 128 KiB: a large model on 65,536 devices has more, and no container would start."""
+    result = two_hosts("meshwright")
+    job = launchers.job_of(result, frameworks.load("meshwright").program(result, "run.json"), "run.json", "")
+    long = "[\n" + ",\n".join(["  65535"] * 20_000) + "\n]\n"
+    text = launchers.load("k8s").text(replace(job, text=long))
+    assert "kubectl apply --server-side -f" in text
+    held, started = yaml.safe_load_all(text)
+    assert held["kind"] == "ConfigMap" and held["data"] == {"configuration": long}
+    spec = started["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    (container,) = spec["containers"]
+    (argument,) = container["args"]
+    assert len(argument.encode()) < 4096
+    assert {"name": "configuration", "configMap": {"name": held["metadata"]["name"]}} in spec["volumes"]
+    (mount,) = (one for one in container["volumeMounts"] if one["name"] == "configuration")
+    (tmp_path / "configuration").write_text(held["data"]["configuration"])
+    environment = stubs | {"RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1", "MODEL": "a:b"}
+    here = argument.replace(mount["mountPath"], str(tmp_path))
+    subprocess.run(["bash", "-c", here], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "run.json").read_text() == long
+    for n in (100, 2**17):  # what fits stays in the command
+        short = launchers.load("k8s").text(replace(job, text="x" * n))
+        (one,) = list(yaml.safe_load_all(short))[-1]["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"]
+        assert len(one["args"][0].encode()) < 2**17 and ("ConfigMap" in short) == (n > 100)
 
 
 def test_pods_of_nvlink_domains_lie_in_one_or_are_dealt_out_by_kueue(tmp_path: pathlib.Path, stubs: dict[str, str]) -> None:

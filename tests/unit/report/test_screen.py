@@ -175,3 +175,31 @@ def test_the_screen_says_where_no_run_on_the_kind_of_device_was_measured() -> No
     assert "; no run like this was measured)" in text.explain(new, verbose=False)  # layers of so little work
     near = api.plan("llama-3.1-8b", "dgx-h100:8", framework="megatron", batch=Batch(64, 0, 4096))
     assert "was measured" not in text.explain(near, verbose=False).partition("time: ")[0]
+
+
+def test_idle_devices_are_said_of_the_answer_and_of_those_beside_it() -> None:
+    result = api.plan("gpt2", "flat:7", batch=Batch(60), settings={"pipeline": "1", "tensor": "1", "context": "1"})
+    assert result.plan.n_devices == 6
+    for verbose in (False, True):
+        said = " ".join(text.explain(result, verbose=verbose).split())
+        assert "model FLOPs utilization of the 6 devices used (1 of 7 idle)" in said
+        assert "5 of 7 devices" in said
+    busy = api.plan("gpt2", "flat:6", batch=Batch(60), settings={"pipeline": "1", "tensor": "1", "context": "1"})
+    said = text.explain(busy, verbose=False)
+    assert " idle" not in said and "6 of 6" not in said and "5 of 6 devices" in said
+
+
+def test_what_a_framework_cannot_be_told_is_said_with_what_the_plan_is_then() -> None:
+    result = api.plan("phi-3-mini", "flat:8", batch=Batch(16), framework="torchtitan", settings={"alternatives": "1"})
+    said = " ".join(text.explain(result, verbose=False).split())
+    assert "phi-3-mini is not in its registry" in said
+    assert "the plan is what torchtitan would run if it could be told it" in said
+
+
+def test_numbers_of_devices_that_are_not_searched_are_said() -> None:
+    result = api.plan("gpt2", "dgx-h100:12", batch=Batch(12), framework="fsdp2", settings={"alternatives": "1"})
+    (note,) = (note for note in result.answer.notes if "every host" in note)
+    assert note.startswith("fsdp2 starts equally many devices of every host: the first 8, 7, 6 or fewer are searched")
+    none = api.plan("llama-3.1-405b", "dgx-h100:12", batch=Batch(12), framework="fsdp2")
+    assert none.answer.notes[0] == note
+    assert "proven of the plans that take equally many devices of every host" in text.explain(none, verbose=False)

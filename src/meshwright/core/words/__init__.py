@@ -13,7 +13,7 @@ from meshwright.core.strategy import OFFLOAD
 
 __all__ = [
     "NOTHING_RATIO", "as_html", "as_text", "axes_of", "describe", "devices_of", "layers_of", "no_others",
-    "parameters_of", "plural", "ranges_of", "rows", "slower", "tokens_of", "verdict",
+    "parameters_of", "plural", "ranges_of", "rows", "slower", "some_of", "tokens_of", "used_of", "verdict",
 ]  # fmt: skip
 
 NOTHING_RATIO = 5e-5
@@ -172,6 +172,8 @@ def verdict(entry: Mapping[str, Any]) -> str:
         parts.append(f"{format_count(entry['tokens_per_second'])} tokens/s{_real_tokens(entry)}")
     if entry.get("model_flops_utilization_ratio") is not None:
         parts.append(f"{entry['model_flops_utilization_ratio']:.1%} model FLOPs utilization")
+    n_used = len({device for stage in entry["stages"] for device in stage["devices"]})
+    parts[-1] += used_of(n_used, (entry.get("cluster") or {}).get("n_devices") or n_used)
     full = max(map(_full_ratio, entry["stages"]), default=0.0)
     text = ", ".join(parts)
     text += f"; the fullest device is {full:.1%} full" if full else ""
@@ -200,6 +202,16 @@ def _full_ratio(stage: Mapping[str, Any]) -> float:
     free = stage.get("free_bytes")
     room = 0.0 if free is None else stage["peak_bytes"] + free
     return float(stage["peak_bytes"] / room) if room > 0.0 else 0.0
+
+
+def used_of(n_used: int, n_devices: int) -> str:
+    """Return, after a figure, of how many devices it is where some of the cluster are idle; empty where all work."""
+    return f" of the {plural(n_used, 'device')} used ({n_devices - n_used} of {n_devices} idle)" if n_used < n_devices else ""
+
+
+def some_of(n_used: int, n_devices: int) -> str:
+    """Return, after a plan, how many devices it uses where some of the cluster are idle; empty where all work."""
+    return f", {n_used} of {n_devices} devices" if n_used < n_devices else ""
 
 
 def as_text(entry: Mapping[str, Any], plan: Plan | None) -> str:

@@ -208,7 +208,7 @@ def degrees(content: dict[str, Any], path: str, text: str = "") -> tuple[Strateg
         where = f"line {_line(text, 'fsdp_version')}: fsdp_config.fsdp_version"
         raise InputError(f"{path}: {where} is {version}; it must be 1 or 2: take 2, PyTorch's fully_shard")
     if _flag(fsdp, "fsdp_offload_params", False, path):
-        raise InputError(f"{path}: fsdp_offload_params is true: plans hold nothing on the host; leave it out")
+        raise _exact.none_on_host("accelerate", path, "fsdp_offload_params is true")
     n_devices = _exact.whole(content, "num_processes", path)
     named = {axis: _exact.whole(sizes, f"parallelism_config_{axis}_size", path, 1) for axis in _SIZES}
     if not sizes:

@@ -141,7 +141,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     )
     offloaded = [key for key in _HOSTS if _exact.table(zero, key, path).get("device", "none") != "none"]
     if offloaded:
-        raise InputError(f"{path}: zero_optimization.{offloaded[0]}: plans hold nothing on the host; leave it out")
+        raise _exact.none_on_host("deepspeed", path, f"zero_optimization.{offloaded[0]}")
     if (ranks := _exact.whole(content, "sequence_parallel_size", path, 1)) > 1:
         raise InputError(f"{path}: sequence_parallel_size is {ranks}; plans of it have no such axis: only 1 is read")
     level, tensor = _exact.whole(zero, "stage", path, least=0) if zero else 0, _exact.whole(parallel, "autotp_size", path, 1)

@@ -56,6 +56,13 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     return told.read(path, graph, n_devices)
 
 
+def on_devices(said: RunConfig, problem: Problem, path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what of a file's axes MaxText refuses on the hosts of a cluster, and what is to be said of them."""
+    from meshwright.frameworks.maxtext import told
+
+    return told.on_devices(said, problem, path)
+
+
 def model_of(path: str, sequence_length: int = 0) -> ModelSpec:
     """Return the model that such a file names, or describes by its dimensions."""
     from meshwright.frameworks.maxtext import named

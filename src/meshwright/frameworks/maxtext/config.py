@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -78,8 +79,7 @@ def write(result: Result, path: str) -> tuple[str, ...]:
             if one.context > 1
             else {}
         ),
-        "dcn_data_parallelism": 1,
-        **{f"ici_{axis}_parallelism": degree for axis, degree in axes.items()},
+        **_over_slices(axes, _exact.launch_sizes("maxtext", result)[1] if graphics else plan.n_devices),
     }
     head = [
         f"# {problem.model_spec.name} on {plan.n_devices} devices{_exact.predicted(result)}; for MaxText's main of 2026.",
@@ -89,6 +89,33 @@ def write(result: Result, path: str) -> tuple[str, ...]:
     ]
     files.write(path, "\n".join(head) + "\n" + yaml_text.dump(content))
     return ()
+
+
+def _over_slices(axes: dict[str, int], n_devices: int) -> dict[str, int]:
+    """Return the sizes of axes inside slices (``ici``) and over them (``dcn``): as if all were one, the last axis fastest.
+
+    `n_devices`: of a slice. On GPUs that is a host: XLA gives all devices of a host one slice index
+    (``xla/pjrt/distributed/topology_util.cc``), and MaxText counts these (``max_utils.get_num_slices``). Sizes inside multiply
+    to the devices of a slice, those over slices to the slices.
+
+    Raises
+    ------
+    ExportError
+        When an axis ends inside a host where it does not divide it.
+    """
+    inside: dict[str, int] = {}
+    left = n_devices
+    for axis in reversed(axes):
+        inside[axis] = math.gcd(axes[axis], left)
+        if inside[axis] != min(axes[axis], left):
+            raise ExportError(
+                f"maxtext: a {axis} degree of {axes[axis]} over hosts of {n_devices} devices, of which {left} are left for it: "
+                "every host is a slice there, and one of both has to divide the other; plan with --set and other degrees"
+            )
+        left //= inside[axis]
+    over = {f"dcn_{axis}_parallelism": axes[axis] // inside[axis] for axis in axes}
+    said = {name: size for name, size in over.items() if size > 1 or name == "dcn_data_parallelism"}
+    return said | {f"ici_{axis}_parallelism": inside[axis] for axis in axes}
 
 
 def _model(result: Result) -> dict[str, Any]:

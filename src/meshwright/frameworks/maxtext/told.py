@@ -8,15 +8,17 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.base.errors import InputError
+from meshwright.base.errors import ExportError, InputError
 from meshwright.core.graph import Graph
+from meshwright.core.launch import hosts_of
+from meshwright.core.problem import Problem
 from meshwright.core.run_config import RunConfig
 from meshwright.core.strategy import Strategy
 from meshwright.frameworks import _exact
 from meshwright.frameworks.maxtext import command
 from meshwright.frameworks.maxtext.config import REMAT, known
 
-__all__ = ["content_of", "read"]
+__all__ = ["content_of", "on_devices", "read"]
 
 _EXCHANGES: Mapping[str, str] = MappingProxyType({"ring": "ring", "all_gather": "all_gather", "ulysses": "all_to_all"})
 _AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")
@@ -56,7 +58,7 @@ def read(path: str, graph: Graph, n_devices: int = 0) -> RunConfig:
     ]
     for name in ("optimizer_memory_host_offload", "parameter_memory_host_offload"):
         if content.get(name):
-            raise InputError(f"{path}: {name}: plans hold nothing on the host; leave it out")
+            raise _exact.none_on_host("maxtext", path, name)
     strategy = _strategy(content, path, n_devices)
     if n_devices and strategy.n_devices > n_devices:
         raise InputError(f"{path}: its axes make {strategy.n_devices} devices; there are {n_devices}")
@@ -98,6 +100,28 @@ def _check_layers(content: dict[str, Any], models: dict[str, str], graph: Graph,
         raise InputError(f"{path}: {what} {told}, but {graph.name} has {own} layers: another model?")
 
 
+def on_devices(said: RunConfig, problem: Problem, path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what MaxText refuses, and what is to be said, of axes that do not fill hosts with GPUs, which are its slices."""
+    cluster = problem.cluster
+    tpus = cluster is not None and any(kind.name.lower().startswith("tpu") for kind in cluster.kinds)
+    try:
+        hosts = None if cluster is None or tpus or cluster.devices_per_host else hosts_of(said.plan, cluster)
+    except ExportError as error:
+        return (str(error),), ()
+    content = content_of(path)[0]
+    sizes = {name: size for name, size in _sizes(content, path, said.plan.n_devices).items() if name.startswith("ici")}
+    inside = math.prod(sizes.values())
+    if hosts is None or len(hosts.devices) == 1 or inside == hosts.per_host:
+        return (), ()
+    reason = (
+        f"axes inside slices (ici_) of {inside} devices, where every host with {hosts.per_host} GPUs is a slice: "
+        "what goes over hosts are the axes called dcn_"
+    )
+    if -1 in [content.get(name, -1 if "fsdp" in name else 1) for name in sizes]:  # it then works out others, and does not stop
+        return (), (f"{path}: is read with {reason}",)
+    return (reason,), ()
+
+
 def _sizes(content: dict[str, Any], path: str, n_devices: int) -> dict[str, int]:
     """Return the sizes of all axes inside slices (``ici``) and over them (``dcn``), those that are -1 worked out."""
     for axis in _OTHERS:
@@ -122,10 +146,13 @@ def _sizes(content: dict[str, Any], path: str, n_devices: int) -> dict[str, int]
 def _strategy(content: dict[str, Any], path: str, n_devices: int) -> Strategy:
     """Return the degrees of the mesh."""
     sizes = _sizes(content, path, n_devices)
-    over = [name for name, size in sizes.items() if name.startswith("dcn") and size > 1 and name != "dcn_data_parallelism"]
-    if over and (over != ["dcn_fsdp_parallelism"] or sizes["ici_data_parallelism"] > 1):
+    split = [axis for axis in _AXES if sizes[f"ici_{axis}_parallelism"] > 1]  # inside slices, the slowest first
+    over = [axis for axis in _AXES if sizes[f"dcn_{axis}_parallelism"] > 1]
+    if wrong := [axis for axis in over if split and _AXES.index(axis) > _AXES.index(split[0])]:
+        name = f"dcn_{wrong[0]}_parallelism"
         raise InputError(
-            f"{path}: {over[0]} is {sizes[over[0]]}; plans of it lie on devices in order: only data may span slices"
+            f"{path}: {name} is {sizes[name]}; plans of it lie on devices in order: only axes outside of those that slices "
+            "split may span them"
         )
     total = {axis: sizes[f"ici_{axis}_parallelism"] * sizes[f"dcn_{axis}_parallelism"] for axis in _AXES}
     if total["tensor"] > 1 and total["tensor_sequence"] > 1:

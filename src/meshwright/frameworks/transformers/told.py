@@ -243,7 +243,7 @@ def _mesh(said: Mapping[str, Any], path: str, n_devices: int) -> tuple[Strategy,
     if sharded and (str(config.get("version", 2)) != "2" or config.get("xla")):
         raise InputError(f"{path}: fsdp_config: version {config.get('version', 2)}: only version 2 is read, without xla")
     if sharded and ("offload" in old.split() or _flag(config, "cpu_offload", False, path)):
-        raise InputError(f"{path}: fsdp_config.cpu_offload: plans hold nothing on the host; leave it out")
+        raise _exact.none_on_host("transformers", path, "fsdp_config.cpu_offload")
     if old not in ("", "False", "True") and set(old.split()) - {"full_shard", "shard_grad_op", "auto_wrap"}:
         raise InputError(f"{path}: fsdp is {old!r}; it must be True with an fsdp_config, full_shard or shard_grad_op")
     gathers_again = _flag(config, "reshard_after_forward", "shard_grad_op" not in old.split(), path)
@@ -279,7 +279,7 @@ def _deepspeed(said: Mapping[str, Any], path: str, n_devices: int) -> tuple[Stra
     zero, parallel = (_table(config, name, path) for name in ("zero_optimization", "tensor_parallel"))
     for name in _OFFLOADED:
         if _table(zero, name, path).get("device", "none") != "none":
-            raise InputError(f"{path}: zero_optimization.{name}: plans hold nothing on the host; leave it out")
+            raise _exact.none_on_host("transformers", path, f"zero_optimization.{name}")
     level = _exact.whole(zero, "stage", path, least=0) if zero else 0
     tensor = _exact.whole(parallel, "autotp_size", path, 1)
     if level > 3 or n_devices % tensor:

@@ -15,6 +15,7 @@ from meshwright.core.problem import Problem
 from meshwright.core.timeline import Timeline
 from meshwright.planners.best import virtual
 from meshwright.planners.best.costs import Costs
+from meshwright.planners.best.ranks import taken_in_order
 from meshwright.planners.best.space import Config, MeshDegrees
 from meshwright.sim import fits
 
@@ -181,6 +182,8 @@ def place_of(plan: Plan, costs: Sequence[Costs]) -> tuple[int, Config] | None:
             if not used <= set(known.recompute) or not one_kind or pool.n_devices < mesh.rank_size * mesh.pipeline:
                 continue
             if [tuple(devices.tolist()) for devices in pool.ranks(config)] != ranks:
+                continue
+            if not taken_in_order(pool, mesh, known.problem):
                 continue
             if config.chunks > 1:
                 held = tuple(sum(op in known.chain.layers for op in stage.ops) for stage in plan.stages)

@@ -9,6 +9,7 @@ from meshwright.base import registry
 from meshwright.base.errors import InputError
 from meshwright.core.cluster import Device
 from meshwright.core.graph import Graph
+from meshwright.core.launch import fills_hosts
 from meshwright.core.problem import Problem
 from meshwright.core.result import Answer
 from meshwright.core.strategy import OFFLOAD, RECOMPUTE, repeats_dispatch
@@ -132,6 +133,8 @@ def impossible(problem: Problem, params: Limits, n_layers: int) -> str:
     if all(batch % share for share in shares):
         return f"{min(shares)} samples (data degree x micro-batch) do not divide the batch of {batch}"
     text = "no combination of degrees divides the batch, the layers and the devices"
+    if not (problem.framework.limits.uneven_hosts or fills_hosts(problem.required_cluster).all()):
+        text += f" ({problem.framework.word} is started with equally many of every host)"
     if all(word in VIRTUAL for word in params.schedules):
         text += (
             f" with the micro-batches that {' and '.join(params.schedules)} ask for: interleaved ones multiples of the pipeline degree, those "

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from meshwright.base.identity import ById
 from meshwright.core.cluster import Cluster
+from meshwright.core.launch import fills_hosts
 from meshwright.core.problem import Problem
 from meshwright.core.stage_cost import StageCost
 from meshwright.core.strategy import repeats_dispatch
@@ -329,18 +330,19 @@ class JoinedLoads:
 
 
 def taken_in_order(pool: DevicePool, mesh: MeshDegrees, problem: Problem) -> bool:
-    """Return whether the framework takes the ranks of a mesh: no device is left over before the last kind of device, where ranks
-    run over the devices in order.
+    """Return whether the framework takes the ranks of a mesh: where they run over the devices in order, none is left over before the
+    last kind of device, and they are equally many of every host where it starts those alone.
     """
-    return problem.framework.limits.any_order or not any(len(own) % mesh.rank_size for own in pool.devices[:-1])
+    limits = problem.framework.limits
+    if limits.any_order or any(len(own) % mesh.rank_size for own in pool.devices[:-1]):
+        return limits.any_order
+    return limits.uneven_hosts or bool(fills_hosts(problem.required_cluster)[mesh.rank_size * mesh.pipeline])
 
 
 def allowed_pool(pool: DevicePool, problem: Problem) -> bool:
     """Return whether the framework takes devices in the order of a pool: some take them only in order from the first on."""
-    if problem.framework.limits.any_order:
-        return True
     order = np.concatenate(pool.devices)
-    return bool((order == np.arange(len(order))).all())
+    return problem.framework.limits.any_order or bool((order == np.arange(len(order))).all())
 
 
 class PricedLayers:

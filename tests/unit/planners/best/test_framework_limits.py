@@ -7,17 +7,22 @@ import pathlib
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from meshwright import api, frameworks
-from meshwright.base.errors import InputError
+from meshwright.api import targets
+from meshwright.base.errors import ExportError, InputError
 from meshwright.core.framework import FrameworkLimits
+from meshwright.core.launch import fills_hosts, hosts_of
+from meshwright.core.plan import Plan
 from meshwright.core.plan_forms import inner_words
 from meshwright.core.plan_forms.exceeded import exceeded
 from meshwright.core.problem import Batch, Problem
 from meshwright.core.result import Result
 from meshwright.planners.best import limits
-from meshwright.planners.best.check import answers, space
+from meshwright.planners.best.check import answers, member, space
+from meshwright.planners.best.check.device_pools import host_fillings
 from meshwright.planners.best.search.best import Params
 from meshwright.writers import plan_json
 
@@ -154,3 +159,55 @@ def test_short_samples_are_searched_in_larger_micro_batches(n_tokens: int, batch
     graph = replace(posed("torchtitan").graph, sequence_length=n_tokens)
     assert limits.usual_micro_batches(graph, batch) == sizes
     assert tuple(space._usual_sizes(batch, n_tokens)) == sizes
+
+
+def unequal(word: str, framework: str) -> Problem:
+    """Return a question of 12 samples on devices of which the last host has fewer than the others."""
+    return api.make_problem(TINY, word, batch=Batch(12, 0, 4096), framework=framework)
+
+
+@pytest.mark.parametrize(("word", "most"), [("gb200-nvl72:6", 4), ("dgx-h100:12", 8)])
+@pytest.mark.parametrize("name", ["megatron", "fsdp2"])
+def test_every_host_takes_part_with_equally_many_devices_and_the_answer_is_confirmed(word: str, most: int, name: str) -> None:
+    problem = unequal(word, name)
+    result = solved(problem)
+    assert result.plan.n_devices <= most
+    assert hosts_of(result.plan, problem.required_cluster).per_host
+    entry = json.loads(json.dumps(plan_json.as_json(result)))
+    asked = asdict(Params()) | {"alternatives": 1}
+    assert answers.check_plan(result, entry, "a.json", asked).reason == ""
+    free = replace(problem, framework=replace(problem.framework, limits=replace(problem.framework.limits, uneven_hosts=True)))
+    quicker = solved(free)
+    assert quicker.plan.n_devices == problem.required_cluster.n_devices and seconds(quicker) < seconds(result)
+    assert member.outside(free, quicker.plan, asked) == ""
+    assert "those of any mesh" in member.outside(problem, quicker.plan, asked)
+    old = json.loads(json.dumps(plan_json.as_json(quicker)))
+    limited = replace(quicker, problem=problem)
+    assert "uneven_hosts" in answers.check_plan(limited, old, "a.json", asked).reason
+    del old["certificate"]["question"]["framework"]["limits"]["uneven_hosts"]  # as files had it before it was looked at
+    assert answers.check_plan(limited, old, "a.json", asked).reason == ""
+
+
+def test_what_unlike_hosts_run_is_none_of_what_starts_equally_many_on_each() -> None:
+    result = solved(unequal("dgx-h100:12", ""), data="12")
+    refused = {one["name"]: one["refusals"] for one in targets.as_json(targets.runs_on(result))["frameworks"]}
+    assert any("4 and 8 devices" in why for why in refused["megatron"])
+    assert refused["meshwright"] == []
+    with pytest.raises(InputError, match=r"\(megatron is started with equally many of every host\)"):
+        solved(unequal("dgx-h100:12", "megatron"), data="12")
+
+
+@pytest.mark.parametrize("word", ["gb200-nvl72:78", "dgx-h100:13", "flat:5", "mesh:3x1", "two-level:9,per_node=3"])
+def test_how_many_of_the_first_devices_are_equally_many_of_every_host(word: str) -> None:
+    """Of the search, of its check, and by the hosts of a plan on each number of devices."""
+    problem = unequal(word, "megatron")
+    cluster, stage = problem.required_cluster, solved(unequal("flat:1", "")).plan.stages[0]
+    even = []
+    for n in range(1, cluster.n_devices + 1):
+        try:
+            hosts_of(Plan((replace(stage, devices=tuple(range(n))),), 1, 1, "1f1b", 1), cluster)
+        except ExportError:
+            continue
+        even.append(n)
+    assert np.flatnonzero(fills_hosts(cluster)).tolist() == [0, *even]
+    assert host_fillings(problem) == {0, *even}

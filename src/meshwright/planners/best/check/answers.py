@@ -201,6 +201,9 @@ def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limit
     asked = held["question"]
     if not isinstance(asked.get("limits"), dict):
         raise _Refused("certificate.question.limits: must be an object")
+    if "uneven_hosts" not in asked["framework"].get("limits", {"uneven_hosts": True}):  # from before hosts were looked at
+        limited = replace(problem.framework.limits, uneven_hosts=True)
+        problem = replace(problem, framework=replace(problem.framework, limits=limited))
     if "context_exchange" not in asked["limits"]:  # from before there was a choice: all plans passed keys and values round
         found, problem = _by_rings(found), _by_rings(problem)
         asked = {**asked, "limits": {**asked["limits"], "context_exchange": list(limits["context_exchange"])}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from meshwright.core.cluster import Cluster
 from meshwright.core.problem import Problem
 
-__all__ = ["CheckedPool", "pools"]
+__all__ = ["CheckedPool", "host_fillings", "pools"]
 
 _MOST_SORTS = 4
 
@@ -41,6 +42,25 @@ def pools(problem: Problem) -> list[CheckedPool]:
         return every
     in_order = [np.concatenate(pool.devices) for pool in every]
     return [pool for pool, devices in zip(every, in_order, strict=True) if devices.tolist() == list(range(len(devices)))]
+
+
+def host_fillings(problem: Problem) -> set[int] | None:
+    """Return how many devices ranks may take from the first on to have equally many of every host; None for any number."""
+    limits = problem.framework.limits
+    if limits.any_order or limits.uneven_hosts:
+        return None
+    cluster = problem.required_cluster
+    first: dict[int, int] = {}
+    of_host: Counter[tuple[int, int]] = Counter()
+    most, found = 0, {0}
+    for device, node in enumerate(cluster.node_of_device.tolist()):
+        place = device - first.setdefault(node, device)
+        host = (node, place // cluster.devices_per_host if cluster.devices_per_host else 0)
+        of_host[host] += 1
+        most = max(most, of_host[host])
+        if most * len(of_host) == device + 1:  # as many of each as of the fullest
+            found.add(device + 1)
+    return found
 
 
 def _pools(cluster: Cluster) -> list[CheckedPool]:

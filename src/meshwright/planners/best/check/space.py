@@ -14,7 +14,7 @@ from meshwright.core.graph import Graph
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import RECOMPUTE, Strategy
 from meshwright.costs import analytic
-from meshwright.planners.best.check.device_pools import CheckedPool
+from meshwright.planners.best.check.device_pools import CheckedPool, host_fillings
 
 __all__ = [
     "CheckedChain", "CheckedMesh", "Form", "RecomputeSpace", "chain_of", "even_counts", "exchanged", "exchanges", "forms",
@@ -198,8 +198,7 @@ def meshes(problem: Problem, pool: CheckedPool, n_layers: int, limits: Mapping[s
     limits : mapping
         The options of the search.
     """
-    n, batch = pool.n_devices, problem.batch.global_batch
-    framework = problem.framework.limits
+    n, batch, framework = pool.n_devices, problem.batch.global_batch, problem.framework.limits
     limits = {**limits, **{axis: (1,) for axis in AXES if axis not in framework.degrees}}
     reference = any(operator.reference for op in problem.graph.ops for operator in op.body)
     if reference or (problem.graph.n_shared_parameters and not framework.tied_pipeline):
@@ -215,6 +214,7 @@ def meshes(problem: Problem, pool: CheckedPool, n_layers: int, limits: Mapping[s
             experts = math.gcd(experts, operator.size("experts", 0) if operator.expert else 0)
     context = [2**i for i in range(11) if 2**i <= min(n, max(1, problem.graph.sequence_length // _TOKENS_OF_A_CONTEXT_RANK))]
     micro = [problem.batch.micro_batch] if problem.batch.micro_batch else _usual_sizes(batch, problem.graph.n_tokens)
+    fillings = host_fillings(problem)
     tensors = _given(limits["tensor"], [size for size in _divisors(heads or 1) if size <= min(n, _LARGEST_TENSOR)])
     contexts, micros = _given(limits["context"], context), _given(limits["micro_batch"], micro)
     every_expert = _given(limits["expert"], [size for size in _divisors(experts or 1) if size <= n])
@@ -225,9 +225,8 @@ def meshes(problem: Problem, pool: CheckedPool, n_layers: int, limits: Mapping[s
                 # where ranks run over the devices in order, none is left over before the last kind
                 left_over = not framework.any_order and any(len(devices) % size for devices in pool.devices[:-1])
                 most = 0 if batch % data or tensor * own > n or left_over else pool.n_ranks(size)
-                pipelines = range(1, min(most, n_layers) + 1)
-                if len(pool.devices) > 1:  # with several kinds, as many ranks as there are
-                    pipelines = range(most, most + 1 if 1 <= most <= n_layers else most)
+                first = max(1, most if len(pool.devices) > 1 else 1)  # with several kinds, as many ranks as there are
+                pipelines = [p for p in range(first, min(most, n_layers) + 1) if fillings is None or p * size in fillings]
                 allowed = [p for p in pipelines if not limits["pipeline"] or p in limits["pipeline"]]
                 shares = [size for size in micros if (batch // data) % size == 0]
                 for expert in every_expert:
