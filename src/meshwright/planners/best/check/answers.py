@@ -178,16 +178,10 @@ def check_infeasible(
         return AnswerVerdict(False, *nothing, str(error))
     rest = ("how much memory is missing, and what would fit", *_NOT_CHECKED[1:])
     if proof.open:
-        return AnswerVerdict(
-            False, *nothing, f"that nothing fits is not confirmed: {_open(proof)}", (), ("whether these fit", *rest)
-        )
-    return AnswerVerdict(
-        True,
-        *nothing,
-        "",
-        ("no plan of the space fits its devices", _asked(problem), *_before_exchanges(entry), _sets(proof)),
-        rest,
-    )
+        why = f"that nothing fits is not confirmed: {_open(proof)}"
+        return AnswerVerdict(False, *nothing, why, (), ("whether these fit", *rest))
+    checked = ("no plan of the space fits its devices", _asked(problem), *_before_exchanges(entry), _sets(proof))
+    return AnswerVerdict(True, *nothing, "", checked, rest)
 
 
 def _same_question(problem: Problem, entry: Mapping[str, Any], place: str, limits: Mapping[str, Any]) -> Problem:
