@@ -116,6 +116,8 @@ def _run(highs: Any, program: Any, most_nodes: int) -> tuple[ProgramAnswer, NDAr
     """Run the solver as `scipy.optimize.milp` does."""
     run, options = highs._Highs(), highs.HighsOptions()
     options.log_to_console, options.mip_max_nodes, options.mip_rel_gap = False, most_nodes, 0.0
+    if hasattr(options, "mip_heuristic_run_feasibility_jump"):  # half of all seconds, for answers where the bound is wanted
+        options.mip_heuristic_run_feasibility_jump = False
     run.passOptions(options)
     status = highs.HighsModelStatus
     if run.passModel(program) == highs.HighsStatus.kError:
