@@ -163,7 +163,8 @@ class Costs:
         if config.is_any:
             return self._least_rows(config, classes)
         spare, found, problem = self._spare[config.ends_together], [], analytic.in_pipeline(self.problem, config.mesh.pipeline)
-        key = loads_key(config, light=light), spare, problem is self.problem
+        # what `in_pipeline` changes: one framework may change both ways, without a pipeline and in one
+        key = loads_key(config, light=light), spare, problem.framework.reduces_once, problem.framework.gathers_each
         told = {"inside_only": light, **({"spare": spare} if spare else {})}
         for devices, place in zip(classes.devices, classes.keys, strict=True):
             if (key, place) not in self._priced.rows:

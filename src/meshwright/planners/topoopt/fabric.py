@@ -247,8 +247,10 @@ class Fabric:
         """
         found = self.groups.get(members)
         if found is None:
-            published = (self.paths or {}).get(len(members))
-            flows = over_paths(self.link_of, self.n_servers, members, published) if published else self._rings(members)
+            published = (self.paths or {}).get(len(members), ())
+            ends = {(member + sum(jumps)) % self.n_servers for member in members for jumps in published}
+            is_stored = bool(published) and ends <= {*members}  # jumps of a group that is spread otherwise would leave this one
+            flows = over_paths(self.link_of, self.n_servers, members, published) if is_stored else self._rings(members)
             found = self.groups[members] = len(self._flows)
             self._flows.append(flows)
             self._network = None

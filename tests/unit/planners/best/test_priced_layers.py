@@ -13,8 +13,10 @@ from meshwright.core.cluster import Cluster, Links
 from meshwright.core.problem import Problem
 from meshwright.core.strategy import Strategy
 from meshwright.costs import analytic
+from meshwright.planners.best.costs import Costs
+from meshwright.planners.best.layer_sums import chain_of
 from meshwright.planners.best.ranks import priced_layers
-from meshwright.planners.best.space import DevicePool
+from meshwright.planners.best.space import Config, DevicePool, MeshDegrees
 
 POOL = DevicePool("all", (np.arange(4),))
 
@@ -77,3 +79,19 @@ def test_other_devices_and_other_cost_models_share_nothing(question: Problem) ->
     assert priced_layers(question, DevicePool("all", (np.arange(4)[::-1].copy(),))) is not known
     sharded = replace(question, costs="sharded")
     assert priced_layers(sharded, POOL) is not priced_layers(sharded, POOL)
+
+
+@pytest.mark.parametrize("ways", [(True, True), (True, False), (False, True), (False, False)])
+def test_a_rank_alone_and_one_in_a_pipeline_are_priced_apart(ways: tuple[bool, bool]) -> None:
+    """A framework may reduce once, and gather in every micro-batch, each only in a pipeline or without one, or both."""
+    question = api.make_problem("llama-3.1-8b", "dgx-h100:8")  # whose ends share no weights, which tells the two apart too
+    framework = replace(question.framework, reduces_once=ways[0], gathers_each=ways[1])
+    problem = replace(question, framework=framework)
+    for order in ((1, 2), (2, 1)):
+        pool = DevicePool(f"of {order}", (np.arange(8),))
+        costs = Costs(replace(problem, framework=replace(framework, version=f"{order}")), pool, chain_of(problem.graph))
+        for pipeline in order:
+            config = Config(MeshDegrees(pipeline, 4, 1, 1, 1, 1), 2, 0, "1f1b", 1, "pipeline")
+            own = analytic.in_pipeline(costs.problem, pipeline)
+            expected = analytic.row_costs(own, config.strategy, range(4), 1)
+            assert costs.rows(config)[0] == expected, (order, pipeline)

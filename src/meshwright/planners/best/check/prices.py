@@ -232,7 +232,8 @@ class LayerPrices:
     ) -> Table:
         """Return the prices of a rank."""
         problem = analytic.in_pipeline(self.problem, mesh.pipeline)
-        key = (strategy, mesh.micro_batch, inside_only, place, spare, problem is self.problem)
+        ways = problem.framework.reduces_once, problem.framework.gathers_each  # which a pipeline may change both
+        key = (strategy, mesh.micro_batch, inside_only, place, spare, *ways)
         if key not in self._tables:
             ids: Sequence[int] = devices.tolist()
             if ids[-1] - ids[0] == len(ids) - 1 and ids == list(range(ids[0], ids[-1] + 1)):
