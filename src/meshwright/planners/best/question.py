@@ -59,6 +59,9 @@ def awkward_batch(problem: Problem, params: Limits) -> str:
     batch, n_devices = problem.batch.global_batch, problem.required_cluster.n_devices
     if params.data or params.micro_batch or problem.batch.micro_batch:
         return ""
+    limits = problem.framework.limits
+    if not (limits.any_order or limits.uneven_hosts or fills_hosts(problem.required_cluster)[n_devices]):
+        return ""  # all devices are not taken together, whatever the batch, and another note says how many are
     common = math.gcd(batch, n_devices)
     for n in reversed(divisors(n_devices)):
         near = max(1, (2 * batch + n - 1) // (2 * n)) * n

@@ -34,3 +34,10 @@ def test_the_note_stands_beside_a_plan_and_beside_none() -> None:
     for found, n in ((planned, 8), (nothing, 4)):
         assert any(note.startswith(f"13 samples and {n} devices have no common divisor") for note in found.answer.notes)
     assert "the smallest doubling" in nothing.answer.nearest and "a step of at most about" in nothing.answer.nearest
+
+
+def test_nothing_is_said_where_a_framework_cannot_take_all_devices() -> None:
+    """Eleven devices are a host of eight and one of three."""
+    for framework, says in (("", True), ("transformers", False)):
+        asked = api.make_problem("gpt2", "dgx-h100:11", batch=Batch(10), framework=framework)
+        assert bool(awkward_batch(asked, Limits())) is says

@@ -64,7 +64,7 @@ def test_five_servers_are_used_as_four_are_and_the_bound_says_of_what_it_is_one(
 
 @pytest.mark.parametrize(("n", "degree", "batch"), [(5, 3, 64), (5, 4, 64), (2, 1, 32)])
 def test_rings_stay_with_their_members_and_cables_with_their_interfaces(n: int, degree: int, batch: int) -> None:
-    """A stored path of rings is of a group that is spread evenly; a published network may ask for more interfaces than there are."""
+    """Stored paths are of groups that are spread evenly; a published network may ask for more interfaces than there are."""
     design = api.codesign(
         "gpt2", servers=n, degree=degree, link_bandwidth="100 Gbit/s", budget=3, settings={"global_batch": str(batch)}
     )
