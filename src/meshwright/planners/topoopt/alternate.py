@@ -134,7 +134,10 @@ def improved(
         traffic = step.traffic(plan)
         yield from finder.fabrics(traffic, *args, drawn, stop.is_asked)
         rings = published.find(*args[:2], traffic.by_group_size() or {wires.n_servers: 1.0})
-        yield published.fabric(rings, *args[2:])
+        if (
+            sum(count for (source, _), count in published.links(rings).items() if source == 0) <= wires.degree
+        ):  # all servers are alike
+            yield published.fabric(rings, *args[2:])
 
     return alternate(step, candidates, rng, budget, placement, stop)
 

@@ -62,9 +62,12 @@ def test_five_servers_are_used_as_four_are_and_the_bound_says_of_what_it_is_one(
     assert "computes nothing" not in text.explain(four) and "do not divide" not in text.explain(four)
 
 
-def test_rings_stay_with_their_members() -> None:
-    """Stored paths are of groups that are spread evenly: through four of five servers they would end in the fifth."""
-    design = api.codesign("gpt2", servers=5, degree=4, link_bandwidth="100 Gbit/s", budget=3, settings={"global_batch": "64"})
+@pytest.mark.parametrize(("n", "degree", "batch"), [(5, 3, 64), (5, 4, 64), (2, 1, 32)])
+def test_rings_stay_with_their_members_and_cables_with_their_interfaces(n: int, degree: int, batch: int) -> None:
+    """Stored paths are of groups that are spread evenly; a published network may ask for more interfaces than there are."""
+    design = api.codesign(
+        "gpt2", servers=n, degree=degree, link_bandwidth="100 Gbit/s", budget=3, settings={"global_batch": str(batch)}
+    )
     entry = json.loads(json.dumps(codesign_json.as_json(design)))
     assert check_design(entry, read_model("gpt2")).reason == ""
 
